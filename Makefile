@@ -1,0 +1,40 @@
+# The whole developer interface. `make help` lists it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SOURCES := agent server dashboard trainer benchmarks tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "spikeguard needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## make .venv with everything installed
+
+demo: $(STAMP) ## the whole story: train, spike, name, approve, roll back, post-mortem (EXIT=1 ends by itself)
+	@exec $(BIN)/python -m spikeguard_trainer.demo $(if $(EXIT),--exit) $(if $(filter manual,$(APPROVE)),--approve manual)
+
+test: $(STAMP) ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## format, lint, types, architecture
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+format: $(STAMP) ## put the sources in their form
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""The `spikeguard` command line. Standard library and protocol only."""

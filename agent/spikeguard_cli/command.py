@@ -1,0 +1,36 @@
+"""What a command of `spikeguard` is. Each package offers a tuple of them by entry point.
+
+Law: importing the module that offers commands needs the standard library only; what a command
+needs beyond that is imported when it runs, so that help works without any extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def _no_options(parser: ArgumentParser) -> None:
+    del parser
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word after `spikeguard`."""
+
+    name: str
+    summary: str  # one line, for a tired reader
+    run: Callable[[Namespace], int]  # returns the exit status
+    configure: Callable[[ArgumentParser], None] = _no_options
+    extra: str | None = None  # the extra that brings what it needs
+    needs: tuple[str, ...] = ()  # modules of that extra
+
+    def missing(self) -> list[str]:
+        """The modules it needs that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+class CommandFailed(Exception):
+    """Ends a command with one clear line on stderr and exit status 1."""

@@ -1,0 +1,159 @@
+"""Who is who: names, ids and places in a run's history.
+
+Law: an identity is checked when it is made, so that a bad one cannot travel. A segment is an
+unbroken stretch of trained steps; the same step number may stand in several of them, so a step
+is only ever named together with its segment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spikeguard_protocol.errors import ProtocolError
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ATTEMPT_PATTERN = re.compile(r"[0-9a-f]{16}")
+TARGET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exactly
+DEFAULT_PROJECT = "default"
+
+
+def check_name(field: str, value: str) -> str:
+    """Return `value` if it can name a project or a run; raise `ProtocolError` otherwise."""
+    if not NAME_PATTERN.fullmatch(value):
+        raise ProtocolError(
+            field,
+            "takes 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+            f"Rename {value[:80]!r}",
+        )
+    return value
+
+
+def check_attempt(field: str, value: str) -> str:
+    """Return `value` if it is an attempt id; raise `ProtocolError` otherwise."""
+    if not ATTEMPT_PATTERN.fullmatch(value):
+        raise ProtocolError(
+            field, "takes 16 lower-case hexadecimal digits", "Let the agent make the attempt id"
+        )
+    return value
+
+
+def check_count(field: str, value: int, *, least: int = 0) -> int:
+    """Return `value` if it lies in [least, 2**53]; raise `ProtocolError` otherwise."""
+    if not least <= value <= MAX_STEP:
+        raise ProtocolError(field, f"takes a whole number from {least} to 2**53", f"Got {value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class RunId:
+    """One training job through all its restarts; unique by (project, name)."""
+
+    project: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_name("project", self.project)
+        check_name("run", self.name)
+
+    def __str__(self) -> str:
+        return self.name if self.project == DEFAULT_PROJECT else f"{self.project}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> RunId:
+        """Read `name` or `project/name`."""
+        project, slash, name = text.rpartition("/")
+        return cls(project if slash else DEFAULT_PROJECT, name)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentId:
+    """Public id of an incident: `gpt-124m-7#3`."""
+
+    run: RunId
+    number: int  # from 1, within the run
+
+    def __post_init__(self) -> None:
+        check_count("incident", self.number, least=1)
+
+    def __str__(self) -> str:
+        return f"{self.run}#{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> IncidentId:
+        """Read `run#3`; raise `ProtocolError` for anything else."""
+        run, hash_sign, number = text.rpartition("#")
+        if not hash_sign or not number.isdecimal():
+            raise ProtocolError("incident", "is written RUN#NUMBER", f"Got {text[:80]!r}")
+        return cls(RunId.parse(run), int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class CommandId:
+    """Public id of a command: `gpt-124m-7#3.1`, the first command of incident 3."""
+
+    incident: IncidentId
+    number: int  # from 1, within the incident
+
+    def __post_init__(self) -> None:
+        check_count("command", self.number, least=1)
+
+    def __str__(self) -> str:
+        return f"{self.incident}.{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> CommandId:
+        """Read `run#3.1`; raise `ProtocolError` for anything else."""
+        incident, dot, number = text.rpartition(".")
+        if not dot or "#" not in incident or not number.isdecimal():
+            raise ProtocolError("command", "is written RUN#INCIDENT.NUMBER", f"Got {text[:80]!r}")
+        return cls(IncidentId.parse(incident), int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentId:
+    """An unbroken stretch of trained steps."""
+
+    attempt: str  # 16 hex digits, made by the agent
+    number: int  # from 0, within the attempt
+
+    def __post_init__(self) -> None:
+        check_attempt("attempt", self.attempt)
+        check_count("segment", self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPoint:
+    """A place in the tree of history: the state after `step` of `segment`."""
+
+    segment: SegmentId
+    step: int
+
+    def __post_init__(self) -> None:
+        check_count("step", self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """Positions [first, end) in the data order; one position is one optimizer step's batch."""
+
+    first: int
+    end: int
+
+    def __post_init__(self) -> None:
+        check_count("first", self.first)
+        check_count("end", self.end)
+        if self.end <= self.first:
+            raise ProtocolError(
+                "end", f"lies after first ({self.first})", f"Got [{self.first}, {self.end})"
+            )
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __contains__(self, position: int) -> bool:
+        return self.first <= position < self.end
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.end})"

@@ -1,0 +1,240 @@
+"""What an agent tells the server: records, and the message that carries them.
+
+Law: frozen, validated when made. Every record is safe to receive twice. Messages of an attempt
+are numbered without holes; what was lost is declared by a `Gap`, so that nothing ever waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spikeguard_protocol.errors import ProtocolError
+from spikeguard_protocol.identity import (
+    NAME_PATTERN,
+    TARGET_PATTERN,
+    BatchRange,
+    CommandId,
+    RunId,
+    SegmentPoint,
+    check_attempt,
+    check_count,
+)
+from spikeguard_protocol.vocabulary import Medium, ResultState, SegmentReason
+
+VERSION = 1
+MAX_RECORDS = 1_000  # a message
+MAX_STEPS = 10_000  # a Samples record
+MAX_SIGNALS = 64  # a Samples record
+MAX_LAYERS = 4_096  # a LayerNorms record
+MAX_TEXT = 2_000  # characters in a reason
+MAX_BYTES = 4 * 2**20  # an encoded message
+
+
+def _check_text(name: str, value: str) -> None:
+    if len(value) > MAX_TEXT:
+        raise ProtocolError(name, f"takes at most {MAX_TEXT} characters", f"Got {len(value)}")
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise ProtocolError(name, f"holds at most {limit} entries", f"Got {size}: send several")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """The run's processes started. Always the first record of an attempt."""
+
+    parent: SegmentPoint | None  # where the checkpoint or the journal says it goes on from
+    world_size: int
+    capabilities: tuple[str, ...]  # verbs it can carry out
+    agent_version: str
+    tokens_per_step: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)  # optimizer, beta2, clip, ... as text
+
+    def __post_init__(self) -> None:
+        check_count("world_size", self.world_size, least=1)
+        _check_size("capabilities", len(self.capabilities), 32)
+        _check_size("settings", len(self.settings), 64)
+        for name, value in self.settings.items():
+            _check_text(f"settings.{name}"[:80], value)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStarted:
+    """A stretch of steps begins: at a start and at every rollback."""
+
+    segment: int
+    reason: SegmentReason
+    parent: SegmentPoint | None
+    position: int  # the next position in the data order
+    command: str | None = None  # the rollback that opened it
+
+    def __post_init__(self) -> None:
+        check_count("segment", self.segment)
+        check_count("position", self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What was measured at each of `steps` of one segment, column by column.
+
+    Every column of `signals` is as long as `steps`; None = not measured at that step. Values are
+    nats, L2 norms, seconds or tokens a second as `Signal` says; NaN and infinities are data.
+    """
+
+    segment: int
+    steps: tuple[int, ...]  # rising
+    signals: Mapping[str, tuple[float | None, ...]]
+    positions: tuple[BatchRange | None, ...]  # what each step consumed; as long as steps
+
+    def __post_init__(self) -> None:
+        check_count("segment", self.segment)
+        _check_size("steps", len(self.steps), MAX_STEPS)
+        _check_size("signals", len(self.signals), MAX_SIGNALS)
+        self._check_steps()
+        self._check_columns()
+
+    def _check_steps(self) -> None:
+        if not self.steps:
+            raise ProtocolError("steps", "holds at least 1 entry", "Leave the record out")
+        check_count("steps", self.steps[0])
+        check_count("steps", self.steps[-1])
+        if any(b <= a for a, b in zip(self.steps, self.steps[1:], strict=False)):
+            raise ProtocolError("steps", "rises strictly", "Open a new segment to go back")
+
+    def _check_columns(self) -> None:
+        for name, column in self.signals.items():
+            if not NAME_PATTERN.fullmatch(name):
+                raise ProtocolError(
+                    f"signals.{name[:64]}", "takes 1 to 64 safe characters as a name", "Rename it"
+                )
+            if len(column) != len(self.steps):
+                raise ProtocolError(
+                    f"signals.{name}",
+                    f"holds one value a step ({len(self.steps)})",
+                    f"Got {len(column)}; send null where nothing was measured",
+                )
+        if len(self.positions) != len(self.steps):
+            raise ProtocolError(
+                "positions", f"holds one range a step ({len(self.steps)})", "Send null for unknown"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorms:
+    """Detail for a step that was already reported; never reaches the detector."""
+
+    segment: int
+    step: int
+    signal: str
+    norms: Mapping[str, float]  # parameter or layer name -> L2 norm
+
+    def __post_init__(self) -> None:
+        check_count("segment", self.segment)
+        check_count("step", self.step)
+        _check_size("norms", len(self.norms), MAX_LAYERS)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSaved:
+    """A checkpoint or memory snapshot exists and can be rolled back to."""
+
+    name: str
+    segment: int
+    step: int  # taken after this step
+    position: int  # the next position in the data order
+    medium: Medium
+
+    def __post_init__(self) -> None:
+        if not TARGET_PATTERN.fullmatch(self.name):
+            raise ProtocolError("name", "takes 1 to 128 safe characters", f"Got {self.name[:80]!r}")
+        check_count("segment", self.segment)
+        check_count("step", self.step)
+        check_count("position", self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDeleted:
+    """A checkpoint or memory snapshot is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What became of an order. Repeated until acknowledged; the first one stored stands."""
+
+    command: str
+    state: ResultState
+    reason: str
+    step: int  # the step boundary at which it was decided
+
+    def __post_init__(self) -> None:
+        CommandId.parse(self.command)
+        _check_text("reason", self.reason)
+        check_count("step", self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages [first, last] of this attempt will never come."""
+
+    first: int
+    last: int
+    reason: str
+    samples_lost: int
+
+    def __post_init__(self) -> None:
+        check_count("first", self.first, least=1)
+        check_count("last", self.last, least=self.first)
+        check_count("samples_lost", self.samples_lost)
+        _check_text("reason", self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """The attempt ended on purpose; silence means that it was killed."""
+
+    reason: str  # finished, stopped, or the error's type
+
+    def __post_init__(self) -> None:
+        _check_text("reason", self.reason)
+
+
+Record = (
+    AttemptStarted
+    | SegmentStarted
+    | Samples
+    | LayerNorms
+    | TargetSaved
+    | TargetDeleted
+    | CommandResult
+    | Gap
+    | AttemptEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One envelope from one attempt of one run."""
+
+    project: str
+    run: str
+    attempt: str
+    sequence: int  # from 1, without holes within the attempt
+    age_s: float  # seconds since its newest record was made, by a monotonic clock
+    records: tuple[Record, ...]
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        RunId(self.project, self.run)
+        check_attempt("attempt", self.attempt)
+        check_count("sequence", self.sequence, least=1)
+        _check_size("records", len(self.records), MAX_RECORDS)
+        if not 0.0 <= self.age_s < 1e9:
+            raise ProtocolError("age_s", "lies in [0, 1e9)", "Measure it with a monotonic clock")
+
+    @property
+    def run_id(self) -> RunId:
+        return RunId(self.project, self.run)

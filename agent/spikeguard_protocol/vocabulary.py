@@ -1,0 +1,125 @@
+"""The closed sets of words that travel on the wire and stand in every other package.
+
+Law: a word is defined here once, in the spelling that the API, the database and the UI show.
+The moves between states live with their owners (the server's domain), never here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a spike turns out to be; provisional until its incident closes."""
+
+    RECOVERABLE = "recoverable"  # returns to the extrapolated pre-spike trend and stays
+    LINGERING = "lingering"  # settles above that trend
+    DIVERGENT = "divergent"  # climbs, oscillates without settling, or goes non-finite
+    OUTLIER_BATCH = "outlier_batch"  # one batch stood out, the model did not move
+
+
+class IncidentState(StrEnum):
+    """Where an incident stands between onset and close."""
+
+    OPEN = "open"  # being watched, or waiting for a decision
+    RECOVERING = "recovering"  # a command was applied and its effect is being judged
+    CLOSED = "closed"
+
+
+class Outcome(StrEnum):
+    """How an incident ended."""
+
+    HEALED = "healed"  # came back to trend by itself
+    RECOVERED = "recovered"  # came back to trend after a command
+    LEVEL_ACCEPTED = "level_accepted"  # the new level became the baseline
+    OUTLIER = "outlier"  # one batch stood out and nothing else happened
+    WITHDRAWN = "withdrawn"  # opened on evidence that did not hold
+    RUN_ENDED = "run_ended"  # the run stopped before it was settled
+
+
+class Verb(StrEnum):
+    """What a command can order."""
+
+    SKIP_BATCHES = "skip_batches"
+    ROLLBACK = "rollback"
+    SCALE_LR = "scale_lr"
+    CHECKPOINT_NOW = "checkpoint_now"
+    WATCH = "watch"
+    STOP = "stop"
+
+
+class CommandState(StrEnum):
+    """The life of a command; the server's domain holds the table of legal moves."""
+
+    PROPOSED = "proposed"
+    SUPERSEDED = "superseded"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    APPROVED = "approved"
+    DELIVERED = "delivered"
+    REFUSED = "refused"  # the agent checked the order and would not do it
+    APPLIED = "applied"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  # the attempt ended without a result
+    JUDGED = "judged"  # applied, and its effect on the loss was established
+
+
+class ResultState(StrEnum):
+    """What an agent may report of a command it was given."""
+
+    REFUSED = "refused"
+    APPLIED = "applied"
+    FAILED = "failed"
+
+
+class Medium(StrEnum):
+    """Where a rollback target lies."""
+
+    DISK = "disk"
+    MEMORY = "memory"
+
+
+class Health(StrEnum):
+    """Whether a checkpoint may be named as a rollback target."""
+
+    PENDING = "pending"  # not enough steps have passed since it was taken
+    SUSPECT = "suspect"  # a spike began near it, or one was open
+    HEALTHY = "healthy"
+
+
+class SegmentReason(StrEnum):
+    """Why an unbroken stretch of steps began."""
+
+    START = "start"  # a fresh run
+    RESUME = "resume"  # a new attempt continued from a checkpoint
+    ROLLBACK = "rollback"  # a command took the run back
+
+
+class Role(StrEnum):
+    """What the bearer of a token may do; `spikeguard_server.access` holds the table."""
+
+    AGENT = "agent"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    METRICS = "metrics"
+
+
+class Signal(StrEnum):
+    """The standard signals, named as in every chart and column. Users may add their own."""
+
+    LOSS = "loss"  # nats per token, token-weighted mean over ranks and micro-batches
+    LOSS_RANK_MAX = "loss_rank_max"  # nats per token, the worst rank's mean
+    GRAD_NORM = "grad_norm"  # global L2 before clipping
+    GRAD_NORM_AT_STEP = "grad_norm_at_step"  # global L2 as seen by the step pre-hook
+    PARAM_NORM = "param_norm"  # global L2
+    ADAM_V_NORM = "adam_v_norm"  # L2 of Adam's second moment
+    UPDATE_NORM = "update_norm"  # L2 of (theta after - theta before) / lr
+    UPDATE_NORM_SAMPLED = "update_norm_sampled"  # the same over a fixed sample of matrices
+    LR = "lr"
+    TOKENS_PER_SECOND = "tokens_per_second"
+    STEP_TIME = "step_time"  # seconds
+    UPDATE_DROPPED = "update_dropped"  # 1.0 where the reflex kept this step's update out
+
+
+STANDARD_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in Signal)

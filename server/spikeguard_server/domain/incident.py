@@ -1,0 +1,39 @@
+"""An incident as policy and report see it: the folded record of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
+
+from spikeguard_server.domain.events import Trend
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One spike, from onset to close."""
+
+    number: int  # from 1, within the run
+    state: IncidentState
+    segment: SegmentId  # where the onset lies
+    onset_step: int
+    onset_batches: BatchRange | None
+    detected_step: int
+    peak_step: int
+    newest_step: int  # the newest step that was judged
+    kind: Kind
+    confidence: float
+    reason: str
+    signal: str  # the first that moved
+    pre_loss: float | None
+    peak_loss: float | None
+    excess: float | None  # newest loss minus trend, nats
+    trend: Trend | None
+    dropped: bool  # the reflex kept the onset's update out
+    settled: bool  # the kind will not change without new evidence
+    recurrences: int = 0  # times it came back after a command
+    worst_z: Mapping[str, float] = field(default_factory=dict)
+    first_moves: Mapping[str, int] = field(default_factory=dict)
+    closed_step: int | None = None
+    outcome: Outcome | None = None
