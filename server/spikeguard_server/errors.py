@@ -1,0 +1,219 @@
+"""Everything the server refuses, in one tree, each with what to do about it.
+
+ServiceError
+├── Malformed          400  not JSON, or not what this call takes
+├── VersionNotSpoken   400  a message in a version that this server does not speak
+├── NotSignedIn        401  no token, or one that is unknown, expired or revoked
+├── Forbidden          403  a token whose role or project does not reach this far
+│   └── NoPerson       403  a decision that needs a person's name behind it
+├── NotFound           404
+├── Conflict           409  something else happened first
+│   ├── SequenceGap    409  `expected`: the message the server waits for
+│   ├── RevisionChanged 409 `current`: the command as it stands now
+│   ├── IllegalMove    409  the command or incident is past the state this needs
+│   └── NotClosed      409  there is no post-mortem while an incident is open
+├── TooLarge           413
+├── Unprocessable      422  a field breaks its limit
+├── Busy               429  too much at once
+└── Unready            503  starting, or the database cannot be reached
+
+Law: a message tells what broke which limit, a remedy what to do next; neither carries a secret or
+anything of the server's inside. `app` turns them into answers; nothing else writes error bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ServiceError(Exception):
+    """A request that is answered with an error. `extra` goes into the answer as it stands."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(
+        self, message: str, remedy: str, *, field: str | None = None, **extra: Any
+    ) -> None:
+        super().__init__(f"{message}. {remedy}")
+        self.message = message
+        self.remedy = remedy
+        self.field = field
+        self.extra = extra
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to this answer."""
+        return {}
+
+    def body(self) -> dict[str, Any]:
+        """The one shape of every error."""
+        error = {
+            "code": self.code,
+            "field": self.field,
+            "message": self.message,
+            "remedy": self.remedy,
+        }
+        return {"error": error, **self.extra}
+
+
+class Malformed(ServiceError):
+    """The request is not what this call takes at all."""
+
+    code = "malformed"
+    status = 400
+
+
+class VersionNotSpoken(ServiceError):
+    """The message is written in a version that this server does not speak."""
+
+    code = "version_not_spoken"
+    status = 400
+
+
+class NotSignedIn(ServiceError):
+    """There is no token, or one that is unknown, expired or revoked."""
+
+    code = "not_signed_in"
+    status = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(ServiceError):
+    """The token is good, and does not reach this far."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NoPerson(Forbidden):
+    """A decision needs a person's name behind it, and this token carries none."""
+
+    code = "no_person"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This token carries no person's name, and every decision carries one",
+            "Run `spikeguard login`, or open /login in a browser",
+        )
+
+
+class NotFound(ServiceError):
+    """There is no such thing, or not for this token."""
+
+    code = "not_found"
+    status = 404
+
+
+class Conflict(ServiceError):
+    """Something else happened first."""
+
+    code = "conflict"
+    status = 409
+
+
+class SequenceGap(Conflict):
+    """A message is ahead of the one that the server waits for."""
+
+    code = "sequence_gap"
+
+    def __init__(self, expected: int, got: int) -> None:
+        super().__init__(
+            f"The next message of this attempt is {expected}, and this is {got}",
+            f"Send from {expected} on, or declare a Gap for what is lost",
+            field="sequence",
+            expected=expected,
+        )
+
+
+class RevisionChanged(Conflict):
+    """The proposal changed since it was shown. `current` is the command as it stands now."""
+
+    code = "revision_changed"
+
+    def __init__(self, current: Any) -> None:
+        super().__init__(
+            "The proposal changed since you saw it",
+            "Look at it again, then decide on its current revision",
+            field="revision",
+            current=current,
+        )
+
+
+class IllegalMove(Conflict):
+    """The command or incident is past the state that this needs."""
+
+    code = "illegal_move"
+
+
+class NotClosed(Conflict):
+    """There is no post-mortem while an incident is open."""
+
+    code = "not_closed"
+
+
+class TooLarge(ServiceError):
+    """The body is larger than this call takes."""
+
+    code = "too_large"
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"The body is larger than {limit} bytes", "Send it in smaller parts", field="body"
+        )
+
+
+class Unprocessable(ServiceError):
+    """A field breaks its limit."""
+
+    code = "unprocessable"
+    status = 422
+
+
+class _Later(ServiceError):
+    """Worth another try, after a wait."""
+
+    def __init__(self, message: str, remedy: str, *, retry_after_s: int = 1, **extra: Any) -> None:
+        super().__init__(message, remedy, **extra)
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.retry_after_s)}
+
+
+class Busy(_Later):
+    """More at once than this server takes."""
+
+    code = "busy"
+    status = 429
+
+
+class Unready(_Later):
+    """The server is starting, or its database cannot be reached."""
+
+    code = "unready"
+    status = 503
+
+
+ERRORS: tuple[type[ServiceError], ...] = (
+    Malformed,
+    VersionNotSpoken,
+    NotSignedIn,
+    Forbidden,
+    NoPerson,
+    NotFound,
+    Conflict,
+    SequenceGap,
+    RevisionChanged,
+    IllegalMove,
+    NotClosed,
+    TooLarge,
+    Unprocessable,
+    Busy,
+    Unready,
+)
