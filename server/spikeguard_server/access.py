@@ -1,0 +1,157 @@
+"""Who may call what: one table of calls and roles, and the judgement over it.
+
+Law: pure. A call that stands in no row of `TABLE` can't be served; the table is the test as well.
+Tokens are 32 random bytes, known to the server by their SHA-256 alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spikeguard_protocol import Role
+from spikeguard_server.errors import Forbidden, NoPerson, Unprocessable
+
+SESSION_S: Final = 12 * 3600
+MAX_PERSON: Final = 80
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
+
+NONE: Final = frozenset[Role]()
+ADMINS: Final = frozenset({Role.ADMIN})
+DECIDERS: Final = ADMINS | {Role.OPERATOR}
+READERS: Final = DECIDERS | {Role.VIEWER}
+AGENTS: Final = frozenset({Role.AGENT})
+SCRAPERS: Final = frozenset({Role.METRICS})
+EVERYONE: Final = frozenset(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may make one call."""
+
+    roles: frozenset[Role]
+    public: bool = False  # needs no token at all
+    person: bool = False  # needs a name behind the token
+
+
+_PUBLIC: Final = Rule(NONE, public=True)
+_READ: Final = Rule(READERS)
+_DECIDE: Final = Rule(DECIDERS, person=True)
+_ADMIN: Final = Rule(ADMINS)
+_RUN: Final = "/v1/runs/{project}/{name}"
+_INCIDENT: Final = _RUN + "/incidents/{number}"
+_COMMAND: Final = _INCIDENT + "/commands/{command}"
+_CONFIRM: Final = "/confirm/{project}/{name}/{number}/{command}"
+
+TABLE: Final[Mapping[tuple[str, str], Rule]] = {
+    ("GET", "/"): _PUBLIC,
+    ("GET", "/healthz"): _PUBLIC,
+    ("GET", "/readyz"): _PUBLIC,
+    ("GET", "/openapi.json"): _PUBLIC,
+    ("GET", "/login"): _PUBLIC,
+    ("POST", "/login"): _PUBLIC,
+    ("POST", "/logout"): _PUBLIC,
+    ("GET", "/pages/style.css"): _PUBLIC,
+    ("POST", "/v1/sessions"): _PUBLIC,
+    ("POST", "/v1/messages"): Rule(AGENTS),
+    ("GET", "/v1/me"): Rule(EVERYONE),
+    ("DELETE", "/v1/sessions/current"): _READ,
+    ("GET", "/v1/runs"): _READ,
+    ("GET", _RUN): _READ,
+    ("GET", _RUN + "/series"): _READ,
+    ("GET", _RUN + "/audit"): _READ,
+    ("GET", "/v1/incidents"): _READ,
+    ("GET", _INCIDENT): _READ,
+    ("GET", _INCIDENT + "/series"): _READ,
+    ("GET", _INCIDENT + "/postmortem"): _READ,
+    ("POST", _COMMAND + "/approve"): _DECIDE,
+    ("POST", _COMMAND + "/reject"): _DECIDE,
+    ("GET", _CONFIRM): _DECIDE,
+    ("POST", _CONFIRM): _DECIDE,
+    ("GET", "/v1/policy"): _READ,
+    ("PUT", "/v1/policy"): _ADMIN,
+    ("POST", "/v1/tokens"): _ADMIN,
+    ("GET", "/v1/tokens"): _ADMIN,
+    ("DELETE", "/v1/tokens/{id}"): _ADMIN,
+    ("GET", "/metrics"): Rule(SCRAPERS),
+    ("GET", "/metrics/fleet"): Rule(SCRAPERS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who holds a token, as the database knows it."""
+
+    token_id: int
+    role: Role
+    project: str | None  # None = every project
+    person: str | None
+    expires_in_s: float | None  # None = never
+    is_session: bool  # made by a login, so it can't make another
+
+    def check_project(self, project: str) -> None:
+        """Refuse a project outside the token's scope."""
+        if self.project is not None and self.project != project:
+            raise Forbidden(
+                f"This token belongs to project {self.project}",
+                f"Ask an admin for a token of project {project}",
+            )
+
+
+def judge(caller: Caller, rule: Rule) -> None:
+    """Return if `caller` may make a call of `rule`; raise `Forbidden` or `NoPerson` otherwise."""
+    if caller.role not in rule.roles:
+        roles = " or ".join(sorted(rule.roles))
+        raise Forbidden(
+            f"A token of role {caller.role} may not do this", f"Use a token of role {roles}"
+        )
+    if rule.person and caller.person is None:
+        raise NoPerson
+
+
+def new_secret() -> str:
+    """A new token: 32 random bytes as text."""
+    return secrets.token_urlsafe(32)
+
+
+def hash_secret(secret: str) -> bytes:
+    """What the database keeps of a token. Fast on purpose: 256 random bits need no stretching."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def read_secret(text: str) -> str:
+    """Return `text` if it can be a token at all; raise `Unprocessable` otherwise."""
+    if not _TOKEN.fullmatch(text.strip()):
+        raise Unprocessable(
+            "A token is 20 to 200 letters, digits, '-' or '_'",
+            "Copy the whole token as it was shown",
+            field="token",
+        )
+    return text.strip()
+
+
+def read_person(text: str) -> str:
+    """Return `text` trimmed if it can name a person; raise `Unprocessable` otherwise."""
+    name = " ".join(text.split())
+    if not 1 <= len(name) <= MAX_PERSON or not name.isprintable():
+        raise Unprocessable(
+            f"A name is 1 to {MAX_PERSON} printable characters",
+            "Give the name that should stand behind your decisions",
+            field="name",
+        )
+    return name
+
+
+def form_key(session: str, purpose: str) -> str:
+    """What a page's form must send back: only a page made for this session can know it."""
+    return hmac.new(session.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def same_key(given: str, expected: str) -> bool:
+    """Whether two keys agree, in a time that does not tell where they differ."""
+    return hmac.compare_digest(given.encode(), expected.encode())
