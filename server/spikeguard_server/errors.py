@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 
 class ServiceError(Exception):
-    """A request that is answered with an error. `extra` goes into the answer as it stands."""
+    """A request that is answered with an error. `extra` stands beside the message in the answer."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -53,8 +53,9 @@ class ServiceError(Exception):
             "field": self.field,
             "message": self.message,
             "remedy": self.remedy,
+            **self.extra,
         }
-        return {"error": error, **self.extra}
+        return {"error": error}
 
 
 class Malformed(ServiceError):
