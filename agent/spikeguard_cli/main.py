@@ -46,7 +46,9 @@ def _parser(commands: list[Command]) -> ArgumentParser:
     parser.add_argument("--version", action="version", version=version("spikeguard"))
     words = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands:
-        command.configure(words.add_parser(command.name, help=_help(command), description=_help(command)))
+        command.configure(
+            words.add_parser(command.name, help=_help(command), description=_help(command))
+        )
     return parser
 
 

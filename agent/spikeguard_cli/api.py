@@ -1,0 +1,103 @@
+"""The HTTP API as the command line calls it: one request, one answer, one clear failure.
+
+Law: standard library only, every call has a timeout, and an answer that is not what the API
+promises becomes `CommandFailed` with the server's own words and remedy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.credentials import Credentials
+from spikeguard_protocol import CommandId, IncidentId, RunId
+
+TIMEOUT_S = 15.0
+
+
+class Refused(CommandFailed):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, body: dict[str, Any]) -> None:
+        error = body.get("error", {})
+        message, remedy = error.get("message", f"HTTP {status}"), error.get("remedy")
+        super().__init__(f"{message}. {remedy}" if remedy else message)
+        self.status = status
+        self.code = error.get("code")
+        self.body = error
+
+
+class Api:
+    """The calls of docs/protocol.md that commands need."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+
+    def get(self, path: str, **query: str | int | None) -> Any:
+        """The JSON answer to a GET."""
+        return json.loads(self.read(path, **query))
+
+    def read(self, path: str, **query: str | int | None) -> bytes:
+        """The raw answer to a GET."""
+        given = {key: value for key, value in query.items() if value is not None}
+        return self._call("GET", f"{path}?{urlencode(given)}" if given else path)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to a POST of `body`."""
+        return json.loads(self._call("POST", path, json.dumps(body).encode()))
+
+    def items(self, path: str, limit: int, **query: str | int | None) -> Iterator[dict[str, Any]]:
+        """The newest `limit` entries of a list, over as many pages as that takes."""
+        cursor: str | None = None
+        while limit > 0:
+            page = self.get(path, limit=min(limit, 1000), cursor=cursor, **query)
+            yield from page["items"]
+            limit -= len(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None or not page["items"]:
+                return
+
+    def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        url = self.credentials.server + path
+        headers = {"Authorization": f"Bearer {self.credentials.token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            with urlopen(Request(url, body, headers, method=method), timeout=TIMEOUT_S) as answer:
+                return bytes(answer.read())
+        except HTTPError as error:
+            raise _refused(error) from error
+        except (URLError, TimeoutError, ConnectionError) as error:
+            reason = getattr(error, "reason", error)
+            raise CommandFailed(
+                f"{self.credentials.server} does not answer ({reason}). "
+                "Is the server up, and is this its address?"
+            ) from error
+
+
+def run_path(run: RunId) -> str:
+    """`/v1/runs/{project}/{name}`."""
+    return f"/v1/runs/{quote(run.project)}/{quote(run.name)}"
+
+
+def incident_path(incident: IncidentId) -> str:
+    """`/v1/runs/{project}/{name}/incidents/{number}`."""
+    return f"{run_path(incident.run)}/incidents/{incident.number}"
+
+
+def command_path(command: CommandId) -> str:
+    """`…/incidents/{number}/commands/{command}`."""
+    return f"{incident_path(command.incident)}/commands/{command.number}"
+
+
+def _refused(error: HTTPError) -> CommandFailed:
+    try:
+        body = json.loads(error.read())
+    except ValueError:
+        body = {}
+    return Refused(error.code, body if isinstance(body, dict) else {})

@@ -1,0 +1,209 @@
+"""The commands that talk to a server: log in, look, decide, read the post-mortem."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from spikeguard_cli.api import Api, Refused, command_path, incident_path
+from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.credentials import (
+    Credentials,
+    credentials_path,
+    load_credentials,
+    save_credentials,
+)
+from spikeguard_cli.wording import (
+    INCIDENT_HEAD,
+    RUN_HEAD,
+    command_words,
+    incident_row,
+    proposal_words,
+    run_row,
+    table,
+)
+from spikeguard_protocol import CommandId, IncidentId, RunId
+
+
+def login(options: Namespace) -> int:
+    """Exchange a token for a session in a person's name and remember it."""
+    server = options.server.rstrip("/")
+    name = options.name or getpass.getuser()
+    token = _given_token(options)
+    session = Api(Credentials(server, token)).post("/v1/sessions", {"token": token, "name": name})
+    path = credentials_path()
+    save_credentials(Credentials(server, session["token"], session["name"]), path)
+    print(f"Logged in at {server} as {session['name']} ({session['role']}); kept in {path}")
+    return 0
+
+
+def runs(options: Namespace) -> int:
+    """List runs, newest first."""
+    found = list(Api(load_credentials()).items("/v1/runs", options.limit))
+    return _print_list(options, found, RUN_HEAD, [run_row(run) for run in found], "No runs yet.")
+
+
+def incidents(options: Namespace) -> int:
+    """List incidents, newest first."""
+    run = RunId.parse(options.run) if options.run else None
+    wanted = f"{run.project}/{run.name}" if run else None
+    state = "open" if options.open else None
+    api = Api(load_credentials())
+    found = list(api.items("/v1/incidents", options.limit, run=wanted, state=state))
+    rows = [incident_row(incident) for incident in found]
+    return _print_list(options, found, INCIDENT_HEAD, rows, "No incidents.")
+
+
+def approve(options: Namespace) -> int:
+    """Approve the proposal that the person has seen."""
+    api = Api(load_credentials())
+    command = _proposed(api, options.id)
+    print(proposal_words(command))
+    revision = options.revision or command["revision"]
+    if not (options.yes or options.revision or _agrees("Approve this?")):
+        print("Nothing was approved.")
+        return 1
+    body = {"revision": revision}
+    done = _decide(api, CommandId.parse(command["id"]), "approve", body)
+    print(f"Approved: {command_words(done)}. The run applies it at its next step boundary.")
+    return 0
+
+
+def reject(options: Namespace) -> int:
+    """Reject the current proposal, for a reason that the record keeps."""
+    api = Api(load_credentials())
+    command = _proposed(api, options.id)
+    body = {"revision": options.revision or command["revision"], "reason": options.reason}
+    _decide(api, CommandId.parse(command["id"]), "reject", body)
+    print(f"Rejected {command['id']}: {options.reason}")
+    return 0
+
+
+def postmortem(options: Namespace) -> int:
+    """Print or save the post-mortem of a closed incident."""
+    incident = IncidentId.parse(options.id)
+    path = f"{incident_path(incident)}/postmortem"
+    document = Api(load_credentials()).read(path, format=options.format)
+    if options.output:
+        Path(options.output).write_bytes(document)
+        print(options.output)
+    else:
+        sys.stdout.write(document.decode())
+    return 0
+
+
+def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        done: dict[str, Any] = api.post(f"{command_path(command)}/{verdict}", body)
+    except Refused as refusal:
+        if refusal.code != "revision_changed":
+            raise
+        current = refusal.body["current"]
+        raise CommandFailed(
+            "The proposal has changed meanwhile; nothing was done. It now reads:\n"
+            f"{proposal_words(current)}\nLook at it and decide again."
+        ) from refusal
+    return done
+
+
+def _proposed(api: Api, text: str) -> dict[str, Any]:
+    """The command that `text` names: itself, or what its incident proposes now."""
+    if "." in text.rpartition("#")[2]:
+        command = CommandId.parse(text)
+        found: list[dict[str, Any]] = api.get(incident_path(command.incident))["commands"]
+        for entry in found:
+            if entry["number"] == command.number:
+                return entry
+        raise CommandFailed(f"{command.incident} has no command {command.number}")
+    incident = IncidentId.parse(text)
+    proposal: dict[str, Any] | None = api.get(incident_path(incident))["proposal"]
+    if proposal is None:
+        raise CommandFailed(f"{incident} proposes nothing at present")
+    return proposal
+
+
+def _given_token(options: Namespace) -> str:
+    if options.token_file:
+        return Path(options.token_file).read_text().strip()
+    return getpass.getpass("Access token: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
+
+
+def _agrees(question: str) -> bool:
+    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+
+
+def _print_list(
+    options: Namespace,
+    found: list[dict[str, Any]],
+    head: tuple[str, ...],
+    rows: list[list[str]],
+    nothing: str,
+) -> int:
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(table(head, rows) if rows else nothing)
+    return 0
+
+
+def _login_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--server", default="http://127.0.0.1:8000", help="address of the server")
+    parser.add_argument(
+        "--name", help="your name, as approvals will carry it (default: login name)"
+    )
+    parser.add_argument("--token-file", help="file with the token; else it is asked for, or stdin")
+
+
+def _list_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--limit", type=int, default=50, help="how many, newest first (default 50)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _incident_options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", help="only this run: NAME or PROJECT/NAME")
+    parser.add_argument("--open", action="store_true", help="only those not closed")
+    _list_options(parser)
+
+
+def _decision_options(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="incident RUN#3 or command RUN#3.1 (quote it)")
+    parser.add_argument("--revision", type=int, help="the revision you have seen")
+
+
+def _approve_options(parser: ArgumentParser) -> None:
+    _decision_options(parser)
+    parser.add_argument("--yes", action="store_true", help="approve what is proposed now, unasked")
+
+
+def _reject_options(parser: ArgumentParser) -> None:
+    _decision_options(parser)
+    parser.add_argument("--reason", required=True, help="why; the record keeps it")
+
+
+def _postmortem_options(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
+    parser.add_argument("--format", choices=("md", "html", "json"), default="md")
+    parser.add_argument("--output", help="file to write instead of printing")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "login", "log in at a server, so that your decisions carry your name", login, _login_options
+    ),
+    Command("runs", "list runs: state, step, loss, open incident", runs, _list_options),
+    Command(
+        "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
+    ),
+    Command("approve", "approve what an incident proposes", approve, _approve_options),
+    Command("reject", "reject what an incident proposes, with a reason", reject, _reject_options),
+    Command(
+        "postmortem",
+        "print or save the post-mortem of a closed incident",
+        postmortem,
+        _postmortem_options,
+    ),
+)

@@ -1,0 +1,66 @@
+"""Where the command line remembers who you are: one file, readable by you alone.
+
+Law: written with mode 0600 from the first byte and replaced in one move. `SPIKEGUARD_SERVER` with
+`SPIKEGUARD_TOKEN` or `SPIKEGUARD_TOKEN_FILE` take precedence, so that scripts need no login.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spikeguard_cli.command import CommandFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A server and the token that speaks for a person there."""
+
+    server: str  # http(s)://host:port, without a path
+    token: str
+    name: str | None = None  # whose token it is, where known
+
+
+def credentials_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """`$SPIKEGUARD_CREDENTIALS`, else `~/.config/spikeguard/credentials.json`."""
+    if chosen := environ.get("SPIKEGUARD_CREDENTIALS"):
+        return Path(chosen)
+    config = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(config) / "spikeguard" / "credentials.json"
+
+
+def save_credentials(credentials: Credentials, path: Path) -> None:
+    """Write `credentials` so that no other user can read them at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(asdict(credentials), file)
+    os.replace(fresh, path)
+
+
+def load_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
+    """From the environment or the file; raise `CommandFailed` with the remedy otherwise."""
+    if credentials := _from_environment(environ):
+        return credentials
+    path = credentials_path(environ)
+    try:
+        stored = json.loads(path.read_text())
+        return Credentials(stored["server"], stored["token"], stored.get("name"))
+    except FileNotFoundError:
+        raise CommandFailed(
+            "nobody is logged in here. Run `spikeguard login --server URL`, "
+            "or set SPIKEGUARD_SERVER and SPIKEGUARD_TOKEN"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"{path} cannot be read ({error}). Run `spikeguard login`") from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> Credentials | None:
+    server, token = environ.get("SPIKEGUARD_SERVER"), environ.get("SPIKEGUARD_TOKEN")
+    if server and not token and (file := environ.get("SPIKEGUARD_TOKEN_FILE")):
+        token = Path(file).read_text().strip()
+    return Credentials(server.rstrip("/"), token) if server and token else None

@@ -1,0 +1,108 @@
+"""How API answers read in a terminal: tables and sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `3.5 min`, `2.1 h`, `4 d`; a dash for nothing."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def number(value: float | str | None, digits: int = 4) -> str:
+    """A measured value; the words for non-finite ones arrive as strings."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:.{digits}g}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns, two spaces apart."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+        for row in (head, *rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def run_row(run: dict[str, Any]) -> list[str]:
+    """One line of `spikeguard runs`."""
+    incident = run.get("open_incident")
+    return [
+        run["id"],
+        run["state"],
+        str(run["last_step"] if run["last_step"] is not None else "-"),
+        number(run["last_loss"]),
+        duration(run["age_s"]),
+        f"#{incident}" if incident else "-",
+        "yes" if run["waiting_approval"] else "-",
+    ]
+
+
+RUN_HEAD = ("RUN", "STATE", "STEP", "LOSS", "AGE", "INCIDENT", "WAITS FOR YOU")
+
+
+def incident_row(incident: dict[str, Any]) -> list[str]:
+    """One line of `spikeguard incidents`."""
+    proposal = incident.get("proposal")
+    return [
+        incident["id"],
+        incident["state"],
+        f"{incident['kind']} ({incident['confidence']:.0%})",
+        str(incident["onset_step"]),
+        number(incident["peak_loss"]),
+        incident.get("outcome") or "-",
+        command_words(proposal) if proposal else "-",
+    ]
+
+
+INCIDENT_HEAD = ("INCIDENT", "STATE", "KIND", "ONSET", "PEAK LOSS", "OUTCOME", "PROPOSED")
+
+
+def command_words(command: dict[str, Any]) -> str:
+    """`rollback to step 300, skip batches [310, 330)`, from a command's verb and arguments."""
+    arguments = command["arguments"]
+    words = str(command["verb"]).replace("_", " ")
+    if "step" in arguments:
+        words += f" to step {arguments['step']}"
+    if batches := arguments.get("skip") or arguments.get("batches"):
+        first, end = _ends(batches)
+        words += f", skip batches [{first}, {end})"
+    if factor := arguments.get("lr_factor") or arguments.get("factor"):
+        words += f", learning rate x {factor:.3g}"
+    if steps := arguments.get("lr_steps") or arguments.get("steps"):
+        words += f" for {steps} steps"
+    return words
+
+
+def _ends(batches: Any) -> tuple[int, int]:
+    if isinstance(batches, dict):
+        return batches["first"], batches["end"]
+    return batches[0], batches[1]
+
+
+def cost_words(cost: dict[str, Any]) -> str:
+    """`costs 40 steps, 2.1 min, 12.00 in money`."""
+    parts = [f"{cost['steps']} steps", duration(cost["seconds"])]
+    if cost.get("money") is not None:
+        parts.append(f"{cost['money']:.2f} in money")
+    return ", ".join(parts)
+
+
+def proposal_words(command: dict[str, Any]) -> str:
+    """A proposal as a person reads it before deciding."""
+    return (
+        f"{command['id']}, revision {command['revision']}: {command_words(command)}\n"
+        f"  why:   {command['reason']}\n"
+        f"  costs: {cost_words(command['cost'])}"
+    )

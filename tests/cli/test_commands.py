@@ -1,0 +1,239 @@
+"""The command line as a person types it: real processes against a real HTTP server."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COST = {"steps": 40, "seconds": 126.0, "tokens": 163840, "money": 12.5}
+PROPOSAL = {
+    "id": "gpt-1#3.1",
+    "number": 1,
+    "verb": "rollback",
+    "arguments": {"target": "checkpoint-300", "step": 300, "skip": {"first": 310, "end": 330}},
+    "revision": 2,
+    "reason": "the loss settled 0.4 nats above trend",
+    "cost": COST,
+}
+INCIDENT = {
+    "id": "gpt-1#3",
+    "state": "open",
+    "kind": "lingering",
+    "confidence": 0.93,
+    "onset_step": 310,
+    "peak_loss": "nan",
+    "outcome": None,
+    "proposal": PROPOSAL,
+    "commands": [PROPOSAL],
+}
+RUN = {
+    "id": "gpt-1",
+    "state": "live",
+    "last_step": 340,
+    "last_loss": 3.1,
+    "age_s": 1.0,
+    "open_incident": 3,
+    "waiting_approval": True,
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as the API does and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str, str, dict[str, Any]]] = []
+        self.answers: dict[str, tuple[int, Any]] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self._answer({})
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _answer(self, body: dict[str, Any]) -> None:
+        path = self.path.split("?")[0]
+        token = self.headers["Authorization"]
+        self.server.asked.append((self.command, self.path, token, body))
+        status, answer = self.server.answers.get(path, (404, {"error": {"message": "no such"}}))
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: Server) -> dict[str, str]:
+    """An environment with its own credentials file, logged in as ada."""
+    file = tmp_path / "credentials.json"
+    file.write_text(json.dumps({"server": server.url, "token": "secret", "name": "ada"}))
+    return {**os.environ, "SPIKEGUARD_CREDENTIALS": str(file)}
+
+
+def spikeguard(
+    environment: dict[str, str], *arguments: str, typed: str = ""
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "spikeguard_cli.main", *arguments]
+    return subprocess.run(
+        command, env=environment, input=typed, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_names_every_command() -> None:
+    shown = spikeguard(dict(os.environ), "--help").stdout
+    for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
+                 "token", "replay"):  # fmt: skip
+        assert f"\n    {name} " in shown
+
+
+def test_login_keeps_a_session_that_only_its_owner_can_read(tmp_path: Path, server: Server) -> None:
+    server.answers["/v1/sessions"] = (
+        200,
+        {"token": "session", "name": "ada", "role": "operator", "project": None},
+    )
+    file = tmp_path / "deep" / "credentials.json"
+    environment = {**os.environ, "SPIKEGUARD_CREDENTIALS": str(file)}
+    done = spikeguard(
+        environment, "login", "--server", server.url, "--name", "ada", typed="given-token\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert server.asked[0][3] == {"token": "given-token", "name": "ada"}
+    assert json.loads(file.read_text())["token"] == "session"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "session" not in done.stdout.replace("spikeguard", "")
+
+
+def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], server: Server) -> None:
+    server.answers["/v1/runs"] = (200, {"items": [RUN], "next_cursor": None})
+    done = spikeguard(home, "runs")
+    assert done.stdout.splitlines()[1].split() == ["gpt-1", "live", "340", "3.1", "1", "s", "#3",
+                                                   "yes"]  # fmt: skip
+    assert server.asked[0][2] == "Bearer secret"
+
+
+def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) -> None:
+    server.answers["/v1/runs"] = (200, {"items": [RUN] * 2, "next_cursor": "more"})
+    done = spikeguard(home, "runs", "--limit", "5", "--json")
+    assert len(json.loads(done.stdout)) >= 5
+    assert "cursor=more" in server.asked[1][1]
+
+
+def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Server) -> None:
+    server.answers["/v1/incidents"] = (200, {"items": [INCIDENT], "next_cursor": None})
+    shown = spikeguard(home, "incidents", "gpt-1", "--open").stdout
+    assert "lingering (93%)" in shown
+    assert "rollback to step 300, skip batches [310, 330)" in shown
+    assert "nan" in shown
+    assert "run=default%2Fgpt-1" in server.asked[0][1]
+
+
+def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:
+    path = "/v1/runs/default/gpt-1/incidents/3"
+    server.answers[path] = (200, INCIDENT)
+    server.answers[f"{path}/commands/1/approve"] = (200, PROPOSAL)
+    done = spikeguard(home, "approve", "gpt-1#3", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert server.asked[-1][3] == {"revision": 2}
+    assert "the loss settled" in done.stdout
+    assert "2.1 min" in done.stdout
+
+
+def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server) -> None:
+    server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, INCIDENT)
+    done = spikeguard(home, "approve", "gpt-1#3.1", typed="y\n")  # not a terminal: nobody agreed
+    assert done.returncode == 1
+    assert [method for method, *_ in server.asked] == ["GET"]
+
+
+def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], server: Server) -> None:
+    path = "/v1/runs/default/gpt-1/incidents/3"
+    server.answers[path] = (200, INCIDENT)
+    newer = {**PROPOSAL, "revision": 3, "reason": "the loss went non-finite"}
+    server.answers[f"{path}/commands/1/approve"] = (
+        409,
+        {"error": {"code": "revision_changed", "message": "changed", "current": newer}},
+    )
+    done = spikeguard(home, "approve", "gpt-1#3", "--yes")
+    assert done.returncode == 1
+    assert "the loss went non-finite" in done.stderr
+
+
+def test_reject_carries_its_reason(home: dict[str, str], server: Server) -> None:
+    path = "/v1/runs/default/gpt-1/incidents/3"
+    server.answers[path] = (200, INCIDENT)
+    server.answers[f"{path}/commands/1/reject"] = (200, PROPOSAL)
+    done = spikeguard(home, "reject", "gpt-1#3", "--reason", "we want to see it heal")
+    assert done.returncode == 0, done.stderr
+    assert server.asked[-1][3] == {"revision": 2, "reason": "we want to see it heal"}
+
+
+def test_a_postmortem_can_be_saved(home: dict[str, str], server: Server, tmp_path: Path) -> None:
+    server.answers["/v1/runs/default/gpt-1/incidents/3/postmortem"] = (200, b"<html>")
+    out = tmp_path / "report.html"
+    done = spikeguard(home, "postmortem", "gpt-1#3", "--format", "html", "--output", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.read_text() == "<html>"
+
+
+def test_an_error_of_the_server_is_told_in_its_own_words(
+    home: dict[str, str], server: Server
+) -> None:
+    error = {"code": "forbidden", "message": "role viewer may not", "remedy": "Ask an operator"}
+    server.answers["/v1/runs"] = (403, {"error": error})
+    done = spikeguard(home, "runs")
+    assert done.returncode == 1
+    assert done.stderr == "spikeguard: role viewer may not. Ask an operator\n"
+
+
+def test_an_absent_server_is_one_clear_line(home: dict[str, str], server: Server) -> None:
+    file = Path(home["SPIKEGUARD_CREDENTIALS"])
+    file.write_text(json.dumps({"server": "http://127.0.0.1:9", "token": "x"}))
+    done = spikeguard(home, "runs")
+    assert done.returncode == 1
+    assert done.stderr.startswith("spikeguard: http://127.0.0.1:9 does not answer")
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_logged_in_says_how_to(tmp_path: Path) -> None:
+    environment = {**os.environ, "SPIKEGUARD_CREDENTIALS": str(tmp_path / "none.json")}
+    done = spikeguard(environment, "runs")
+    assert "spikeguard login" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["gpt-1", "gpt-1#x", "a b#1"])
+def test_an_id_that_is_none_is_explained(home: dict[str, str], text: str) -> None:
+    done = spikeguard(home, "postmortem", text)
+    assert done.returncode == 1
+    assert "incident" in done.stderr or "run" in done.stderr

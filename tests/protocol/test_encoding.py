@@ -1,0 +1,211 @@
+"""What the encoding promises: everything survives the way, and nothing bad gets in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spikeguard_protocol import (
+    Ack,
+    AttemptEnded,
+    AttemptStarted,
+    BatchRange,
+    CheckpointNow,
+    CommandResult,
+    Gap,
+    LayerNorms,
+    Medium,
+    Message,
+    Order,
+    ProtocolError,
+    Record,
+    ResultState,
+    Rollback,
+    Samples,
+    ScaleLr,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+    SkipBatches,
+    Stop,
+    TargetDeleted,
+    TargetSaved,
+    UnknownVersion,
+    Watch,
+    decode_ack,
+    decode_message,
+    encode,
+)
+
+ATTEMPT = "0123456789abcdef"
+POINT = SegmentPoint(SegmentId(ATTEMPT, 0), 400)
+RECORDS: tuple[Record, ...] = (
+    AttemptStarted(POINT, 8, ("rollback",), "0.1.0", 4096, {"beta2": "0.95"}),
+    SegmentStarted(1, SegmentReason.ROLLBACK, POINT, 410, "gpt-1#3.1"),
+    Samples(
+        1,
+        (401, 402),
+        {"loss": (2.5, math.nan), "grad_norm": (None, math.inf), "x": (-math.inf, 0.0)},
+        (BatchRange(410, 411), None),
+    ),
+    LayerNorms(1, 401, "grad_norm", {"blocks.0.attn": 0.25, "head": math.inf}),
+    TargetSaved("checkpoint-400", 0, 400, 400, Medium.DISK),
+    TargetDeleted("checkpoint-100"),
+    CommandResult("gpt-1#3.1", ResultState.APPLIED, "rolled back", 420),
+    Gap(7, 9, "disk full", 300),
+    AttemptEnded("finished"),
+)
+
+
+def message(*records: Record, sequence: int = 1) -> Message:
+    return Message("default", "gpt-1", ATTEMPT, sequence, 0.25, records)
+
+
+def plain(*records: Record) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(encode(message(*records)))
+    return body
+
+
+def refused(body: object) -> ProtocolError:
+    with pytest.raises(ProtocolError) as caught:
+        decode_message(json.dumps(body).encode())
+    return caught.value
+
+
+def test_every_record_survives_the_way() -> None:
+    sent = message(*RECORDS)
+    assert repr(decode_message(encode(sent))) == repr(sent)  # repr: NaN is not equal to itself
+
+
+def test_every_order_survives_the_way() -> None:
+    actions = (
+        SkipBatches(BatchRange(5, 9)),
+        Rollback("checkpoint-400", 400, BatchRange(410, 420), 0.5, 100),
+        Rollback("checkpoint-400", 400),
+        ScaleLr(0.5, 10),
+        CheckpointNow(),
+        Watch(200),
+        Stop(),
+    )
+    orders = tuple(Order("gpt-1#3.1", ATTEMPT, action, 60.0, 500) for action in actions)
+    ack = Ack(7, orders, True, ("checkpoint-400",), 1)
+    assert decode_ack(encode(ack)) == ack
+
+
+@given(st.floats())
+def test_any_float_survives_the_way_bit_for_bit(value: float) -> None:
+    sent = message(Samples(0, (1,), {"loss": (value,)}, (None,)))
+    received = decode_message(encode(sent)).records[0]
+    assert isinstance(received, Samples)
+    arrived = received.signals["loss"][0]
+    assert arrived is not None
+    assert (arrived == value) or (math.isnan(arrived) and math.isnan(value))
+    assert math.copysign(1, arrived) == math.copysign(1, value) or math.isnan(value)
+
+
+def test_what_travels_is_json_that_any_reader_takes() -> None:
+    def refuse(word: str) -> float:
+        raise AssertionError(word)
+
+    json.loads(encode(message(*RECORDS)), parse_constant=refuse)
+
+
+def test_a_bare_nan_is_refused_with_the_way_to_write_it() -> None:
+    body = encode(message()).replace(b'"age_s":0.25', b'"age_s":NaN')
+    with pytest.raises(ProtocolError, match='"nan"'):
+        decode_message(body)
+
+
+@pytest.mark.parametrize("name", ["run", "attempt", "sequence", "records", "age_s", "project"])
+def test_a_missing_field_is_named(name: str) -> None:
+    body = plain()
+    del body[name]
+    assert refused(body).field == f"body.{name}"
+
+
+def test_an_unknown_field_is_named() -> None:
+    assert refused({**plain(), "colour": 1}).field == "body.colour"
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, True])
+def test_an_unknown_version_is_told_apart_from_a_bad_message(version: object) -> None:
+    assert isinstance(refused({**plain(), "version": version}), UnknownVersion)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"run": ""}, "run"),
+        ({"run": "a/b"}, "run"),
+        ({"run": "x" * 65}, "run"),
+        ({"attempt": "XYZ"}, "attempt"),
+        ({"sequence": 0}, "sequence"),
+        ({"sequence": 1.5}, "sequence"),
+        ({"sequence": True}, "sequence"),
+        ({"sequence": 2**60}, "sequence"),
+        ({"age_s": -1}, "age_s"),
+        ({"age_s": "nan"}, "age_s"),
+        ({"records": {}}, "records"),
+        ({"records": [{"type": "Poem"}]}, "type"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, object], field: str) -> None:
+    assert field in refused({**plain(), **change}).field
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"steps": []}, "steps"),
+        ({"steps": [2, 1]}, "steps"),
+        ({"steps": [1, 1]}, "steps"),
+        ({"steps": [-1, 1]}, "steps"),
+        ({"signals": {"loss": [1.0]}}, "signals.loss"),
+        ({"signals": {"loss": [1.0, "high"]}}, "signals.loss"),
+        ({"signals": {"a b": [1.0, 1.0]}}, "signals.a b"),
+        ({"positions": [None]}, "positions"),
+        ({"positions": [None, {"first": 4, "end": 4}]}, "positions"),
+    ],
+)
+def test_a_wrong_samples_record_is_named(change: dict[str, object], field: str) -> None:
+    body = plain(Samples(0, (1, 2), {"loss": (1.0, 2.0)}, (None, None)))
+    body["records"][0].update(change)
+    assert field in refused(body).field
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_bytes_that_are_no_message_are_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_message(body)
+
+
+def test_a_message_over_the_size_limit_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ProtocolError, match="bytes"):
+        decode_message(b"{" + b" " * 10_000_000)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_garbage_never_raises_anything_but_a_protocol_error(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_message(body)
+
+
+json_values: st.SearchStrategy[object] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(plain(*RECORDS))), json_values)
+def test_any_value_in_any_field_is_read_or_refused_by_name(name: str, value: object) -> None:
+    body = json.dumps({**plain(*RECORDS), name: value}).encode()
+    with contextlib.suppress(ProtocolError):  # anything else would be a crash of the reader
+        assert isinstance(decode_message(body), Message)

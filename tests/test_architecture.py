@@ -1,0 +1,156 @@
+"""The architecture, held: who may import whom, how modules are called, what files hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "spikeguard_protocol": ROOT / "agent/spikeguard_protocol",
+    "spikeguard_cli": ROOT / "agent/spikeguard_cli",
+    "spikeguard": ROOT / "agent/spikeguard",
+    "spikeguard_server": ROOT / "server/spikeguard_server",
+    "spikeguard_dashboard": ROOT / "dashboard/spikeguard_dashboard",
+    "spikeguard_trainer": ROOT / "trainer/spikeguard_trainer",
+}
+MAY_IMPORT = {
+    "spikeguard_protocol": set(),
+    "spikeguard_cli": {"spikeguard_protocol"},
+    "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
+    "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli"},
+    "spikeguard_dashboard": {"spikeguard_protocol"},
+    "spikeguard_trainer": {"spikeguard_protocol", "spikeguard_cli", "spikeguard"},
+}
+STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli")
+AGENT_MAY = {"torch", "numpy"}
+DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
+REPORT_MAY = DOMAIN_MAY | {"matplotlib"}
+SERVER_LAYERS = {  # inside the server: what a part must never reach
+    "domain": ("report", "ingest", "repository", "routes", "tables", "app", "settings", "metrics"),
+    "report": ("ingest", "repository", "routes", "tables", "app", "settings", "metrics"),
+    "repository": ("routes", "app", "ingest", "ticker", "pages"),
+    "ingest": ("routes", "app", "pages"),
+}
+FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
+IMPURE = {
+    "time",
+    "random",
+    "socket",
+    "datetime",
+    "os",
+    "subprocess",
+    "threading",
+    "secrets",
+    "uuid",
+}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts)
+
+
+def _imports(path: Path) -> set[str]:
+    """Every module that `path` imports at any depth of its code, by full name."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _tops(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in _imports(path)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_one_another_only_along_the_arrows(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package}
+    for path in _files(PACKAGES[package]):
+        crossing = (_tops(path) & PACKAGES.keys()) - allowed
+        assert not crossing, f"{path.relative_to(ROOT)} imports {crossing}"
+
+
+@pytest.mark.parametrize("package", STDLIB_ONLY)
+def test_the_protocol_and_the_command_line_need_the_standard_library_only(package: str) -> None:
+    for path in _files(PACKAGES[package]):
+        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys()
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_the_agent_brings_nothing_into_the_training_environment() -> None:
+    for path in _files(PACKAGES["spikeguard"]):
+        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - AGENT_MAY
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+@pytest.mark.parametrize(("part", "may"), [("domain", DOMAIN_MAY), ("report", REPORT_MAY)])
+def test_the_pure_parts_import_no_framework(part: str, may: set[str]) -> None:
+    for path in _files(PACKAGES["spikeguard_server"] / part):
+        foreign = _tops(path) - sys.stdlib_module_names - may
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_the_domain_has_no_clock_no_randomness_and_no_io() -> None:
+    for path in _files(PACKAGES["spikeguard_server"] / "domain"):
+        impure = _tops(path) & IMPURE
+        assert not impure, f"{path.relative_to(ROOT)} imports {impure}"
+
+
+@pytest.mark.parametrize("part", SERVER_LAYERS)
+def test_the_layers_of_the_server_point_inwards(part: str) -> None:
+    root = PACKAGES["spikeguard_server"]
+    paths = [*_files(root / part), *root.glob(f"{part}*.py")]
+    assert paths, f"the server has no part called {part}"
+    outer = {f"spikeguard_server.{name}" for name in SERVER_LAYERS[part]}
+    for path in paths:
+        reached = {
+            name
+            for name in _imports(path)
+            if any(name == layer or name.startswith(layer + ".") for layer in outer)
+        }
+        assert not reached, f"{path.relative_to(ROOT)} imports {reached}"
+
+
+def test_no_file_hides_behind_a_name_that_says_nothing() -> None:
+    for folder in PACKAGES.values():
+        for path in _files(folder):
+            assert not FORBIDDEN_NAMES.search(path.stem), path.relative_to(ROOT)
+
+
+def test_every_module_opens_with_what_it_owns() -> None:
+    for folder in PACKAGES.values():
+        for path in _files(folder):
+            assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(ROOT)
+
+
+def test_files_stay_small_enough_to_read_at_once() -> None:
+    for folder in PACKAGES.values():
+        for path in _files(folder):
+            lines = len(path.read_text().splitlines())
+            assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines"
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_nothing_large_and_no_path_of_one_machine_is_kept() -> None:
+    """Data sets, weights and absolute paths have no place in the repository."""
+    places = re.compile(rb"(?<![\w.])/(?:work|root|home/\w+)/(?!\.local|\.config)[\w.-]+")
+    for path in _tracked():
+        content = path.read_bytes()
+        assert len(content) < 400_000, f"{path.relative_to(ROOT)} is {len(content)} bytes"
+        if path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".json", ".txt"}:
+            assert not places.search(content), f"{path.relative_to(ROOT)}: {places.search(content)}"
