@@ -1,0 +1,72 @@
+"""The demo's child processes: each starts in a session of its own and none outlives the demo.
+
+Law: a child is told to end by the kernel if the demo dies, and by us otherwise; only processes
+started here are ever signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+GRACE_S = 15.0
+
+
+def _end_with_parent() -> None:
+    """Runs in the child between fork and exec."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+
+
+class Children:
+    """Starts children and ends all of them, newest first."""
+
+    def __init__(self) -> None:
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> subprocess.Popen[bytes]:
+        """Start `command` with its output in `log`; a signal in between cannot lose it."""
+        ours = (signal.SIGINT, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+        try:
+            with log.open("ab") as output:
+                child = subprocess.Popen(
+                    command,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                )
+            self._running.append(child)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
+        return child
+
+    def end(self) -> None:
+        """End every child: politely, then for good with its whole process group."""
+        for child in reversed(self._running):
+            _end(child)
+        self._running.clear()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
