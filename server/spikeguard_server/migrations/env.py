@@ -1,0 +1,15 @@
+"""What Alembic runs: the revisions, on the connection that `migrate` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from spikeguard_server.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transaction_per_migration=False,
+)
+with context.begin_transaction():
+    context.run_migrations()

