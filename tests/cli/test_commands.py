@@ -217,7 +217,7 @@ def test_an_error_of_the_server_is_told_in_its_own_words(
     assert done.stderr == "spikeguard: role viewer may not. Ask an operator\n"
 
 
-def test_an_absent_server_is_one_clear_line(home: dict[str, str], server: Server) -> None:
+def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     file = Path(home["SPIKEGUARD_CREDENTIALS"])
     file.write_text(json.dumps({"server": "http://127.0.0.1:9", "token": "x"}))
     done = spikeguard(home, "runs")

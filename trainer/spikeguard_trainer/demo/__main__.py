@@ -142,7 +142,8 @@ class Demo:
         return [
             f"  approve by hand ({waits}):",
             f"    {place['server']}/confirm/default/{RUN}/{number}/{command}",
-            f"    SPIKEGUARD_CREDENTIALS={place['credentials']} {program} approve '{incident['id']}'",
+            f"    SPIKEGUARD_CREDENTIALS={place['credentials']} \\",
+            f"      {program} approve '{incident['id']}'",
             f"    sign in at that page with the token in {place['login_token_file']}",
         ]
 
