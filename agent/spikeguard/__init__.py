@@ -1,1 +1,32 @@
-""""""
+"""spikeguard in a training loop: watches it, acts in it when told to, and never harms it.
+
+    guard = spikeguard.attach(model, optimizer, run="gpt-124m-7", scheduler=scheduler)
+    guard.resume()
+    for batch in guard.batches(loader):
+        loss = guard.loss(model(batch))
+        loss.backward()
+        guard.clip_grad_norm_(1.0)
+        optimizer.step(); scheduler.step(); optimizer.zero_grad(set_to_none=True)
+        guard.step()
+    guard.finish()
+
+Law: after a valid `attach()` nothing here raises into the loop, waits for the network or makes
+the device wait, except that a half-applied command ends the attempt (`AttemptAborted`).
+"""
+
+from spikeguard.attach import attach
+from spikeguard.checkpoints import CheckpointDirectory
+from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
+from spikeguard.guard import Guard
+from spikeguard.settings import Settings
+
+__all__ = [
+    "AttachError",
+    "AttemptAborted",
+    "CheckpointDirectory",
+    "Guard",
+    "ResumeError",
+    "Settings",
+    "SpikeguardError",
+    "attach",
+]

@@ -1,0 +1,46 @@
+"""Everything this package raises on purpose.
+
+    SpikeguardError
+    ├── AttachError (ValueError)   an argument of attach() cannot work; nothing has begun
+    └── ResumeError                checkpoints exist but none could be restored; nothing has begun
+    AttemptAborted (SystemExit)    a command was half applied; the attempt has to end
+
+Law: an error names who is at fault and what to do next.
+"""
+
+from __future__ import annotations
+
+EXIT_HALF_APPLIED = 75  # EX_TEMPFAIL: start me again, from a state that is whole
+
+
+class SpikeguardError(Exception):
+    """Root of the errors raised before the loop begins."""
+
+
+class AttachError(SpikeguardError, ValueError):
+    """An argument of `attach()` cannot work."""
+
+    def __init__(self, argument: str, problem: str, remedy: str) -> None:
+        super().__init__(f"attach({argument}=...): {problem}. {remedy}")
+        self.argument = argument
+        self.problem = problem
+        self.remedy = remedy
+
+
+class ResumeError(SpikeguardError):
+    """Checkpoints exist but none could be restored; starting from zero would hide that."""
+
+
+class AttemptAborted(SystemExit):
+    """A command was half applied: ranks may hold different weights, so the attempt ends.
+
+    A `SystemExit` because a loop's `except Exception: continue` must not train on. The process
+    ends with `EXIT_HALF_APPLIED`; the next start restores a whole state and keeps the journal.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXIT_HALF_APPLIED)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"spikeguard ended the attempt: {self.reason}"

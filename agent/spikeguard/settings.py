@@ -1,0 +1,130 @@
+"""What a user may choose, and where the connection's parts come from.
+
+Law: every limit and every timeout has a name, a unit and a default here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId
+
+from spikeguard.errors import AttachError
+
+GIB = 2**30
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Cadences in steps, sizes in bytes, durations in seconds."""
+
+    slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
+    exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
+    update_sample_share: float = 0.05  # of all parameters, cloned before each step
+    drop_non_finite: bool = True  # the reflex, where the optimizer can
+    snapshot_every: int = 20  # 0: no snapshots in host memory
+    snapshots: int = 5  # newest kept
+    snapshots_pinned: int = 2  # kept beyond those while the server protects them
+    snapshot_bytes: int = 8 * GIB  # of host memory a rank, all snapshots together
+    send_interval_s: float = 1.0  # between two messages
+    timeout_s: float = 5.0  # connecting, and each read of an answer
+    backoff_s: float = 30.0  # longest pause between two tries
+    outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
+    flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
+    handle_sigterm: bool = True  # only where nobody else handles it
+    agreement_lag: int = 2  # steps between a vote and its reading, at least 2
+    agreement_timeout_s: float = 120.0  # for the slowest rank
+
+    def __post_init__(self) -> None:
+        least = {"slow_signals_every": 1, "snapshots": 1, "agreement_lag": 2}
+        for field in fields(self):
+            value, limit = getattr(self, field.name), least.get(field.name, 0)
+            if value < limit:
+                raise AttachError("settings", f"{field.name} is {value}", f"Give at least {limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Which run this is and which server hears of it; `server` None = offline."""
+
+    run: RunId
+    server: str | None
+    token: str | None
+
+    @property
+    def offline(self) -> bool:
+        return self.server is None
+
+
+def read_connection(
+    run: str | None,
+    project: str | None,
+    server: str | None,
+    token: str | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Connection:
+    """Arguments first, then `SPIKEGUARD_*`; raise `AttachError` for what cannot work."""
+    name = run or environment.get("SPIKEGUARD_RUN")
+    if not name:
+        raise AttachError("run", "the run has no name", "Name it here or set SPIKEGUARD_RUN")
+    address = server or environment.get("SPIKEGUARD_SERVER") or None
+    if address is not None:
+        _check_address(address)
+    return Connection(
+        _run_id(project or environment.get("SPIKEGUARD_PROJECT") or DEFAULT_PROJECT, name),
+        address.rstrip("/") if address else None,
+        token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment),
+    )
+
+
+def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
+    """`settings` with the send interval that `SPIKEGUARD_SEND_INTERVAL` asks for."""
+    text = environment.get("SPIKEGUARD_SEND_INTERVAL")
+    if not text:
+        return settings
+    try:
+        interval = float(text)
+    except ValueError:
+        raise AttachError(
+            "settings",
+            f"SPIKEGUARD_SEND_INTERVAL is {text[:40]!r}",
+            "Set it to seconds, for example 1.0",
+        ) from None
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return Settings(**{**values, "send_interval_s": interval})
+
+
+def _run_id(project: str, name: str) -> RunId:
+    try:
+        return RunId(project, name)
+    except ProtocolError as error:
+        raise AttachError(error.field, error.limit, error.remedy) from None
+
+
+def _check_address(address: str) -> None:
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise AttachError(
+            "server",
+            f"{address[:80]!r} is not the address of a server",
+            "Write it like http://HOST:PORT, or leave it out to work offline",
+        )
+
+
+def _token_from_file(environment: Mapping[str, str]) -> str | None:
+    path = environment.get("SPIKEGUARD_TOKEN_FILE")
+    if not path:
+        return None
+    try:
+        return Path(path).read_text().strip() or None
+    except OSError as error:
+        raise AttachError(
+            "token",
+            f"SPIKEGUARD_TOKEN_FILE cannot be read ({error.strerror})",
+            "Make it readable for this user, or set SPIKEGUARD_TOKEN",
+        ) from None
