@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from spikeguard_cli.api import Api, Refused, command_path, incident_path
+from spikeguard_cli.api import Refused
 from spikeguard_cli.command import CommandFailed
-from spikeguard_cli.credentials import load_credentials
-from spikeguard_protocol import CommandId, IncidentId
-from spikeguard_trainer.demo.processes import Children
 from spikeguard_trainer.demo.progress import Screen, last_row
-from spikeguard_trainer.demo.story import Story, awaiting
+from spikeguard_trainer.demo.story import Story
+from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.stage.processes import Children
+from spikeguard_trainer.stage.service import Place, Service, awaiting
 
 RUN = "demo"
 STEPS = 600
 FAULT = "lr_bump@250:12:40"  # the learning rate is 40 times too high for 12 steps
-START_LIMIT_S = 90.0
 REPORT_LIMIT_S = 30.0
 LOOK_EVERY_S = 0.5
 OUTCOMES_THAT_COUNT = ("healed", "recovered")
@@ -42,98 +38,66 @@ class Demo:
     children: Children = field(default_factory=Children)
     screen: Screen = field(default_factory=lambda: Screen(STEPS))
     story: Story = field(default_factory=Story)
-    first_seen: dict[tuple[str, int], float] = field(default_factory=dict)  # proposal -> when
+    proposed_at: dict[str, float] = field(default_factory=dict)  # command -> monotonic seconds
+    read_at: dict[tuple[str, int], float] = field(default_factory=dict)  # the same by revision
 
     def run(self) -> int:
         """Start everything, tell the story, and return the exit status."""
-        place = self._start_server()
-        api = Api(load_credentials({"SPIKEGUARD_CREDENTIALS": place["credentials"]}))
-        self.screen.say([f"server {place['server']}, dashboard {place['dashboard']}"])
-        trainer = self._start_trainer(place)
+        self.screen.say(["starting Postgres, the server and the dashboard"])
+        service = Service.start(self.children, self.directory)
+        place = service.place
+        self.screen.say([f"server {place.server}, dashboard {place.dashboard}"])
         self.screen.say([f"training the reference model; the fault {FAULT} comes at its step"])
-        incidents = self._follow(api, place, trainer)
-        recovered = self._conclude(api, incidents, trainer.returncode)
+        job = self._train(service)
+        incidents = self._follow(service, job)
+        recovered = self._conclude(service, incidents, job.process.returncode)
         if not self.options.exit:
             self._stay(place)
         return 0 if recovered else 1
 
-    def _start_server(self) -> dict[str, Any]:
-        ready = self.directory / "ready.json"
-        command = [sys.executable, "-m", "spikeguard_cli.main", "up", "--port", "0"]
-        command += ["--dashboard-port", "0", "--directory", str(self.directory / "server")]
-        credentials = str(self.directory / "credentials.json")
-        log = self.directory / "server.log"
-        self.screen.say(["starting Postgres, the server and the dashboard"])
-        child = self.children.start(
-            [*command, "--json-ready", str(ready)], {"SPIKEGUARD_CREDENTIALS": credentials}, log
-        )
-        _wait(ready.exists, START_LIMIT_S, child, log)
-        place: dict[str, Any] = json.loads(ready.read_text())
-        return {**place, "credentials": credentials}
+    def _train(self, service: Service) -> Job:
+        options = ["--preset", "demo", "--steps", str(STEPS), "--run", RUN, "--fault", FAULT]
+        environment = service.agent_environment(send_interval_s=0.5)
+        return Job.start(self.children, self.directory / "run", environment, *options)
 
-    def _start_trainer(self, place: dict[str, Any]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "spikeguard_trainer", "--preset", "demo"]
-        command += ["--steps", str(STEPS), "--run", RUN, "--fault", FAULT]
-        command += ["--out", str(self.directory / "run"), "--log", str(self._training_log)]
-        environment = {
-            "SPIKEGUARD_SERVER": place["server"],
-            "SPIKEGUARD_TOKEN_FILE": place["agent_token_file"],
-            "SPIKEGUARD_SEND_INTERVAL": "0.5",
-        }
-        return self.children.start(command, environment, self.directory / "trainer.log")
-
-    @property
-    def _training_log(self) -> Path:
-        return self.directory / "training.csv"
-
-    def _follow(
-        self, api: Api, place: dict[str, Any], trainer: subprocess.Popen[bytes]
-    ) -> list[dict[str, Any]]:
-        """Tell until the trainer has ended and its incidents are closed."""
+    def _follow(self, service: Service, job: Job) -> list[dict[str, Any]]:
+        """Tell until the trainer has ended and its incidents are written up."""
         ended_at: float | None = None
         while True:
-            incidents = self._look(api, place)
-            self.screen.bar(last_row(self._training_log))
-            if trainer.poll() is not None:
+            incidents = self._look(service)
+            self.screen.bar(last_row(job.log))
+            if job.process.poll() is not None:
                 ended_at = ended_at or time.monotonic()
                 settled = all(i["has_postmortem"] for i in incidents)
                 if settled or time.monotonic() - ended_at > REPORT_LIMIT_S:
                     return incidents
             time.sleep(LOOK_EVERY_S)
 
-    def _look(self, api: Api, place: dict[str, Any]) -> list[dict[str, Any]]:
-        incidents = []
-        for entry in sorted(
-            api.items("/v1/incidents", 20, run=f"default/{RUN}"), key=lambda i: int(i["number"])
-        ):
-            incident = api.get(incident_path(IncidentId.parse(entry["id"])))
+    def _look(self, service: Service) -> list[dict[str, Any]]:
+        incidents = service.incidents(RUN)
+        for incident in incidents:
             self.screen.say(self.story.tell(incident))
             if proposal := awaiting(incident):
-                self._decide(api, place, incident, proposal)
-            incidents.append(incident)
+                self._decide(service, incident, proposal)
         return incidents
 
-    def _decide(
-        self, api: Api, place: dict[str, Any], incident: dict[str, Any], proposal: dict[str, Any]
-    ) -> None:
+    def _decide(self, service: Service, incident: dict[str, Any], proposal: dict[str, Any]) -> None:
         """Say how to approve by hand, and after a pause do it unless a person wants to."""
-        key = (proposal["id"], proposal["revision"])
-        if proposal["id"] not in {command for command, _ in self.first_seen}:
-            self.screen.say(self._how_to_approve(place, incident, proposal))
-        seen = self.first_seen.setdefault(key, time.monotonic())
-        first = min(when for (name, _), when in self.first_seen.items() if name == key[0])
-        if self.options.approve == "manual" or time.monotonic() - first < self.options.after:
+        now = time.monotonic()
+        if proposal["id"] not in self.proposed_at:
+            self.screen.say(self._how_to_approve(service.place, incident, proposal))
+        first = self.proposed_at.setdefault(proposal["id"], now)
+        read = self.read_at.setdefault((proposal["id"], proposal["revision"]), now)
+        rushed = now - first < self.options.after or now - read < LOOK_EVERY_S / 2
+        if self.options.approve == "manual" or rushed:
             return
-        if time.monotonic() - seen < LOOK_EVERY_S:
-            return  # a revision this fresh has not been read by anybody
         try:
-            path = f"{command_path(CommandId.parse(proposal['id']))}/approve"
-            api.post(path, {"revision": proposal["revision"]})
+            service.approve(proposal)
         except Refused as refusal:
             self.screen.say([f"  the approval did not take: {refusal}"])
 
     def _how_to_approve(
-        self, place: dict[str, Any], incident: dict[str, Any], proposal: dict[str, Any]
+        self, place: Place, incident: dict[str, Any], proposal: dict[str, Any]
     ) -> list[str]:
         number, command = incident["number"], proposal["number"]
         by_itself = f"in {self.options.after:.0f} s the demo approves by itself"
@@ -141,48 +105,38 @@ class Demo:
         program = Path(sys.executable).with_name("spikeguard")
         return [
             f"  approve by hand ({waits}):",
-            f"    {place['server']}/confirm/default/{RUN}/{number}/{command}",
-            f"    SPIKEGUARD_CREDENTIALS={place['credentials']} \\",
+            f"    {place.server}/confirm/default/{RUN}/{number}/{command}",
+            f"      (sign in there with the token in {place.login_token_file})",
+            f"    or SPIKEGUARD_CREDENTIALS={place.credentials} \\",
             f"      {program} approve '{incident['id']}'",
-            f"    sign in at that page with the token in {place['login_token_file']}",
         ]
 
-    def _conclude(self, api: Api, incidents: list[dict[str, Any]], status: int) -> bool:
+    def _conclude(
+        self, service: Service, incidents: list[dict[str, Any]], status: int | None
+    ) -> bool:
         for incident in incidents:
-            for form in ("md", "html", "json"):
-                path = self.directory / f"postmortem-{incident['number']}.{form}"
-                path.write_bytes(
-                    api.read(f"{incident_path(IncidentId.parse(incident['id']))}/postmortem",
-                             format=form)
-                )  # fmt: skip
-            html = self.directory / f"postmortem-{incident['number']}.html"
-            self.screen.say([f"POST-MORTEM of {incident['id']}: {html} (and .md, .json)"])
+            self.screen.say([f"POST-MORTEM of {incident['id']}: {self._save(service, incident)}"])
         good = [i for i in incidents if i["outcome"] in OUTCOMES_THAT_COUNT]
         recovered = status == 0 and bool(incidents) and len(good) == len(incidents)
         ending = "the run recovered" if recovered else "the run did not recover"
         self.screen.say([f"training ended with status {status}: {ending}"])
         return recovered
 
-    def _stay(self, place: dict[str, Any]) -> None:
-        token = Path(place["login_token_file"])
-        self.screen.say([
+    def _save(self, service: Service, incident: dict[str, Any]) -> str:
+        stem = self.directory / f"postmortem-{incident['number']}"
+        for form in ("md", "json", "html"):
+            stem.with_suffix(f".{form}").write_bytes(service.postmortem(incident, form))
+        return f"{stem}.html (and .md, .json)"
+
+    def _stay(self, place: Place) -> None:
+        lines = [
             "server and dashboard stay up until Ctrl-C:",
-            f"  dashboard {place['dashboard']}",
-            f"  server    {place['server']} (sign in with the token in {token})",
-        ])  # fmt: skip
+            f"  dashboard {place.dashboard}",
+            f"  server    {place.server} (sign in with the token in {place.login_token_file})",
+        ]
+        self.screen.say(lines)
         while True:
             time.sleep(3600)
-
-
-def _wait(
-    ready: Callable[[], bool], limit_s: float, child: subprocess.Popen[bytes], log: Path
-) -> None:
-    until = time.monotonic() + limit_s
-    while not ready():
-        if child.poll() is not None or time.monotonic() > until:
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise CommandFailed(f"the server did not start; the end of {log}:\n{tail}")
-        time.sleep(0.1)
 
 
 def _options() -> Namespace:

@@ -92,11 +92,3 @@ def _state_words(command: dict[str, Any]) -> str:
         return f"{state} {name} at step {command['applied_step']}: {command['result']}"
     detail = command.get("judgement") or command.get("result") or command.get("decision_reason")
     return f"{state} {name}" + (f": {detail}" if detail else "")
-
-
-def awaiting(incident: dict[str, Any]) -> dict[str, Any] | None:
-    """The command of `incident` that waits for a person and would change the run, if any."""
-    proposal: dict[str, Any] | None = incident["proposal"]
-    if proposal is None or proposal["state"] != "proposed" or proposal["verb"] == "watch":
-        return None
-    return proposal

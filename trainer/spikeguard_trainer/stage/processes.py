@@ -1,6 +1,6 @@
-"""The demo's child processes: each starts in a session of its own and none outlives the demo.
+"""Child processes: each starts in a session of its own and none outlives its parent.
 
-Law: a child is told to end by the kernel if the demo dies, and by us otherwise; only processes
+Law: a child is told to end by the kernel if we die, and by us otherwise; only processes
 started here are ever signalled.
 """
 
@@ -12,8 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from spikeguard_cli.command import CommandFailed
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GRACE_S = 15.0
@@ -57,11 +60,12 @@ class Children:
     def end(self) -> None:
         """End every child: politely, then for good with its whole process group."""
         for child in reversed(self._running):
-            _end(child)
+            end(child)
         self._running.clear()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
+    """End one child: politely, then for good with its whole process group."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -70,3 +74,15 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+
+
+def wait_for(
+    ready: Callable[[], bool], limit_s: float, child: subprocess.Popen[bytes], log: Path
+) -> None:
+    """Return once `ready()` holds; `CommandFailed` with the end of `log` if `child` dies first."""
+    until = time.monotonic() + limit_s
+    while not ready():
+        if child.poll() is not None or time.monotonic() > until:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise CommandFailed(f"not ready after {limit_s:.0f} s; the end of {log}:\n{tail}")
+        time.sleep(0.05)

@@ -1,0 +1,96 @@
+"""`spikeguard up` as a child process, and the API as a signed-in person sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spikeguard_cli.api import Api, command_path, incident_path
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_protocol import CommandId, IncidentId
+from spikeguard_trainer.stage.processes import Children, wait_for
+
+START_LIMIT_S = 90.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a started service is."""
+
+    server: str  # URL
+    dashboard: str | None  # URL
+    agent_token_file: str
+    login_token_file: str
+    credentials: str  # file of a signed-in person
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service."""
+
+    place: Place
+    process: subprocess.Popen[bytes]
+    api: Api
+
+    @classmethod
+    def start(cls, children: Children, directory: Path, *options: str) -> Service:
+        """Run `spikeguard up` in `directory` on free ports until it is healthy."""
+        directory.mkdir(parents=True, exist_ok=True)
+        ready, credentials = directory / "ready.json", directory / "credentials.json"
+        ready.unlink(missing_ok=True)
+        log = directory / "server.log"
+        command = [sys.executable, "-m", "spikeguard_cli.main", "up", *options]
+        command += ["--directory", str(directory / "server"), "--json-ready", str(ready)]
+        ports = [] if "--port" in options else ["--port", "0", "--dashboard-port", "0"]
+        environment = {"SPIKEGUARD_CREDENTIALS": str(credentials)}
+        process = children.start([*command, *ports], environment, log)
+        wait_for(ready.exists, START_LIMIT_S, process, log)
+        place = _place(json.loads(ready.read_text()), credentials)
+        return cls(place, process, Api(load_credentials(environment)))
+
+    def agent_environment(self, send_interval_s: float) -> dict[str, str]:
+        """What a training job needs to reach it."""
+        return {
+            "SPIKEGUARD_SERVER": self.place.server,
+            "SPIKEGUARD_TOKEN_FILE": self.place.agent_token_file,
+            "SPIKEGUARD_SEND_INTERVAL": str(send_interval_s),
+        }
+
+    def incidents(self, run: str) -> list[dict[str, Any]]:
+        """The incidents of `run` in project `default` with all details, oldest first."""
+        found = list(self.api.items("/v1/incidents", 100, run=f"default/{run}"))
+        ids = sorted((IncidentId.parse(entry["id"]) for entry in found), key=lambda i: i.number)
+        return [self.api.get(incident_path(incident)) for incident in ids]
+
+    def approve(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Approve the revision of `command` that was read."""
+        path = f"{command_path(CommandId.parse(command['id']))}/approve"
+        approved: dict[str, Any] = self.api.post(path, {"revision": command["revision"]})
+        return approved
+
+    def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
+        """The post-mortem of a closed incident as `md`, `html` or `json`."""
+        path = f"{incident_path(IncidentId.parse(incident['id']))}/postmortem"
+        return self.api.read(path, format=form)
+
+
+def _place(ready: dict[str, Any], credentials: Path) -> Place:
+    return Place(
+        server=ready["server"],
+        dashboard=ready.get("dashboard"),
+        agent_token_file=ready["agent_token_file"],
+        login_token_file=ready["login_token_file"],
+        credentials=str(credentials),
+    )
+
+
+def awaiting(incident: dict[str, Any]) -> dict[str, Any] | None:
+    """The command of `incident` that waits for a person and would change the run, if any."""
+    proposal: dict[str, Any] | None = incident["proposal"]
+    if proposal is None or proposal["state"] != "proposed" or proposal["verb"] == "watch":
+        return None
+    return proposal
