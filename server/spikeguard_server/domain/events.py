@@ -6,6 +6,7 @@ here is ever revised, a later event says it anew. At most one incident of a run 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,16 +15,20 @@ from spikeguard_protocol import BatchRange, Kind, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Where a signal was heading before the spike, extrapolated: the band of the charts."""
+    """Where a signal was heading before the spike, extrapolated: the band of the charts.
+
+    A loss curve is close to straight in the logarithm of the step, so `slope` fades as 1/step.
+    """
 
     step: int  # the last step that shaped it
     level: float  # location at `step`, in the signal's unit
-    slope: float  # change of location a step, never rising for a loss
+    slope: float  # change of location a step, at `step`; never rising for a loss
     scale: float  # robust standard deviation around the location
 
     def at(self, step: int) -> float:
         """The extrapolated location at `step`."""
-        return self.level + self.slope * (step - self.step)
+        start = max(self.step, 0) + 1
+        return self.level + self.slope * start * math.log((max(step, 0) + 1) / start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,9 @@ class Opened:
     pre_loss: float | None  # trend of the loss just before the onset
     trend: Trend | None  # of the loss
     judgement: Judgement
-    first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first anomalous step
+    first_moves: Mapping[str, int] = field(
+        default_factory=dict
+    )  # signal -> its first anomalous step
     dropped: bool = False  # the reflex kept the onset's update out of the weights
 
 

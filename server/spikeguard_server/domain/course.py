@@ -1,0 +1,160 @@
+"""What one more sample does to an open incident: revise, close, or find that it came back.
+
+Law: the only module that ends an episode while the run goes on. The baseline stays frozen until
+it does, except after a rollback, when the new segment is judged and learned from anew.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_server.domain.classifier import classify
+from spikeguard_server.domain.detector import Suspect, Verdict
+from spikeguard_server.domain.episode import CURES, Episode
+from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.state import State
+
+__all__ = ["CURES", "Course"]
+
+
+@dataclass(slots=True)
+class Course:
+    """The open incident of `state` and what to do with the next sample."""
+
+    state: State
+    episode: Episode
+
+    def take(self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]) -> None:
+        """Look at one more sample."""
+        episode, settings = self.episode, self.state.settings
+        if loss is None:
+            return
+        grad = sample.values.get(Signal.GRAD_NORM.value, 0.0)
+        bad = not math.isfinite(loss) or not math.isfinite(grad)
+        episode.see(sample.step, math.nan if bad else loss, settings)
+        episode.drops = episode.drops + 1 if dropped else 0
+        if episode.trend is not None and not bad:
+            episode.note_loss((loss - episode.trend.at(sample.step)) / episode.scale)
+        if episode.verb is not None:
+            self._after_command(sample, loss, bad, events)
+        else:
+            self._by_itself(sample, events)
+
+    def _by_itself(self, sample: Sample, events: list[Event]) -> None:
+        episode, settings = self.episode, self.state.settings
+        episode.judgement = classify(episode, settings)
+        episode.settled = episode.since_peak >= episode.horizon(settings)
+        outcome = self._outcome()
+        if outcome is None:
+            self._revise(sample.step, events)
+        else:
+            self._close(sample.step, outcome, events)
+
+    def _outcome(self) -> Outcome | None:
+        episode, settings = self.episode, self.state.settings
+        back = Outcome.RECOVERED if episode.treated else Outcome.HEALED
+        if self._dropped_in_time() or self._calm():
+            return back
+        if episode.trend is None and episode.finite_run >= settings.settle_rows:
+            return back
+        wait = settings.accept_after * episode.horizon(settings)
+        if episode.judgement.kind is Kind.DIVERGENT:
+            wait *= 2
+        if episode.since_peak >= wait and not episode.nonfinite_run and episode.recent:
+            return Outcome.LEVEL_ACCEPTED
+        return None
+
+    def _dropped_in_time(self) -> bool:
+        episode, settings = self.episode, self.state.settings
+        quiet = episode.dropped and not episode.drops
+        return quiet and episode.finite_run >= settings.drop_settle <= max(episode.calm_rows, 0)
+
+    def _calm(self) -> bool:
+        episode, settings = self.episode, self.state.settings
+        if episode.calm_rows < episode.settle_rows(settings):
+            return False
+        past = settings.recover_steps if episode.went_back else 0
+        return episode.newest_step >= episode.onset_step + past
+
+    def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
+        episode, state = self.episode, self.state
+        judgement = episode.judgement
+        if outcome in (Outcome.HEALED, Outcome.RECOVERED) and not episode.treated:
+            judgement = replace(judgement, kind=Kind.RECOVERABLE, confidence=0.98)
+        self._hand_back()
+        state.episode = None
+        events.append(Closed(step, outcome, judgement))
+
+    def _hand_back(self) -> None:
+        """The baseline goes on at the level that the run is at now."""
+        episode, state = self.episode, self.state
+        baseline = state.detector.baseline
+        state.detector.clear()
+        if baseline.fit is None or not episode.recent or episode.verb is Verb.ROLLBACK:
+            return
+        now = episode.recent_steps[-1]
+        level = episode.level
+        baseline.shift(level - baseline.fit.at(now), state.settings)
+
+    def _revise(self, step: int, events: list[Event]) -> None:
+        episode = self.episode
+        if not episode.worth_telling():
+            return
+        episode.told, episode.told_peak = episode.judgement, episode.peak_loss
+        episode.told_row = episode.rows
+        events.append(
+            Revised(
+                step=step,
+                judgement=episode.judgement,
+                peak_step=episode.peak_step,
+                peak_loss=episode.peak_loss,
+                excess=episode.newest_excess,
+                worst_z=dict(episode.worst_z),
+                settled=episode.settled,
+            )
+        )
+
+    def _after_command(self, sample: Sample, loss: float, bad: bool, events: list[Event]) -> None:
+        """Judge whether the command worked."""
+        episode, state, settings = self.episode, self.state, self.state.settings
+        episode.verb_rows += 1
+        onset = Suspect(sample.step, loss, math.inf, sample.batches)
+        again = bad and not episode.drops
+        if not bad and episode.verb is Verb.ROLLBACK:
+            verdict, z = state.detector.look(sample.step, loss, sample.batches, settings)
+            again = verdict is Verdict.SPIKE
+            onset = state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
+        late = episode.verb_rows > episode.horizon(settings) + settings.recover_steps
+        if again or (late and not episode.calm_rows):
+            self._recur(sample.step, onset, bad, events)
+        elif self._worked():
+            past = episode.newest_step - episode.onset_step
+            reason = f"loss is on trend {past} steps past the onset"
+            episode.judgement = replace(episode.judgement, reason=reason)
+            self._close(sample.step, Outcome.RECOVERED, events)
+
+    def _worked(self) -> bool:
+        episode, settings = self.episode, self.state.settings
+        if episode.calm_rows < episode.settle_rows(settings):
+            return False
+        start = max(episode.onset_step, episode.verb_step)
+        return episode.newest_step >= start + settings.recover_steps
+
+    def _recur(self, step: int, onset: Suspect, bad: bool, events: list[Event]) -> None:
+        episode, state = self.episode, self.state
+        verb = episode.verb
+        rows = [row for row in state.detector.rows if row[0] >= onset.step]
+        state.detector.baseline.drop_waiting()
+        state.detector.clear()
+        episode.come_back()
+        for at, value in rows:
+            episode.see(at, value, state.settings)
+        kind = Kind.DIVERGENT if bad else Kind.LINGERING
+        what = "not finite again" if bad else f"off trend by {onset.z:.1f} deviations again"
+        reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
+        episode.judgement = Judgement(kind, 0.7, reason)
+        episode.told = episode.judgement
+        events.append(Recurred(step, onset.step, onset.batches, episode.judgement))

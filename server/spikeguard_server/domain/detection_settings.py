@@ -1,0 +1,40 @@
+"""The constants of detection and naming: one set of defaults for every run.
+
+Law: values only, no logic. `docs/detection.md` says how each was chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionSettings:
+    """Lengths count measured rows unless they say steps; thresholds are robust deviations."""
+
+    window: int = 128  # rows that shape a baseline
+    quarantine: int = 16  # newest rows, kept out of the baseline until nothing came of them
+    refit_every: int = 8  # admitted rows between two fits
+    watchable_after: int = 24  # rows until the first judgement
+    scale_floor: float = 0.002  # least scale, as a part of the level of the loss
+
+    suspect_z: float = 5.0  # one row this far off is held for confirmation
+    confirm_z: float = 3.5  # the next row this far off confirms it
+    outlier_z: float = 8.0  # an isolated row this far off is an event of its own
+    drift_slack: float = 1.25  # deviations a row that a cumulated lift may have for nothing
+    drift_clip: float = 6.0  # most that one row may add to it
+    drift_limit: float = 24.0  # cumulated lift that opens an incident
+
+    precursor_z: float = 8.0  # of a leading signal, in log space
+    precursor_quiet: int = 50  # rows without another precursor of the same signal
+    attentive_steps: int = 100  # steps of close measurement after a precursor
+
+    band_z: float = 3.0  # half width of the band that a healed loss is back in
+    settle_rows: int = 20  # rows in the band until the incident closes as healed
+    settle_rows_sparse: int = 5  # the same where rows are many steps apart
+    horizon_steps: int = 500  # the kind is decided this long after the peak
+    horizon_rows: int = 60  # but never on fewer rows
+    accept_after: float = 2.0  # horizons after the peak until a settled level is accepted
+    drop_settle: int = 5  # finite rows after a dropped update until nothing came of it
+    drop_limit: int = 10  # dropped updates in a row that are an incident of their own
+    recover_steps: int = 50  # steps past the onset that must be calm after an intervention

@@ -1,0 +1,110 @@
+"""When a signal leaves its baseline: one row, two rows, or a slow lift.
+
+Law: sequential and pure per row. A single row is never an alarm unless it is not finite; it is
+held until the next one confirms or clears it. Nothing held or suspect enters the baseline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from spikeguard_protocol import BatchRange
+from spikeguard_server.domain.baseline import Baseline
+from spikeguard_server.domain.detection_settings import DetectionSettings
+
+RECENT_ROWS = 40  # rows that are looked back at when an incident opens
+
+
+class Verdict(StrEnum):
+    """What one more row of the loss amounts to."""
+
+    UNKNOWN = "unknown"  # too little is known of the run
+    CALM = "calm"
+    HELD = "held"  # far off, waiting for the next row
+    OUTLIER = "outlier"  # the row before stood out alone
+    SPIKE = "spike"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A row that may be the onset."""
+
+    step: int
+    value: float
+    z: float
+    batches: BatchRange | None
+
+
+@dataclass(slots=True)
+class Detector:
+    """The test of the loss, row by row."""
+
+    baseline: Baseline
+    held: Suspect | None = None  # far off, not yet confirmed
+    outlier: Suspect | None = None  # set with the verdict OUTLIER
+    lift: float = 0.0  # cumulated deviations of a slow lift
+    lift_from: Suspect | None = None  # where that lift began
+    rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
+
+    def look(
+        self, step: int, value: float, batches: BatchRange | None, settings: DetectionSettings
+    ) -> tuple[Verdict, float]:
+        """Judge one finite row of the loss and keep it, if calm. Returns verdict and z."""
+        self.rows.append((step, value))
+        del self.rows[:-RECENT_ROWS]
+        fit = self.baseline.fit
+        if fit is None:
+            self.baseline.admit(step, value, settings)
+            return Verdict.UNKNOWN, 0.0
+        z = fit.z(step, value) / _caution(len(self.baseline.steps))
+        row = Suspect(step, value, z, batches)
+        if self.held is not None:
+            return self._after_held(row, settings), z
+        self._lift(row, settings)
+        if self.lift >= settings.drift_limit:
+            return Verdict.SPIKE, z
+        if z >= settings.suspect_z:
+            self.held = row
+            return Verdict.HELD, z
+        self._admit(row, settings)
+        return Verdict.CALM, z
+
+    def onset(self, row: Suspect) -> Suspect:
+        """The first row of the spike that `row` confirmed."""
+        starts = [at for at in (self.held, self.lift_from) if at is not None]
+        return min(starts, key=lambda at: at.step, default=row)
+
+    def clear(self) -> None:
+        self.held = self.lift_from = self.outlier = None
+        self.lift = 0.0
+
+    def _after_held(self, row: Suspect, settings: DetectionSettings) -> Verdict:
+        held = self.held
+        assert held is not None
+        if row.z >= settings.confirm_z:
+            return Verdict.SPIKE
+        self.held = None
+        self._lift(row, settings)
+        self._admit(row, settings)
+        if held.z >= settings.outlier_z:
+            self.outlier = held
+            return Verdict.OUTLIER
+        return Verdict.CALM
+
+    def _lift(self, row: Suspect, settings: DetectionSettings) -> None:
+        gain = min(row.z, settings.drift_clip) - settings.drift_slack
+        if self.lift <= 0.0 and gain > 0.0:
+            self.lift_from = row
+        self.lift = max(0.0, self.lift + max(gain, -settings.drift_clip))
+        if self.lift == 0.0:
+            self.lift_from = None
+
+    def _admit(self, row: Suspect, settings: DetectionSettings) -> None:
+        if row.z < settings.confirm_z:
+            self.baseline.admit(row.step, row.value, settings)
+
+
+def _caution(rows: int) -> float:
+    """How much wider a young baseline's band is drawn, for what it cannot know yet."""
+    return 1.0 + 16.0 / max(rows, 1) if rows < 128 else 1.0

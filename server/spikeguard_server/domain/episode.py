@@ -1,0 +1,172 @@
+"""The course of one open incident: what was seen since its onset, in constant memory.
+
+Law: numbers only. What they mean is the classifier's; when it ends is the monitor's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from spikeguard_protocol import BatchRange, Kind, Verb
+from spikeguard_server.domain.baseline import median
+from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.events import Judgement, Trend
+
+CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
+RECENT = 64  # rows of excess that are kept
+
+
+@dataclass(slots=True)
+class Episode:
+    """Counts are of rows with a loss, from the onset on."""
+
+    onset_step: int
+    onset_batches: BatchRange | None
+    signal: str
+    trend: Trend | None
+    gap: float  # median distance of rows before the onset, in steps
+    dropped: bool
+    judgement: Judgement
+    first_moves: dict[str, int] = field(default_factory=dict)
+    worst_z: dict[str, float] = field(default_factory=dict)
+    newest_step: int = 0
+    rows: int = 0
+    peak_step: int = 0
+    peak_loss: float | None = None
+    peak_row: int = 0
+    peak_excess: float = 0.0
+    low: float = math.inf  # least smoothed excess since the peak
+    newest_excess: float | None = None
+    nonfinite: int = 0  # rows that were not finite
+    nonfinite_run: int = 0  # of them, the newest in a row
+    finite_run: int = 0
+    drops: int = 0  # dropped updates in a row
+    calm_rows: int = 0  # newest rows in the band
+    recent_steps: list[int] = field(default_factory=list)
+    recent: list[float] = field(default_factory=list)  # excess over trend, finite rows only
+    recent_values: list[float] = field(default_factory=list)
+    settled: bool = False
+    told: Judgement | None = None
+    told_peak: float | None = None
+    told_row: int = 0
+    verb: Verb | None = None  # the newest command that was applied and is being judged
+    verb_step: int = 0
+    verb_rows: int = 0  # rows since
+    treated: bool = False  # a command was applied at some time
+    went_back: bool = False  # the run went on from an earlier step
+    recurrences: int = 0
+
+    def see(self, step: int, value: float, settings: DetectionSettings) -> None:
+        """Take one more row of the loss."""
+        self.rows += 1
+        self.newest_step = step
+        if not math.isfinite(value):
+            self.nonfinite += 1
+            self.nonfinite_run += 1
+            self.finite_run = self.calm_rows = 0
+            return
+        self.nonfinite_run = 0
+        self.finite_run += 1
+        if self.peak_loss is None or value > self.peak_loss:
+            self.peak_loss, self.peak_step, self.peak_row = value, step, self.rows
+        if self.trend is not None:
+            self._see_excess(step, value, value - self.trend.at(step), settings)
+
+    def _see_excess(
+        self, step: int, value: float, excess: float, settings: DetectionSettings
+    ) -> None:
+        self.newest_excess = excess
+        self.recent_steps.append(step)
+        self.recent.append(excess)
+        self.recent_values.append(value)
+        for kept in (self.recent_steps, self.recent, self.recent_values):
+            del kept[:-RECENT]
+        self.calm_rows = self.calm_rows + 1 if excess <= settings.band_z * self.scale else 0
+        if excess > self.peak_excess:
+            self.peak_excess, self.low = excess, excess
+        self.low = min(self.low, self.smooth)
+
+    @property
+    def scale(self) -> float:
+        return self.trend.scale if self.trend else math.inf
+
+    @property
+    def smooth(self) -> float:
+        """Median of the newest excesses."""
+        return median(self.recent[-7:])
+
+    @property
+    def since_peak(self) -> int:
+        return self.rows - self.peak_row
+
+    def horizon(self, settings: DetectionSettings) -> int:
+        """Rows after the peak at which the kind is decided."""
+        return max(settings.horizon_rows, round(settings.horizon_steps / self.gap))
+
+    def settle_rows(self, settings: DetectionSettings) -> int:
+        rows = round(settings.settle_rows / self.gap)
+        return max(settings.settle_rows_sparse, rows)
+
+    @property
+    def level(self) -> float:
+        """Median of the newest losses."""
+        return median(self.recent_values[-16:])
+
+    def note(self, signal: str, step: int, z: float, settings: DetectionSettings) -> None:
+        """Keep how far a leading signal went, and when it first did."""
+        if z > self.worst_z.get(signal, 0.0):
+            self.worst_z[signal] = z
+        if z >= settings.confirm_z and signal not in self.first_moves:
+            self.first_moves[signal] = step
+
+    def note_loss(self, z: float) -> None:
+        if z > self.worst_z.get("loss", 0.0):
+            self.worst_z["loss"] = z
+
+    def worth_telling(self) -> bool:
+        """Whether the judgement changed enough since it was last told."""
+        told = self.told
+        if told is None or told.kind is not self.judgement.kind:
+            return True
+        if abs(told.confidence - self.judgement.confidence) >= 0.05:
+            return True
+        since = self.rows - self.told_row
+        return since >= 20 or (self.peak_loss != self.told_peak and since >= 4)
+
+    def treat(self, step: int, verb: Verb) -> None:
+        """A command was applied."""
+        self.verb, self.verb_step, self.treated = verb, step, True
+        self.forget_course()
+
+    def go_back(self) -> None:
+        """The run went on from an earlier step."""
+        self.went_back = True
+        self.forget_course()
+
+    def come_back(self) -> None:
+        """The command did not hold."""
+        self.verb, self.recurrences = None, self.recurrences + 1
+        self.forget_course()
+        self.peak_excess, self.peak_row = 0.0, self.rows
+
+    def forget_course(self) -> None:
+        """What came before a command is no evidence on what comes after it."""
+        self.recent_steps.clear()
+        self.recent.clear()
+        self.recent_values.clear()
+        self.calm_rows = self.nonfinite_run = self.drops = self.verb_rows = 0
+        self.newest_excess = None
+
+
+def first_judgement(z: float, nonfinite: bool, dropped: bool) -> Judgement:
+    """What is held at the onset, from experience with spikes rather than from this one."""
+    if dropped:
+        return Judgement(
+            Kind.RECOVERABLE, 0.8, "the update was not finite and was kept out of the weights"
+        )
+    if nonfinite:
+        return Judgement(Kind.DIVERGENT, 0.6, "a value is not finite and its update was applied")
+    return Judgement(
+        Kind.RECOVERABLE, 0.55, f"loss is {z:.1f} deviations above trend; most such spikes heal"
+    )

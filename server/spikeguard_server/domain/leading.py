@@ -1,0 +1,75 @@
+"""The signals that may move before the loss: norms, judged in log space.
+
+Law: a leading signal warns and is evidence; it never opens an incident by being large.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spikeguard_protocol import Signal
+from spikeguard_server.domain.baseline import Baseline
+from spikeguard_server.domain.detection_settings import DetectionSettings
+
+LEADING: tuple[str, ...] = (
+    Signal.UPDATE_NORM.value,
+    Signal.UPDATE_NORM_SAMPLED.value,
+    Signal.GRAD_NORM.value,
+    Signal.GRAD_NORM_AT_STEP.value,
+    Signal.ADAM_V_NORM.value,
+    Signal.PARAM_NORM.value,
+)
+
+
+def log_norm(value: float) -> float:
+    """The logarithm in which norms are judged; a norm of zero is a very small one."""
+    return math.log(max(value, 1e-30))
+
+
+@dataclass(slots=True)
+class Leading:
+    """One leading signal: its baseline and whether it is away from it."""
+
+    baseline: Baseline
+    first_step: int | None = None  # of the present excursion
+    first_z: float = 0.0
+    away: int = 0  # anomalous rows of the present excursion
+    quiet: int = 0  # rows since it was last away
+    told: bool = False  # a precursor was told of the present excursion
+
+    def look(self, step: int, value: float, frozen: bool, settings: DetectionSettings) -> float:
+        """Judge one value, keep it if calm and not `frozen`; returns z, inf if not finite."""
+        if not math.isfinite(value):
+            self._move(step, math.inf)
+            return math.inf
+        level = log_norm(value)
+        fit = self.baseline.fit
+        z = fit.z(step, level) if fit else 0.0
+        if z >= settings.confirm_z:
+            self._move(step, z)
+        else:
+            self._rest(settings)
+        if z < settings.suspect_z and not frozen:
+            self.baseline.admit(step, level, settings)
+        return z
+
+    def warns(self, z: float, settings: DetectionSettings) -> bool:
+        """Whether this row makes a precursor: far off twice running, once an excursion."""
+        if self.told or self.away < 2 or max(z, self.first_z) < settings.precursor_z:
+            return False
+        self.told = True
+        return True
+
+    def _move(self, step: int, z: float) -> None:
+        if self.first_step is None:
+            self.first_step, self.first_z = step, z
+        self.away = self.away + 1 if self.quiet == 0 else 1
+        self.first_z = max(self.first_z, z)
+        self.quiet = 0
+
+    def _rest(self, settings: DetectionSettings) -> None:
+        self.quiet += 1
+        if self.quiet >= settings.precursor_quiet:
+            self.first_step, self.told = None, False
+        self.away, self.first_z = 0, 0.0

@@ -1,0 +1,230 @@
+"""One run as detection sees it: takes samples, tells events.
+
+Law: causal and deterministic. The same samples give the same events one by one, in batches, or
+with a dump and load between any two; memory is constant. At most one incident is open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_server.domain.baseline import Baseline
+from spikeguard_server.domain.course import CURES, Course
+from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.detector import Suspect, Verdict
+from spikeguard_server.domain.episode import Episode, first_judgement
+from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
+from spikeguard_server.domain.leading import LEADING, Leading
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.state import STATE_VERSION, State, UnknownStateVersion, freeze, thaw
+
+__all__ = ["DetectionSettings", "Monitor", "UnknownStateVersion"]
+
+LOSS = Signal.LOSS.value
+GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
+DROPPED = Signal.UPDATE_DROPPED.value
+
+
+class Monitor:
+    """Baselines, the test of the loss, and the open incident of one run."""
+
+    STATE_VERSION: int = STATE_VERSION
+
+    def __init__(self, settings: DetectionSettings = DetectionSettings()) -> None:  # noqa: B008
+        self._state = State(settings)
+
+    @property
+    def open(self) -> bool:
+        """Whether an incident is open."""
+        return self._state.episode is not None
+
+    @property
+    def newest_step(self) -> int | None:
+        return self._state.newest_step
+
+    @property
+    def attentive(self) -> bool:
+        """Whether slow signals are worth measuring at every step."""
+        until, newest = self._state.attentive_until, self._state.newest_step
+        return self.open or (until is not None and newest is not None and newest <= until)
+
+    def observe(self, samples: Sequence[Sample]) -> list[Event]:
+        """Take samples in the order of training; returns what came to be known."""
+        events: list[Event] = []
+        for sample in samples:
+            self._take(sample, events)
+        return events
+
+    def intervened(self, step: int, verb: Verb) -> list[Event]:
+        """A command was applied at `step`: from now on judge whether it worked."""
+        episode = self._state.episode
+        if episode is not None and verb in CURES:
+            episode.treat(step, verb)
+        return []
+
+    def rewind(self, past: Monitor) -> None:
+        """The run went on from where it was at `past`; an open incident stays open."""
+        episode = self._state.episode
+        self._state = thaw(freeze(past._state))
+        self._state.detector.clear()
+        self._state.episode = episode
+        if episode is not None:
+            self._state.detector.baseline.drop_waiting()
+            episode.go_back()
+
+    def end(self) -> list[Event]:
+        """The run ended: an open incident closes as it stands."""
+        episode, self._state.episode = self._state.episode, None
+        if episode is None:
+            return []
+        return [Closed(episode.newest_step, Outcome.RUN_ENDED, episode.judgement)]
+
+    def dump(self) -> bytes:
+        """The whole state, a few kB."""
+        return freeze(self._state)
+
+    @classmethod
+    def load(cls, state: bytes) -> Monitor:
+        """The monitor that `dump` wrote; raises `UnknownStateVersion`."""
+        monitor = cls()
+        monitor._state = thaw(state)
+        return monitor
+
+    def _take(self, sample: Sample, events: list[Event]) -> None:
+        state, loss = self._state, sample.values.get(LOSS)
+        newest = state.newest_step
+        if loss is not None and newest is not None and sample.step < newest:
+            self._went_back(sample.step)
+        state.newest_step = (
+            sample.step if loss is not None or newest is None else max(newest, sample.step)
+        )
+        warnings = self._look_at_leading(sample)
+        dropped = sample.values.get(DROPPED, 0.0) >= 1.0
+        if loss is not None or DROPPED in sample.values:
+            state.drops = state.drops + 1 if dropped else 0
+        if state.episode is not None:
+            course = Course(state, state.episode)
+            course.take(sample, loss, dropped, events)
+        elif not self._open_on_nonfinite(sample, loss, dropped, events):
+            moved = loss is not None and self._test(sample, loss, events)
+            if not moved:
+                events.extend(warnings)
+
+    def _went_back(self, step: int) -> None:
+        state = self._state
+        state.detector.clear()
+        state.detector.baseline.cut(step, state.settings)
+        for leading in state.leading.values():
+            leading.baseline.cut(step, state.settings)
+        if state.episode is not None:
+            state.episode.go_back()
+
+    def _look_at_leading(self, sample: Sample) -> list[Precursor]:
+        state, warnings = self._state, list[Precursor]()
+        for name in LEADING:
+            value = sample.values.get(name)
+            if value is None:
+                continue
+            leading = state.leading.get(name)
+            if leading is None:
+                leading = state.leading[name] = Leading(Baseline(falling=False))
+            z = leading.look(sample.step, value, state.episode is not None, state.settings)
+            if state.episode is not None:
+                state.episode.note(name, sample.step, z, state.settings)
+            elif leading.warns(z, state.settings):
+                state.attentive_until = sample.step + state.settings.attentive_steps
+                warnings.append(Precursor(sample.step, name, value, z))
+        return warnings
+
+    def _open_on_nonfinite(
+        self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
+    ) -> bool:
+        state = self._state
+        named = {LOSS: loss} | {name: sample.values.get(name) for name in GRAD_NORMS}
+        bad = [
+            name for name, value in named.items() if value is not None and not math.isfinite(value)
+        ]
+        if not bad and state.drops < state.settings.drop_limit:
+            return False
+        signal = bad[0] if bad else DROPPED
+        onset = Suspect(
+            sample.step, loss if loss is not None else math.nan, math.inf, sample.batches
+        )
+        judgement = first_judgement(math.inf, True, dropped and bool(bad))
+        self._open(sample, onset, signal, judgement, dropped, events)
+        return True
+
+    def _test(self, sample: Sample, loss: float, events: list[Event]) -> bool:
+        """Test a finite loss; returns whether it is off by itself."""
+        state, detector = self._state, self._state.detector
+        verdict, z = detector.look(sample.step, loss, sample.batches, state.settings)
+        if verdict is Verdict.SPIKE:
+            onset = detector.onset(Suspect(sample.step, loss, z, sample.batches))
+            judgement = first_judgement(max(z, onset.z), False, False)
+            self._open(sample, onset, LOSS, judgement, False, events)
+        elif verdict is Verdict.OUTLIER and detector.outlier is not None:
+            self._outlier(sample, detector.outlier, events)
+        return z >= state.settings.confirm_z
+
+    def _outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
+        state = self._state
+        state.detector.outlier = None
+        reason = f"one batch stood out by {outlier.z:.1f} deviations and the next is back on trend"
+        judgement = Judgement(Kind.OUTLIER_BATCH, 0.95, reason)
+        self._open(sample, outlier, LOSS, judgement, False, events)
+        state.episode = None
+        events.append(Closed(sample.step, Outcome.OUTLIER, judgement))
+
+    def _open(
+        self,
+        sample: Sample,
+        onset: Suspect,
+        signal: str,
+        judgement: Judgement,
+        dropped: bool,
+        events: list[Event],
+    ) -> None:
+        state, detector = self._state, self._state.detector
+        fit = detector.baseline.fit
+        trend = fit.trend(onset.step - 1) if fit else None
+        episode = Episode(
+            onset.step, onset.batches, signal, trend, detector.baseline.gap, dropped, judgement
+        )
+        episode.first_moves = self._first_moves(onset.step, signal)
+        episode.note_loss(onset.z)
+        for step, value in detector.rows:
+            if step >= onset.step:
+                episode.see(step, value, state.settings)
+        loss = sample.values.get(LOSS)
+        if loss is not None and not math.isfinite(loss):
+            episode.see(sample.step, loss, state.settings)
+        episode.newest_step = sample.step
+        episode.drops = state.drops
+        if judgement.kind is not Kind.OUTLIER_BATCH:
+            detector.baseline.drop_waiting()
+            detector.clear()
+        state.episode = episode
+        events.append(
+            Opened(
+                step=sample.step,
+                onset_step=onset.step,
+                onset_batches=onset.batches,
+                signal=signal,
+                z=onset.z,
+                pre_loss=trend.level if trend else None,
+                trend=trend,
+                judgement=judgement,
+                first_moves=dict(episode.first_moves),
+                dropped=dropped,
+            )
+        )
+
+    def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
+        moves = {
+            name: leading.first_step
+            for name, leading in self._state.leading.items()
+            if leading.first_step is not None
+        }
+        return {**moves, signal: onset_step}
