@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
-
 from spikeguard_server.domain.events import Trend
 
 
@@ -37,3 +36,22 @@ class Incident:
     first_moves: Mapping[str, int] = field(default_factory=dict)
     closed_step: int | None = None
     outcome: Outcome | None = None
+    anomalous_step: int | None = None  # the newest step that still stood out
+    recurred_segment: SegmentId | None = None  # where it came back the last time
+    recurred_step: int | None = None  # the onset of that
+    recurred_batches: BatchRange | None = None
+
+    @property
+    def newest_segment(self) -> SegmentId:
+        """Where it began, or began anew."""
+        return self.recurred_segment or self.segment
+
+    @property
+    def newest_onset_step(self) -> int:
+        """The step at which it began, or began anew."""
+        return self.onset_step if self.recurred_step is None else self.recurred_step
+
+    @property
+    def newest_onset_batches(self) -> BatchRange | None:
+        """What that step consumed."""
+        return self.onset_batches if self.recurred_step is None else self.recurred_batches

@@ -1,0 +1,56 @@
+"""Whether the policy may say yes by itself.
+
+Law: silence is no. Only a verb whose mode is `auto`, within its budget and after its cooldown, is
+approved without a person; every refusal says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spikeguard_protocol import Verb
+from spikeguard_server.domain.policy import ApprovalMode, Policy
+from spikeguard_server.domain.situation import PastCommand
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AutoApproval:
+    """The answer, with its reason either way."""
+
+    allowed: bool
+    reason: str
+
+
+def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> AutoApproval:
+    """May a command of `verb` be approved now without a person?
+
+    `past` holds the run's commands of at least the last 24 hours, with their ages.
+    """
+    rule = policy.approval_of(verb)
+    if rule.mode is ApprovalMode.MANUAL:
+        return AutoApproval(False, f"the policy asks a person to approve {verb}")
+    if rule.mode is ApprovalMode.SHADOW:
+        return AutoApproval(False, f"the policy only records what {verb} would have done")
+    ages = sorted(_automatic_ages(verb, past))
+    spent = sum(age < DAY_S for age in ages)
+    if spent >= rule.budget:
+        return AutoApproval(
+            False, f"the budget for {verb} is spent: {spent} of {rule.budget} in the last 24 hours"
+        )
+    if ages and ages[0] < rule.cooldown_s:
+        return AutoApproval(
+            False,
+            f"the last automatic {verb} was {ages[0]:.0f} s ago: "
+            f"the cooldown lasts {rule.cooldown_s:.0f} s",
+        )
+    return AutoApproval(
+        True, f"approved by policy {policy.version}: {spent + 1} of {rule.budget} today"
+    )
+
+
+def _automatic_ages(verb: Verb, past: Iterable[PastCommand]) -> list[float]:
+    """Seconds since each automatic approval; one of unknown age counts as just now."""
+    return [p.decided_s_ago or 0.0 for p in past if p.auto and p.verb is verb]

@@ -1,0 +1,84 @@
+"""The life of a command: the one table of legal moves.
+
+Law: every move stands in `COMMAND_MOVES`, and a refused move changes nothing. A fence (attempt,
+expiry) stops execution, never a late result: what was delivered can no longer expire, it becomes
+`unknown`, and a result that arrives afterwards is still recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from spikeguard_protocol import CommandState, ResultState
+from spikeguard_server.domain.moves import IllegalMove
+
+
+class CommandEvent(StrEnum):
+    """What can happen to a command."""
+
+    REVISE = "revise"  # the policy changed its mind about the arguments: a new revision
+    SUPERSEDE = "supersede"  # another command or another attempt took its place
+    REJECT = "reject"  # a person said no
+    EXPIRE = "expire"  # its time or its steps ran out, or its incident closed
+    APPROVE = "approve"  # a person, or the policy within its budget, said yes
+    DELIVER = "deliver"  # it went out in an acknowledgement
+    REFUSE = "refuse"  # the agent checked it and would not
+    APPLY = "apply"  # the agent did it
+    FAIL = "fail"  # the agent tried and could not
+    LOSE = "lose"  # the attempt ended without a result
+    JUDGE = "judge"  # its effect on the loss was established
+
+
+_RESULTS = {
+    CommandEvent.REFUSE: CommandState.REFUSED,
+    CommandEvent.APPLY: CommandState.APPLIED,
+    CommandEvent.FAIL: CommandState.FAILED,
+}
+
+COMMAND_MOVES: Mapping[tuple[CommandState, CommandEvent], CommandState] = {
+    (CommandState.PROPOSED, CommandEvent.REVISE): CommandState.PROPOSED,
+    (CommandState.PROPOSED, CommandEvent.SUPERSEDE): CommandState.SUPERSEDED,
+    (CommandState.PROPOSED, CommandEvent.REJECT): CommandState.REJECTED,
+    (CommandState.PROPOSED, CommandEvent.EXPIRE): CommandState.EXPIRED,
+    (CommandState.PROPOSED, CommandEvent.APPROVE): CommandState.APPROVED,
+    # Approved and still here: it can be taken back, because nobody outside has seen it.
+    (CommandState.APPROVED, CommandEvent.SUPERSEDE): CommandState.SUPERSEDED,
+    (CommandState.APPROVED, CommandEvent.REJECT): CommandState.REJECTED,
+    (CommandState.APPROVED, CommandEvent.EXPIRE): CommandState.EXPIRED,
+    (CommandState.APPROVED, CommandEvent.DELIVER): CommandState.DELIVERED,
+    # Delivered: the agent may have done it, so running out of time proves nothing.
+    (CommandState.DELIVERED, CommandEvent.EXPIRE): CommandState.UNKNOWN,
+    (CommandState.DELIVERED, CommandEvent.LOSE): CommandState.UNKNOWN,
+    **{(CommandState.DELIVERED, event): state for event, state in _RESULTS.items()},
+    **{(CommandState.UNKNOWN, event): state for event, state in _RESULTS.items()},
+    (CommandState.APPLIED, CommandEvent.JUDGE): CommandState.JUDGED,
+}
+
+EVENT_OF_RESULT: Mapping[ResultState, CommandEvent] = {
+    ResultState.REFUSED: CommandEvent.REFUSE,
+    ResultState.APPLIED: CommandEvent.APPLY,
+    ResultState.FAILED: CommandEvent.FAIL,
+}
+
+WAITING = frozenset({CommandState.PROPOSED})  # for somebody's decision
+IN_FLIGHT = frozenset({CommandState.APPROVED, CommandState.DELIVERED})  # decided, no result yet
+EXECUTED = frozenset({CommandState.APPLIED, CommandState.JUDGED})  # the run felt it
+
+
+def move(state: CommandState, event: CommandEvent) -> CommandState:
+    """The state after `event`; raise `IllegalMove` if the table does not know the move."""
+    try:
+        return COMMAND_MOVES[state, event]
+    except KeyError:
+        raise IllegalMove("command", state, event, legal_events(state)) from None
+
+
+def legal_events(state: CommandState) -> tuple[CommandEvent, ...]:
+    """What can happen to a command in `state`, in the order of the table."""
+    return tuple(event for (start, event) in COMMAND_MOVES if start is state)
+
+
+def can(state: CommandState, event: CommandEvent) -> bool:
+    """Whether `event` is legal in `state`."""
+    return (state, event) in COMMAND_MOVES

@@ -1,0 +1,50 @@
+"""What an incident's record says about the damage: where it began, how far it reaches.
+
+Law: read from the record alone. A step is a step of the segment of the newest onset.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_protocol import Kind, Signal
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import Policy
+
+LOOKBACK_STEPS = 100  # a signal that moved earlier than this before the onset is another story
+
+
+def cause_step(incident: Incident) -> int:
+    """The earliest step at which any signal moved for this spike."""
+    onset = incident.newest_onset_step
+    if incident.recurred_step is not None:
+        return onset
+    early = [s for s in incident.first_moves.values() if onset - LOOKBACK_STEPS <= s <= onset]
+    return min([onset, *early])
+
+
+def few_batches(incident: Incident, policy: Policy) -> bool:
+    """Whether the damage looks as if a few batches had done it.
+
+    A loss that settled, or broke into the non-finite, within a few steps of the cause. After a
+    recurrence the peak is the first spike's, so the newest anomalous step stands for it.
+    """
+    if incident.kind is not Kind.LINGERING and not non_finite(incident):
+        return False
+    end = incident.peak_step if incident.recurred_step is None else incident.newest_onset_step
+    return end - cause_step(incident) <= policy.few_steps
+
+
+def optimizer_suspect(incident: Incident) -> bool:
+    """Whether Adam's second moment moved before the loss did, or going back failed twice."""
+    moved = incident.first_moves.get(Signal.ADAM_V_NORM)
+    loss_moved = incident.first_moves.get(Signal.LOSS, incident.onset_step)
+    return incident.recurrences >= 2 or (moved is not None and moved < loss_moved)
+
+
+def non_finite(incident: Incident) -> bool:
+    """Whether the loss itself is, or was, NaN or infinite."""
+    z = incident.worst_z.get(Signal.LOSS, 0.0)
+    return not math.isfinite(z) or (
+        incident.excess is not None and not math.isfinite(incident.excess)
+    )

@@ -1,0 +1,232 @@
+"""The policy as data: every threshold by which an incident becomes a proposed command.
+
+Law: a policy is a frozen value with its unit beside every number; it decides nothing itself. What
+a person edits is checked field by field, and the error names field, limit and remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from spikeguard_protocol import ProtocolError, Verb
+
+
+class PolicyError(ProtocolError):
+    """A policy holds a value that it may not. Names the field, the limit and the remedy."""
+
+
+class ApprovalMode(StrEnum):
+    """Who says yes to a command of one verb."""
+
+    MANUAL = "manual"  # a person
+    AUTO = "auto"  # the policy, within a budget and after a cooldown
+    SHADOW = "shadow"  # nobody: recorded as what would have been done
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """How commands of one verb get approved."""
+
+    mode: ApprovalMode = ApprovalMode.MANUAL
+    budget: int = 3  # automatic approvals a run gets in 24 hours
+    cooldown_s: float = 1_800.0  # seconds between two automatic approvals
+
+
+# Watching changes nothing in the run, so asking a person for it would only cost sleep.
+_DEFAULT_APPROVAL: Mapping[Verb, Approval] = {
+    **{verb: Approval() for verb in Verb},
+    Verb.WATCH: Approval(ApprovalMode.AUTO, budget=1_000, cooldown_s=0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Thresholds and habits. Steps are optimizer steps, batches are data positions.
+
+    The defaults come from practice: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back
+    and skipped 200 to 500 batches; where the optimizer's state is suspect, others go 1,000 back.
+    """
+
+    version: int = 1
+    # when to act
+    act_confidence: float = 0.6  # probability of the kind before anything but watching is proposed
+    patience_steps: int = 20  # after the onset, before a finite loss is acted on
+    watch_steps: int = 200  # look again after so many steps
+    calm_steps: int = 5  # finite steps after a dropped update that end the matter
+    ask_again_steps: int = 200  # steps to wait after a person rejected the same verb
+    # damage by a few batches
+    few_steps: int = 20  # the peak comes within so many steps of the onset
+    few_skip_least: int = 5  # batches
+    few_skip_most: int = 20  # batches
+    near_steps: int = 50  # a target so close before the onset is "just before"
+    # lingering or divergent
+    skip_most: int = 500  # batches
+    skip_share: float = 0.05  # of the steps trained so far: what a short run may skip at most
+    margin_steps: int = 2  # a target lies at least so far before the onset
+    optimizer_back_steps: int = 1_000  # steps back where the optimizer's state is suspect
+    optimizer_back_share: float = 0.25  # of the steps trained so far: the same for a short run
+    health_horizon_steps: int = 100  # calm steps after which a target is healthy
+    # when it comes back
+    lr_factors: tuple[float, ...] = (0.5, 1 / 3)  # for the first recurrence, the second, ...
+    lr_steps: int = 500  # steps at the lowered learning rate, before it ramps back
+    most_rollbacks: int = 3  # an incident; after that a person has to think
+    # validity and price
+    expires_in_s: float = 4 * 3_600.0  # seconds that a proposal waits for a decision
+    expires_after_steps: int = 20_000  # steps that it waits
+    price_per_hour: float | None = None  # of the whole job, in `currency`
+    currency: str = "USD"
+    approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _LIMITS.items():
+            _check_range(name, getattr(self, name), least, most)
+        _check_lr_factors(self.lr_factors)
+        if self.few_skip_least > self.few_skip_most:
+            raise PolicyError("few_skip_least", "is at most few_skip_most", "Swap the two")
+        if not 1 <= len(self.currency) <= 8:
+            raise PolicyError("currency", "takes 1 to 8 characters", "Write a code such as EUR")
+
+    def approval_of(self, verb: Verb) -> Approval:
+        """How `verb` gets approved; a verb that the policy does not name needs a person."""
+        return self.approval.get(verb, Approval())
+
+
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    "version": (1, 2**31 - 1),
+    "act_confidence": (0.0, 1.0),
+    "patience_steps": (0, 1_000_000),
+    "watch_steps": (1, 1_000_000),
+    "calm_steps": (1, 10_000),
+    "ask_again_steps": (1, 1_000_000),
+    "few_steps": (1, 10_000),
+    "few_skip_least": (1, 100_000),
+    "few_skip_most": (1, 100_000),
+    "near_steps": (1, 100_000),
+    "skip_most": (1, 1_000_000),
+    "skip_share": (0.0, 0.5),
+    "margin_steps": (1, 10_000),
+    "optimizer_back_steps": (1, 1_000_000),
+    "optimizer_back_share": (0.0, 0.9),
+    "health_horizon_steps": (1, 1_000_000),
+    "lr_steps": (1, 1_000_000),
+    "most_rollbacks": (0, 100),
+    "expires_in_s": (1.0, 30 * 86_400.0),
+    "expires_after_steps": (1, 10**9),
+    "price_per_hour": (0.0, 1e9),
+}
+
+
+def _check_range(name: str, value: float | None, least: float, most: float) -> None:
+    if value is None:
+        return
+    if not (math.isfinite(value) and least <= value <= most):
+        raise PolicyError(name, f"lies in [{least:g}, {most:g}]", f"Got {value}")
+
+
+def _check_lr_factors(factors: tuple[float, ...]) -> None:
+    if not factors or not all(0.0 < factor < 1.0 for factor in factors):
+        raise PolicyError(
+            "lr_factors", "holds at least one number in (0, 1)", "The default is [0.5, 0.333]"
+        )
+
+
+DEFAULT_POLICY = Policy()
+
+
+def policy_to_mapping(policy: Policy) -> dict[str, Any]:
+    """Plain values, as TOML and JSON take them; `policy_from_mapping` reads them back."""
+    plain = {name: value for name, value in asdict(policy).items() if value is not None}
+    plain["lr_factors"] = list(policy.lr_factors)
+    plain["approval"] = {
+        verb.value: {
+            "mode": rule.mode.value,
+            "budget": rule.budget,
+            "cooldown_s": rule.cooldown_s,
+        }
+        for verb, rule in policy.approval.items()
+    }
+    return plain
+
+
+def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
+    """Read what a person wrote; what is left out keeps its default. Raise `PolicyError`."""
+    known = {f.name for f in fields(Policy)}
+    for name in plain:
+        if name not in known:
+            raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
+    values = {name: _read(name, value) for name, value in plain.items() if name != "approval"}
+    return Policy(**values, approval=_read_approvals(plain.get("approval", {})))
+
+
+_READERS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "takes a whole number"),
+    "float": ((int, float), "takes a number"),
+    "float | None": ((int, float, type(None)), "takes a number"),
+    "str": ((str,), "takes text"),
+    "tuple[float, ...]": ((list, tuple), "takes a list of numbers"),
+}
+_TYPE_OF = {f.name: str(f.type) for f in fields(Policy)}
+
+
+def _read(name: str, value: Any) -> Any:
+    kind = _TYPE_OF[name]
+    accepted, limit = _READERS[kind]
+    if not any(type(value) is one for one in accepted):
+        raise PolicyError(name, limit, f"Got {value!r:.60}")
+    if kind == "tuple[float, ...]":
+        return tuple(_number(f"{name}[{i}]", item) for i, item in enumerate(value))
+    return value if value is None or not kind.startswith("float") else _number(name, value)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PolicyError(name, "takes a number", f"Got {value!r:.60}")
+    return float(value)
+
+
+def _read_approvals(plain: Any) -> dict[Verb, Approval]:
+    if not isinstance(plain, Mapping):
+        raise PolicyError("approval", "takes a table of verbs", f"Got {plain!r:.60}")
+    given = {_read_verb(word): _read_approval(f"approval.{word}", v) for word, v in plain.items()}
+    return {**_DEFAULT_APPROVAL, **given}
+
+
+def _read_verb(word: Any) -> Verb:
+    try:
+        return Verb(word)
+    except ValueError:
+        raise PolicyError(
+            f"approval.{word!s:.40}", "is no verb", f"Known: {', '.join(Verb)}"
+        ) from None
+
+
+def _read_approval(path: str, plain: Any) -> Approval:
+    if not isinstance(plain, Mapping):
+        raise PolicyError(path, "takes mode, budget and cooldown_s", f"Got {plain!r:.60}")
+    for name in plain:
+        if name not in ("mode", "budget", "cooldown_s"):
+            raise PolicyError(
+                f"{path}.{name!s:.40}", "is no setting", "Known: mode, budget, cooldown_s"
+            )
+    budget = plain.get("budget", Approval().budget)
+    if type(budget) is not int or not 0 <= budget <= 1_000_000:
+        raise PolicyError(
+            f"{path}.budget", "takes a whole number from 0 to 1000000", f"Got {budget!r:.60}"
+        )
+    cooldown_s = _number(f"{path}.cooldown_s", plain.get("cooldown_s", Approval().cooldown_s))
+    if not 0.0 <= cooldown_s <= 30 * 86_400.0:
+        raise PolicyError(f"{path}.cooldown_s", "lies in [0, 2592000] seconds", f"Got {cooldown_s}")
+    return Approval(_read_mode(path, plain.get("mode", ApprovalMode.MANUAL)), budget, cooldown_s)
+
+
+def _read_mode(path: str, word: Any) -> ApprovalMode:
+    try:
+        return ApprovalMode(word)
+    except ValueError:
+        raise PolicyError(
+            f"{path}.mode", f"is one of {', '.join(ApprovalMode)}", f"Got {word!r:.60}"
+        ) from None

@@ -1,0 +1,56 @@
+"""Which batches to leave out after a rollback.
+
+Law: positions are data positions, one a step. The range begins with the batch whose update is the
+first suspect and ends after the newest step that stood out, and it is bounded both ways.
+"""
+
+from __future__ import annotations
+
+from spikeguard_protocol import BatchRange
+from spikeguard_server.domain.damage import cause_step
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.situation import Situation, Target
+
+MARGIN_BATCHES = 2  # after the newest batch that stood out
+
+
+def few_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """The few batches around the cause and the peak: 5 to 20 of them by default."""
+    incident = situation.incident
+    last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
+    return _range(incident, target, last, policy.few_skip_least, policy.few_skip_most)
+
+
+def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """From the cause to the newest batch that stood out, scaled to the run."""
+    incident = situation.incident
+    last = incident.anomalous_step or incident.newest_step
+    return _range(incident, target, last, policy.few_skip_least, most_to_skip(situation, policy))
+
+
+def most_to_skip(situation: Situation, policy: Policy) -> int:
+    """Batches: a long run skips up to 500, one of a few hundred steps hardly more than 20."""
+    scaled = int(situation.step * policy.skip_share)
+    return min(policy.skip_most, max(policy.few_skip_most, scaled))
+
+
+def widened(skipped: BatchRange, situation: Situation, policy: Policy) -> BatchRange:
+    """The skipped stretch and what lies behind it, where the spike came back at its end."""
+    again = situation.incident.recurred_batches
+    reached = max(skipped.end, again.end if again else 0) + max(len(skipped), policy.few_skip_least)
+    return BatchRange(skipped.first, min(reached, skipped.first + 2 * policy.skip_most))
+
+
+def _range(incident: Incident, target: Target, last: int, least: int, most: int) -> BatchRange:
+    first = max(target.position, _position_of(cause_step(incident) - 1, incident, target))
+    end = _position_of(last, incident, target) + 1 + MARGIN_BATCHES
+    return BatchRange(first, first + min(max(end - first, least), most))
+
+
+def _position_of(step: int, incident: Incident, target: Target) -> int:
+    """What `step` consumed, counted from the onset's batches, else from the target's position."""
+    batches = incident.newest_onset_batches
+    if batches is not None:
+        return max(0, batches.first - (incident.newest_onset_step - step) * len(batches))
+    return target.position + max(0, step - target.step - 1)

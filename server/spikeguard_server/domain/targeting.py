@@ -1,0 +1,101 @@
+"""Where a rollback should go: the choice among the targets that precede the cause.
+
+Law: a target is judged by where it lies before the cause and by its health. A target that was
+tried in this incident and did not hold is not tried again while an older one exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spikeguard_protocol import CommandState, Health, Rollback
+from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.domain.damage import cause_step, few_batches, optimizer_suspect
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.situation import Situation, Target
+
+UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A target, and in words why this one."""
+
+    target: Target
+    reason: str
+    just_before: bool = False  # only a few batches have to be skipped from here
+
+
+def choose_target(situation: Situation, policy: Policy) -> Choice | None:
+    """The target to go back to; None where nothing usable precedes the cause."""
+    incident = situation.incident
+    usable = _usable(situation, policy)
+    if not usable:
+        return None
+    nearest = usable[-1]
+    gap = cause_step(incident) - nearest.step
+    if few_batches(incident, policy) and gap <= policy.near_steps:
+        return Choice(nearest, f"{_placed(nearest, incident)}, the newest from before it", True)
+    if optimizer_suspect(incident):
+        return _far_back(usable, situation, policy)
+    return _newest_healthy(usable, incident)
+
+
+def _usable(situation: Situation, policy: Policy) -> list[Target]:
+    """Targets before the cause, oldest first, without those that failed here before.
+
+    The loss of step k was computed with the weights after k - 1, so the margin of two steps
+    leaves out the update that may have done it.
+    """
+    last = cause_step(situation.incident) - policy.margin_steps
+    before = [t for t in situation.targets if t.step <= last]
+    refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
+    existing = sorted((t for t in before if t.name not in refused), key=lambda t: t.step)
+    tried = [action.step for action, state in rollbacks(situation) if state in EXECUTED]
+    untried = [t for t in existing if not tried or t.step < min(tried)]
+    return untried or existing
+
+
+def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
+    """The rollbacks that this incident has seen, oldest first."""
+    return [(p.action, p.state) for p in situation.of_incident if isinstance(p.action, Rollback)]
+
+
+def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> Choice:
+    incident = situation.incident
+    back = min(policy.optimizer_back_steps, int(situation.step * policy.optimizer_back_share))
+    far = [t for t in usable if cause_step(incident) - t.step >= back]
+    target = _newest(_healthy(far) or far or usable[:1])
+    return Choice(
+        target,
+        f"{_placed(target, incident)}: the optimizer's state is suspect, "
+        f"so the newest target at least {back} steps back is wanted",
+    )
+
+
+def _newest_healthy(usable: list[Target], incident: Incident) -> Choice:
+    healthy = _healthy(usable)
+    if healthy:
+        target = _newest(healthy)
+        return Choice(target, f"{_placed(target, incident)}, the newest healthy one")
+    target = _newest(usable)
+    return Choice(
+        target,
+        f"{_placed(target, incident)}; no target from before the spike has proved healthy, "
+        f"this one is {target.health} and the newest that precedes it",
+    )
+
+
+def _placed(target: Target, incident: Incident) -> str:
+    steps = incident.newest_onset_step - target.step
+    return f"{target.name} ({target.medium}, step {target.step}, {steps} steps before the onset)"
+
+
+def _healthy(targets: Iterable[Target]) -> list[Target]:
+    return [t for t in targets if t.health is Health.HEALTHY]
+
+
+def _newest(targets: Iterable[Target]) -> Target:
+    return max(targets, key=lambda t: t.step)
