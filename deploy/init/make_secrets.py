@@ -76,26 +76,26 @@ def write_once(path: Path, text: str, owner: int) -> bool:
     return True
 
 
-def fill_vault(vault: Path) -> list[str]:
+def fill_vault(vault: Path, copies: tuple[Copy, ...]) -> list[str]:
     """Make the secrets that the vault lacks; returns their names."""
-    names = sorted({copy.secret for copy in COPIES})
+    names = sorted({copy.secret for copy in copies})
     return [name for name in names if write_once(vault / name, new_secret(), os.geteuid())]
 
 
-def hand_out(vault: Path, folders: Path) -> list[str]:
+def hand_out(vault: Path, folders: Path, copies: tuple[Copy, ...]) -> list[str]:
     """Give every folder the copies that it lacks; returns their paths below `folders`."""
     made = []
-    for copy in COPIES:
+    for copy in copies:
         text = copy.render((vault / copy.secret).read_text())
         if write_once(folders / copy.folder / copy.file, text, copy.owner):
             made.append(f"{copy.folder}/{copy.file}")
     return made
 
 
-def main(root: Path) -> int:
-    """Fill `root`/vault and every service's folder beside it; tells what it made, never the value."""
-    made = fill_vault(root / "vault")
-    copied = hand_out(root / "vault", root)
+def main(root: Path, copies: tuple[Copy, ...] = COPIES) -> int:
+    """Fill `root`/vault and the services' folders beside it; tells what it made, never a value."""
+    made = fill_vault(root / "vault", copies)
+    copied = hand_out(root / "vault", root, copies)
     print(f"secrets made: {', '.join(made) or 'none, all were there'}")
     print(f"copies handed out: {', '.join(copied) or 'none, all were there'}")
     return 0
