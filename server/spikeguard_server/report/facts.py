@@ -1,0 +1,104 @@
+"""Everything a post-mortem is written from.
+
+Law: facts only, gathered by the caller from the database when the incident closed; times are
+aware datetimes in UTC. Nothing here is text for a reader yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from spikeguard_protocol import Action, CommandState, Kind, RunId, SegmentId, SegmentReason
+from spikeguard_server.domain.cost import Cost
+from spikeguard_server.domain.events import Precursor
+from spikeguard_server.domain.incident import Incident
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The copied samples of one segment around the incident."""
+
+    segment: SegmentId
+    attempt_number: int  # as people know it, from 1
+    reason: SegmentReason
+    steps: tuple[int, ...]  # rising
+    values: Mapping[str, tuple[float | None, ...]]  # signal -> one value a step; None = not measured
+    kept_to: int | None = None  # last step the present weights descend from; None = all of them
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionFact:
+    """What the incident was held to be, from one moment on."""
+
+    step: int
+    at: datetime
+    kind: Kind
+    confidence: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFact:
+    """One command as it went through its life."""
+
+    id: str  # public, `gpt-124m-7#3.1`
+    action: Action
+    state: CommandState
+    reason: str
+    revision: int
+    policy_version: int
+    proposed_at: datetime
+    auto: bool = False  # the policy approved it
+    decided_at: datetime | None = None
+    decided_by: str | None = None
+    decision_reason: str | None = None
+    decided_step: int | None = None
+    delivered_at: datetime | None = None
+    finished_at: datetime | None = None
+    applied_step: int | None = None
+    result: str | None = None  # what the agent said
+    judgement: str | None = None  # whether it worked, against the trend
+    cost: Cost | None = None  # at the step at which it was applied
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFact:
+    """One start of the run's processes that took part."""
+
+    number: int  # from 1
+    id: str
+    started_at: datetime
+    world_size: int
+    agent_version: str
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """One closed incident, whole."""
+
+    run: RunId
+    incident: Incident
+    opened_at: datetime
+    closed_at: datetime
+    written_at: datetime
+    curves: tuple[Curve, ...]  # in the order in which they were trained
+    revisions: tuple[RevisionFact, ...] = ()  # oldest first
+    commands: tuple[CommandFact, ...] = ()  # oldest first
+    precursors: tuple[Precursor, ...] = ()
+    peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
+    attempts: tuple[AttemptFact, ...] = ()
+    step_time_s: float | None = None  # median before the onset
+    tokens_per_step: int | None = None
+    price_per_hour: float | None = None
+    currency: str = "USD"
+    notes: tuple[str, ...] = ()  # written by people, or by the server about its own data
+
+    @property
+    def id(self) -> str:
+        """The incident's public id, `gpt-124m-7#3`."""
+        return f"{self.run}#{self.incident.number}"
