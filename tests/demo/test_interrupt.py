@@ -1,0 +1,55 @@
+"""Ctrl-C at any moment of the demo leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+def _owned_by(folder: Path) -> list[psutil.Process]:
+    """Every process that was started for `folder`: it stands in the command line or is the cwd."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in " ".join(process.cmdline()) and process.pid != os.getpid():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _reached(stage: str, folder: Path) -> Callable[[], bool]:
+    if stage == "database":
+        return lambda: any((folder / "server").rglob("postmaster.pid"))
+    if stage == "training":
+        return lambda: (folder / "run" / "training.csv").exists()
+    return folder.exists
+
+
+@pytest.mark.parametrize("stage", ["start", "database", "training"])
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_behind(stage: str, sign: signal.Signals, tmp_path: Path) -> None:
+    """SIGINT as from Ctrl-C, and SIGKILL, which gives the demo no chance to tidy up."""
+    folder = Path("/tmp") / f"sg-demo-{os.getpid()}-{stage}-{sign}"
+    command = [sys.executable, "-m", "spikeguard_trainer.demo", "--directory", str(folder)]
+    with (tmp_path / "out").open("wb") as output:
+        demo = subprocess.Popen(command, stdout=output, stderr=output)
+    reached, until = _reached(stage, folder), time.monotonic() + 90
+    while not reached():
+        assert demo.poll() is None, (tmp_path / "out").read_text()
+        assert time.monotonic() < until, (tmp_path / "out").read_text()
+        time.sleep(0.02)
+    demo.send_signal(sign)
+    assert demo.wait(40) != 0
+    until = time.monotonic() + 25
+    while (left := _owned_by(folder)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left, [" ".join(process.cmdline()) for process in left]

@@ -1,0 +1,79 @@
+"""The demo tells each thing once, in words, and only what the API said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spikeguard_trainer.demo.story import Story
+
+COMMAND: dict[str, Any] = {
+    "id": "demo#1.1",
+    "number": 1,
+    "verb": "rollback",
+    "arguments": {"target": "checkpoint-200", "step": 200, "skip": {"first": 249, "end": 262}},
+    "state": "proposed",
+    "revision": 1,
+    "reason": "the loss is climbing",
+    "cost": {"steps": 70, "seconds": 14.0, "tokens": 1, "money": None},
+    "decided_by": None,
+    "applied_step": None,
+    "result": None,
+}
+INCIDENT: dict[str, Any] = {
+    "id": "demo#1",
+    "number": 1,
+    "state": "open",
+    "signal": "grad_norm",
+    "onset_step": 250,
+    "detected_step": 251,
+    "closed_step": None,
+    "kind": "divergent",
+    "outcome": None,
+    "reason": "it climbs",
+    "evidence": {"worst_z": {"grad_norm": "inf"}},
+    "revisions": [
+        {"number": 1, "step": 251, "kind": "recoverable", "confidence": 0.5, "reason": "first"},
+        {"number": 2, "step": 260, "kind": "divergent", "confidence": 0.9, "reason": "it climbs"},
+    ],
+    "commands": [COMMAND],
+}
+
+
+def test_a_spike_is_told_with_its_step_its_z_and_the_delay() -> None:
+    told = "\n".join(Story().tell(INCIDENT))
+    assert "demo#1" in told
+    assert "step 250" in told
+    assert "z inf" in told
+    assert "1 step after onset" in told
+
+
+def test_every_change_of_kind_is_told_with_its_reason() -> None:
+    told = [line for line in Story().tell(INCIDENT) if "kind at step" in line]
+    assert [("recoverable" in line, "divergent" in line) for line in told] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_nothing_is_told_twice() -> None:
+    story = Story()
+    assert story.tell(INCIDENT)
+    assert story.tell(INCIDENT) == []
+
+
+def test_a_new_revision_of_a_proposal_is_told_again() -> None:
+    story = Story()
+    story.tell(INCIDENT)
+    newer = {**COMMAND, "revision": 2, "reason": "the target moved"}
+    assert any("the target moved" in line for line in story.tell({**INCIDENT, "commands": [newer]}))
+
+
+def test_the_decision_carries_the_name_of_who_made_it() -> None:
+    story = Story()
+    approved = {**COMMAND, "state": "approved", "decided_by": "ada"}
+    assert any("by ada" in line for line in story.tell({**INCIDENT, "commands": [approved]}))
+
+
+def test_the_end_is_told_with_its_outcome() -> None:
+    closed = {**INCIDENT, "state": "closed", "closed_step": 400, "outcome": "recovered"}
+    assert any("CLOSED demo#1 at step 400: recovered" in line for line in Story().tell(closed))

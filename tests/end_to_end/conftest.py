@@ -1,0 +1,73 @@
+"""A real service for the end-to-end tests, started once; training jobs are started by each test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spikeguard_cli.api import Refused
+from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.stage.processes import Children
+from spikeguard_trainer.stage.service import Service, awaiting
+
+Follow = Callable[[Service, Job, str], list[dict[str, Any]]]
+LIMIT_S = 100.0
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """A short path, because a Postgres socket's may not be long."""
+    place = Path(tempfile.mkdtemp(prefix="sg-e2e-"))
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def service(folder: Path) -> Iterator[Service]:
+    """`spikeguard up` without its dashboard."""
+    children = Children()
+    try:
+        yield Service.start(children, folder / "service", "--no-dashboard")
+    finally:
+        children.end()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Ends whatever a test started."""
+    children = Children()
+    yield children
+    children.end()
+
+
+@pytest.fixture(scope="session")
+def follow() -> Follow:
+    """Approve whatever is proposed until the job has ended and its incidents are written up."""
+
+    def run(service: Service, job: Job, name: str) -> list[dict[str, Any]]:
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until:
+            incidents = service.incidents(name)
+            for proposal in filter(None, map(awaiting, incidents)):
+                _approve(service, proposal)
+            if job.process.poll() is not None and all(i["has_postmortem"] for i in incidents):
+                return service.incidents(name)
+            time.sleep(0.1)
+        tail = (job.directory / "trainer.log").read_text()[-2000:]
+        raise AssertionError(f"{name} did not come to its end in {LIMIT_S} s: {incidents}\n{tail}")
+
+    return run
+
+
+def _approve(service: Service, proposal: dict[str, Any]) -> None:
+    try:
+        service.approve(proposal)
+    except Refused as refusal:
+        if refusal.status != 409:  # it changed between reading and approving: read it anew
+            raise

@@ -1,0 +1,193 @@
+"""Processes killed with SIGKILL in the middle of the story: nothing is lost, nothing comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from spikeguard_cli.api import Api, run_path
+from spikeguard_cli.credentials import Credentials
+from spikeguard_protocol import RunId
+from spikeguard_server.postgres import embedded
+from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.stage.processes import Children
+from spikeguard_trainer.stage.service import Place, Service, awaiting
+
+FAULT = "lr_bump@220"
+STEPS = 420
+PACE = ("--preset", "tiny", "--steps", str(STEPS), "--step-time", "0.02")
+
+
+@dataclass
+class Replica:
+    """`spikeguard serve` on a fixed port, which can be killed and started again."""
+
+    children: Children
+    environment: dict[str, str]
+    port: int
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(self.port)]
+        self.process = self.children.start(command, self.environment, self.log)
+        _until(lambda: _healthy(self.url), 30, "the server is ready")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/readyz", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _until(holds: Callable[[], Any], limit_s: float, what: str) -> Any:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if found := holds():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {limit_s} s: {what}")
+
+
+@pytest.fixture(scope="module")
+def database(folder: Path) -> Iterator[str]:
+    with embedded(folder / "crash-pg", durable=True) as url:
+        yield url
+
+
+@pytest.fixture
+def replica(database: str, folder: Path, children: Children) -> Replica:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {"DATABASE_URL": database, "SPIKEGUARD_PUBLIC_URL": f"http://127.0.0.1:{port}"}
+    return Replica(children, environment, port, folder / f"serve-{port}.log")
+
+
+def _token(replica: Replica, role: str, *options: str) -> str:
+    command = [sys.executable, "-m", "spikeguard_cli.main", "token", "create", "--role", role]
+    done = subprocess.run(
+        [*command, *options],
+        env={**os.environ, **replica.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+@pytest.fixture
+def site(replica: Replica, folder: Path) -> Service:
+    """The replica as a signed-in person and as a training job see it."""
+    replica.start()
+    agent, person = folder / f"agent-{replica.port}", folder / f"person-{replica.port}"
+    agent.write_text(_token(replica, "agent"))
+    person.write_text(_token(replica, "operator", "--person", "ada"))
+    assert replica.process is not None
+    place = Place(replica.url, None, str(agent), str(person), "")
+    return Service(place, replica.process, Api(Credentials(replica.url, person.read_text())))
+
+
+def _proposal(site: Service, run: str) -> dict[str, Any] | None:
+    for incident in site.incidents(run):
+        found = awaiting(incident)
+        if found and found["verb"] == "rollback":
+            return found
+    return None
+
+
+def _approve_until_applied(site: Service, run: str) -> None:
+    _until(lambda: _proposal(site, run), 30, "a rollback is proposed")
+    _until(lambda: _approved(site, run), 10, "it is approved")
+    _until(lambda: _states(site, run) & {"applied", "judged"}, 20, "the rollback is applied")
+
+
+def _approved(site: Service, run: str) -> bool:
+    proposal = _proposal(site, run)
+    return proposal is not None and site.approve(proposal)["state"] == "approved"
+
+
+def _states(site: Service, run: str) -> set[str]:
+    return {c["state"] for i in site.incidents(run) for c in i["commands"]
+            if c["verb"] == "rollback"}  # fmt: skip
+
+
+def _stored_steps(site: Service, run: str) -> list[int]:
+    series = site.api.get(f"{run_path(RunId.parse(run))}/series", signals="loss", points=100_000)
+    return sorted(step for segment in series["segments"] for step in segment["steps"])
+
+
+def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
+    replica: Replica, site: Service, children: Children, folder: Path
+) -> None:
+    """SIGKILL with a proposal open: the job keeps its pace, the same command goes on afterwards."""
+    options = (*PACE, "--run", "killed-server", "--fault", FAULT)
+    job = Job.start(children, folder / "killed", site.agent_environment(0.2), *options)
+    proposal = _until(lambda: _proposal(site, "killed-server"), 60, "a rollback is proposed")
+    before = len(job.rows())
+    replica.kill()
+    killed_at = time.monotonic()
+    _until(lambda: len(job.rows()) >= before + 40, 20, "training goes on without a server")
+    pace_s = (time.monotonic() - killed_at) / 40
+    assert pace_s < 0.02 * 3, "training slowed down"
+    replica.start()
+    incident = site.incidents("killed-server")[0]
+    assert proposal["id"] in [command["id"] for command in incident["commands"]]
+    _approve_until_applied(site, "killed-server")
+    assert job.process.wait(60) == 0
+    trained = sorted(int(row["step"]) for row in job.rows())
+    _until(lambda: _stored_steps(site, "killed-server") == trained, 20, "every sample is stored")
+    closed = _until(
+        lambda: [i for i in site.incidents("killed-server") if i["has_postmortem"]], 30, "closed"
+    )
+    assert closed[0]["outcome"] == "recovered"
+
+
+def test_a_crash_after_a_rollback_brings_neither_the_bad_data_nor_the_bad_checkpoint_back(
+    site: Service, children: Children, folder: Path
+) -> None:
+    options = (*PACE, "--run", "killed-job", "--fault", "gradient_ascent@220",
+               "--checkpoint-every", "25")  # fmt: skip
+    place, environment = folder / "killed-job", site.agent_environment(0.2)
+    job = Job.start(children, place, environment, *options)
+    _approve_until_applied(site, "killed-job")
+    job.process.send_signal(signal.SIGKILL)
+    job.process.wait()
+    first = job.rows()
+    command = next(c for i in site.incidents("killed-job") for c in i["commands"]
+                   if c["verb"] == "rollback" and c["state"] in ("applied", "judged"))  # fmt: skip
+    target, skip = command["arguments"]["step"], command["arguments"]["skip"]
+    again = Job.start(children, place, environment, *options)
+    assert again.process.wait(60) == 0, (place / "trainer.log").read_text()[-2000:]
+    rows = again.rows()[len(first) :] if len(again.rows()) > len(first) else again.rows()
+    resumed = int(rows[0]["step"]) - 1
+    lineage = [int(r["step"]) for r in first]
+    newest_good = lineage[-1] if lineage[-1] < max(lineage) else target
+    assert target <= resumed <= newest_good, "it resumed from an abandoned checkpoint"
+    bad = range(skip["first"], skip["end"])
+    assert not [row for row in rows if int(row["position"]) in bad], "bad data came back"
+    assert json.loads((place / "summary.json").read_text())["steps"] == STEPS
