@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import stat
-import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "deploy/init/make_secrets.py"
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_secrets", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-make_secrets = _load()
-MINE = tuple(dataclasses.replace(copy, owner=os.geteuid()) for copy in make_secrets.COPIES)
+Copies = tuple[Any, ...]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def mine(make_secrets: ModuleType) -> Copies:
+    """The copies as the stack has them, but owned by whoever runs the tests."""
+    return tuple(dataclasses.replace(copy, owner=os.geteuid()) for copy in make_secrets.COPIES)
+
+
+@pytest.fixture
+def root(tmp_path: Path, mine: Copies) -> Path:
     """The folders as the container has them: empty volumes."""
-    for folder in {"vault", *(copy.folder for copy in MINE)}:
+    for folder in {"vault", *(copy.folder for copy in mine)}:
         (tmp_path / folder).mkdir()
     return tmp_path
 
@@ -42,70 +33,84 @@ def _contents(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in files}
 
 
-def test_every_secret_is_made_and_handed_out(root: Path) -> None:
-    make_secrets.main(root, MINE)
-    assert {f"{copy.folder}/{copy.file}" for copy in MINE} <= _contents(root).keys()
+def test_every_secret_is_made_and_handed_out(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
+    make_secrets.main(root, mine)
+    assert {f"{copy.folder}/{copy.file}" for copy in mine} <= _contents(root).keys()
 
 
-def test_a_second_run_changes_nothing(root: Path) -> None:
+def test_a_second_run_changes_nothing(make_secrets: ModuleType, mine: Copies, root: Path) -> None:
     """Postgres keeps the first password for ever: a second one would lock everybody out."""
-    make_secrets.main(root, MINE)
+    make_secrets.main(root, mine)
     before = _contents(root)
-    make_secrets.main(root, MINE)
+    make_secrets.main(root, mine)
     assert _contents(root) == before
 
 
-def test_no_two_secrets_are_alike_and_none_is_short(root: Path) -> None:
-    make_secrets.main(root, MINE)
+def test_no_two_secrets_are_alike_and_none_is_short(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
+    make_secrets.main(root, mine)
     values = [path.read_text() for path in (root / "vault").iterdir()]
     assert len(set(values)) == len(values)
     assert min(map(len, values)) >= 43  # 32 bytes in base64
 
 
-def test_two_stacks_share_no_secret(root: Path) -> None:
-    make_secrets.main(root, MINE)
+def test_two_stacks_share_no_secret(make_secrets: ModuleType, mine: Copies, root: Path) -> None:
+    make_secrets.main(root, mine)
     first = set(_contents(root).values())
     for path in list(root.rglob("*")):
         if path.is_file():
             path.unlink()
-    make_secrets.main(root, MINE)
+    make_secrets.main(root, mine)
     assert first.isdisjoint(_contents(root).values())
 
 
-def test_every_file_is_readable_by_its_owner_alone(root: Path) -> None:
-    make_secrets.main(root, MINE)
+def test_every_file_is_readable_by_its_owner_alone(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
+    make_secrets.main(root, mine)
     modes = {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_file()}
     assert modes == {0o400}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a file away needs root")
-def test_every_file_belongs_to_the_user_of_its_service(root: Path) -> None:
+def test_every_file_belongs_to_the_user_of_its_service(
+    make_secrets: ModuleType, root: Path
+) -> None:
     make_secrets.main(root)
     for copy in make_secrets.COPIES:
         assert (root / copy.folder / copy.file).stat().st_uid == copy.owner
 
 
-def test_a_copy_that_was_lost_is_handed_out_again(root: Path) -> None:
+def test_a_copy_that_was_lost_is_handed_out_again(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
     """A new service, or a volume removed by hand, gets the secret that the others know."""
-    make_secrets.main(root, MINE)
+    make_secrets.main(root, mine)
     before = _contents(root)
     (root / "dashboard/token").unlink()
-    make_secrets.main(root, MINE)
+    make_secrets.main(root, mine)
     assert _contents(root) == before
 
 
-def test_a_run_that_was_cut_short_is_taken_up_again(root: Path) -> None:
+def test_a_run_that_was_cut_short_is_taken_up_again(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
     """What a kill leaves is a name that nobody reads, never half a secret."""
     (root / "vault/.dashboard_token.fresh").write_text("half")
-    make_secrets.main(root, MINE)
+    make_secrets.main(root, mine)
     token = (root / "vault/dashboard_token").read_text()
     assert token != "half"
     assert (root / "dashboard/token").read_text() == token
     assert not list(root.rglob("*.fresh"))
 
 
-def test_both_sides_of_a_service_know_the_same_secret(root: Path) -> None:
-    make_secrets.main(root, MINE)
+def test_both_sides_of_a_service_know_the_same_secret(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
+    make_secrets.main(root, mine)
     made = _contents(root)
     assert made["migrate/dashboard_token"] == made["dashboard/token"]
     assert made["migrate/trainer_token"] == made["trainer/token"]
@@ -113,8 +118,10 @@ def test_both_sides_of_a_service_know_the_same_secret(root: Path) -> None:
     assert f":{made['postgres/database_password']}@" in made["server/database_url"]
 
 
-def test_no_secret_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_secrets.main(root, MINE)
+def test_no_secret_is_printed(
+    make_secrets: ModuleType, mine: Copies, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_secrets.main(root, mine)
     said = capsys.readouterr().out
     assert "dashboard_token" in said
     assert not any(value in said for value in _contents(root).values())
