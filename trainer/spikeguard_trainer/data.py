@@ -155,9 +155,7 @@ class BatchLoader:
         first = (micro * self._world_size + self._rank) * size
         tokens, targets = self._corrupt(
             position,
-            *rows_at(
-                self._text, position, rows=self._rows, context=self._context, seed=self._seed
-            ),
+            *rows_at(self._text, position, rows=self._rows, context=self._context, seed=self._seed),
         )
         mine = slice(first, first + size)
         batch = Batch(tokens[mine], targets[mine], position, micro + 1 == self._micro_batches)

@@ -34,17 +34,16 @@ class Rotary(nn.Module):
     def __init__(self, head_width: int, context: int, theta: float = 10_000.0) -> None:
         super().__init__()
         frequency = theta ** (-torch.arange(0, head_width, 2) / head_width)
-        angle = torch.outer(torch.arange(context), frequency)  # (T, D/2)
-        self.register_buffer("cos", angle.cos(), persistent=False)
-        self.register_buffer("sin", angle.sin(), persistent=False)
+        angle = torch.outer(torch.arange(context), frequency)[:, None]  # (T, 1, D/2)
+        self.register_buffer("cos", torch.cat((angle.cos(), angle.cos()), -1), persistent=False)
+        self.register_buffer("sin", torch.cat((-angle.sin(), angle.sin()), -1), persistent=False)
         self.cos: Tensor
         self.sin: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turn each pair of channels of `x` (B, H, T, D) by an angle that grows with T."""
-        cos, sin = self.cos[: x.size(-2)], self.sin[: x.size(-2)]
-        first, second = x.float().chunk(2, dim=-1)
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        """Turn each pair of channels of `x` (..., T, H, D) by an angle that grows with T."""
+        length, half = x.size(-3), x.size(-1) // 2
+        turned = x * self.cos[:length] + x.roll(half, dims=-1) * self.sin[:length]
         return turned.type_as(x)
 
 
@@ -59,8 +58,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         b, t, c = x.shape
-        q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(rotary(q), rotary(k), v, is_causal=True)
+        qk, v = self.qkv(x).split((2 * c, c), dim=-1)
+        q, k = rotary(qk.view(b, t, 2, self.heads, -1).movedim(2, 0)).transpose(2, 3)
+        v = v.view(b, t, self.heads, -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, D)
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(b, t, c))
         return mixed
 

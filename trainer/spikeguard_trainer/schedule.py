@@ -18,7 +18,8 @@ FINAL_SHARE = 0.1  # of the peak learning rate, at the last step
 
 def make_optimizer(model: nn.Module, *, lr: float, beta2: float) -> AdamW:
     """Fused AdamW; decay on the matrices, none on gains and embeddings."""
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         matrix = parameter.dim() >= 2 and not name.startswith("embedding")
         (decayed if matrix else free).append(parameter)

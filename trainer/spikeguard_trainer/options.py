@@ -1,0 +1,158 @@
+"""The command line of the reference job.
+
+Law: a wrong option ends the program before anything has begun, with status 2 and a line that
+names the option, its limit and what to give instead.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spikeguard_trainer.faults import Fault, FaultError, describe_faults, parse_fault
+from spikeguard_trainer.presets import PRESETS, Preset
+
+EXIT_FAILED = 1
+EXIT_STOPPED = 3
+EXIT_INTERRUPTED = 130
+EPILOG = f"""\
+faults (--fault NAME@STEP[:LENGTH[:STRENGTH]], repeatable):
+{describe_faults()}
+  bad_batch* and gradient_ascent hang on the batches: skipping those avoids them, going back
+  without a skip meets them again. The others happen once per run. The batch of step S has
+  position S-1 until something is skipped; a fault of the weights shows in the loss at STEP+1.
+
+The server is found through SPIKEGUARD_SERVER, SPIKEGUARD_TOKEN and SPIKEGUARD_PROJECT; without
+them the run trains alone. Started again with the same --out it goes on from its checkpoint.
+Under torchrun every process is a rank.
+
+exit status: 0 trained to the end; 1 could not start (data, checkpoints); 2 a wrong option;
+3 stopped by a command; 75 a command was applied on some ranks only: start again; 130 interrupted.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run, as asked for."""
+
+    name: str
+    preset: Preset
+    steps: int
+    seed: int
+    out: Path
+    data: Path | None
+    batch: int
+    micro_batches: int
+    lr: float
+    warmup: int
+    beta2: float
+    clip: float
+    bf16: bool | None  # None: on CUDA only
+    cpu: bool
+    checkpoint_every: int
+    keep: int
+    faults: tuple[Fault, ...]
+    log: Path | None
+    summary: Path | None
+    step_time: float  # seconds; a floor
+    quiet: bool
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch * self.preset.shape.context
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line; a wrong one ends the program with status 2."""
+    given = vars(_parser().parse_args(arguments))
+    preset = PRESETS[given["preset"]]
+    for name in ("steps", "batch", "lr", "warmup", "checkpoint_every"):
+        if given[name] is None:
+            given[name] = getattr(preset, name)
+    name = given.pop("run") or given["out"].resolve().name
+    faults = tuple(given.pop("fault"))
+    return Options(**{**given, "preset": preset, "name": name, "faults": faults})
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m spikeguard_trainer",
+        description="Train a small transformer on real text, guarded, with faults on request.",
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    _add_run_options(parser)
+    _add_training_options(parser)
+    _add_output_options(parser)
+    parser.add_argument(
+        "--fault", type=_fault, action="append", default=[], help="what goes wrong; see below"
+    )
+    return parser
+
+
+def _add_run_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder of this run: checkpoints and journal")
+    add("--run", help="name of the run (default: the name of the --out folder)")
+    add("--preset", choices=sorted(PRESETS), default="demo", help="size of the job (default: demo)")
+    add("--data", type=Path, help="a file or folder of text (default: the standard library)")
+    add("--seed", type=_whole(0, 2**31), default=0, help="of the weights and of the data order")
+
+
+def _add_training_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--steps", type=_whole(1, 10**9), help="length of the run and of its schedule")
+    add("--batch", type=_whole(1, 2**20), help="rows a step, over all ranks and micro-batches")
+    add("--micro-batches", type=_whole(1, 2**16), default=1, help="gradient accumulation")
+    add("--lr", type=_number(0, 100), help="peak learning rate")
+    add("--warmup", type=_whole(1, 10**9), help="steps of warm-up")
+    add("--beta2", type=_number(0, 0.99999), default=0.95, help="of AdamW (default: 0.95)")
+    add("--clip", type=_number(0, 1e9), default=1.0, help="global gradient norm (default: 1.0)")
+    add("--bf16", action="store_true", default=None, help="bf16 autocast; on CUDA the default")
+    add("--fp32", action="store_false", dest="bf16", help="no autocast; on the CPU the default")
+    add("--cpu", action="store_true", help="leave a GPU alone")
+
+
+def _add_output_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--checkpoint-every", type=_whole(1, 10**9), help="steps between checkpoints")
+    add("--keep", type=_whole(1, 10**6), default=10, help="checkpoints kept (default: 10)")
+    add("--log", type=Path, help="CSV with a row for every trained step")
+    add("--summary", type=Path, help="JSON written at the end")
+    add("--step-time", type=_number(0, 3600), default=0.0, help="pacing: least seconds a step")
+    add("--quiet", action="store_true", help="no progress")
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"takes a whole number, got {text!r}") from None
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"takes {least} to {most}, got {value}")
+        return value
+
+    return read
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ArgumentTypeError(f"takes a number, got {text!r}") from None
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"takes {least:g} to {most:g}, got {value:g}")
+        return value
+
+    return read
+
+
+def _fault(text: str) -> Fault:
+    try:
+        return parse_fault(text)
+    except FaultError as error:
+        raise ArgumentTypeError(str(error)) from None

@@ -1,0 +1,154 @@
+"""What the loop tells the outside world of each step: a CSV row, and a line on the terminal.
+
+Law: the device never waits for the log. On CUDA a step's values are read two steps later.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+COLUMNS = "step,position,loss,grad_norm,lr"
+LAG_CUDA = 2  # steps
+BAR_INTERVAL_S = 0.2
+BAR_WIDTH = 30
+PLAIN_LINES = 20  # a run, where there is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One trained step."""
+
+    step: int
+    position: int  # of the batch it trained on
+    lr: float
+    values: Tensor  # (2,) loss and grad_norm, on the host once `ready`
+    ready: torch.cuda.Event | None
+
+
+class StepLog:
+    """One row for every trained step; after a rollback or restart step numbers repeat."""
+
+    def __init__(self, file: Path | None, progress: Progress) -> None:
+        self.rows = 0  # steps trained in this attempt
+        self.returns = 0  # times that the step number went back
+        self._newest_step = 0
+        self._file = _open(file) if file else None
+        self._progress = progress
+        self._waiting: deque[Row] = deque()
+
+    def add(self, step: int, position: int, loss: Tensor, grad_norm: Tensor, lr: float) -> None:
+        """Note a step; `loss` and `grad_norm` are scalars on the device."""
+        self.rows += 1
+        self.returns += step <= self._newest_step
+        self._newest_step = step
+        values = torch.stack((loss.float(), grad_norm.float())).to("cpu", non_blocking=True)
+        ready = None
+        if loss.is_cuda:
+            ready = torch.cuda.Event()
+            ready.record()
+        self._waiting.append(Row(step, position, lr, values, ready))
+        self._write_beyond(LAG_CUDA if ready else 0)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._write_beyond(0)
+        if self._file:
+            self._file.close()
+        self._progress.close()
+
+    def _write_beyond(self, lag: int) -> None:
+        while len(self._waiting) > lag:
+            row = self._waiting.popleft()
+            if row.ready:
+                row.ready.synchronize()  # was recorded `lag` steps ago
+            self._write(row, *row.values.tolist())
+
+    def _write(self, row: Row, loss: float, grad_norm: float) -> None:
+        if self._file:
+            self._file.write(f"{row.step},{row.position},{loss!r},{grad_norm!r},{row.lr!r}\n")
+            self._file.flush()
+        self._progress.show(row.step, loss)
+
+
+def _open(file: Path) -> IO[str]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = file.open("a")
+    if handle.tell() == 0:
+        handle.write(COLUMNS + "\n")
+    return handle
+
+
+class Progress:
+    """A bar that redraws itself on a terminal; a plain line now and then elsewhere."""
+
+    def __init__(
+        self, total: int, tokens_per_step: int, *, shown: bool, stream: IO[str] = sys.stderr
+    ) -> None:
+        self._total, self._tokens, self._stream = total, tokens_per_step, stream
+        self._shown, self._terminal = shown, shown and stream.isatty()
+        self._every = max(1, total // PLAIN_LINES)
+        self._newest = 0
+        self._drawn_at = time.monotonic()
+        self._trained = 0  # steps since the last draw
+
+    def show(self, step: int, loss: float) -> None:
+        """Tell of a trained step, if it is time to."""
+        if self._shown and 0 < self._newest >= step:
+            self._say(f"back to step {step - 1} from step {self._newest}")
+        self._newest, self._trained = step, self._trained + 1
+        if self._is_time(step):
+            self._draw(step, loss)
+
+    def close(self) -> None:
+        if self._terminal:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _is_time(self, step: int) -> bool:
+        if not self._shown:
+            return False
+        if self._terminal:
+            return step == self._total or time.monotonic() - self._drawn_at >= BAR_INTERVAL_S
+        return step in (1, self._total) or step % self._every == 0
+
+    def _draw(self, step: int, loss: float) -> None:
+        now = time.monotonic()
+        rate = self._trained * self._tokens / max(1e-9, now - self._drawn_at)
+        self._drawn_at, self._trained = now, 0
+        text = f"step {step:>{len(str(self._total))}}/{self._total}  loss {loss:.3f}"
+        text += f"  {rate / 1e3:.1f}k tok/s"
+        if self._terminal:
+            full = round(BAR_WIDTH * step / self._total)
+            bar = "█" * full + "░" * (BAR_WIDTH - full)
+            self._stream.write(f"\r\x1b[2K{bar} {text}")
+            self._stream.flush()
+        else:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        start = "\r\x1b[2K" if self._terminal else ""
+        self._stream.write(f"{start}{text}\n")
+        self._stream.flush()
+
+
+class Pace:
+    """Slows steps to a floor, so that a person can follow a demonstration."""
+
+    def __init__(self, step_time: float) -> None:
+        self._step_time = step_time  # seconds; 0 = as fast as it goes
+        self._began = time.monotonic()
+
+    def wait(self) -> None:
+        """Call at the end of every step."""
+        left = self._began + self._step_time - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        self._began = time.monotonic()

@@ -1,0 +1,118 @@
+"""The training job: what it is made of, then the loop. The loop is the example to copy.
+
+Only the lines that say `guard` (and the checkpoint directory) are spikeguard's; only those that
+say `faults` are the chaos lab's and have no place in a job of yours.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import torch
+
+import spikeguard
+from spikeguard_trainer.data import BatchLoader, read_corpus
+from spikeguard_trainer.inject import FaultInjector, corrupt_batch
+from spikeguard_trainer.model import Transformer
+from spikeguard_trainer.options import Options
+from spikeguard_trainer.ranks import Ranks, reduce_gradients
+from spikeguard_trainer.schedule import make_optimizer, make_scheduler
+from spikeguard_trainer.steplog import Pace, Progress, StepLog
+from spikeguard_trainer.summary import Summary, validation_loss
+
+
+def train(options: Options, ranks: Ranks) -> Summary:
+    """Train to `options.steps`, from the newest checkpoint in `options.out` if there is one."""
+    torch.manual_seed(options.seed)
+    shape, device, n = options.preset.shape, ranks.device, options.micro_batches
+
+    corpus = read_corpus(options.data)
+    model = Transformer(shape).to(device)  # the master weights, fp32
+    network = ranks.replicate(model)  # under torchrun averages the gradients of all ranks
+    optimizer = make_optimizer(model, lr=options.lr, beta2=options.beta2)
+    scheduler = make_scheduler(optimizer, warmup=options.warmup, total=options.steps)
+    bf16 = device.type == "cuda" if options.bf16 is None else options.bf16
+    precision = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+    loader = BatchLoader(
+        corpus.training,
+        rows=options.batch,
+        context=shape.context,
+        seed=options.seed,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        micro_batches=n,
+        device=device,
+        corrupt=partial(corrupt_batch, options.faults, options.seed),
+    )
+    faults = FaultInjector(
+        options.faults,
+        model,
+        optimizer,
+        memory=options.out / "faults.json",
+        seed=options.seed,
+        writes=ranks.leads,
+    )
+    progress = Progress(options.steps, options.tokens_per_step, shown=ranks.leads > options.quiet)
+    log = StepLog(options.log if ranks.leads else None, progress)
+    pace = Pace(options.step_time)
+
+    checkpoints = spikeguard.CheckpointDirectory(
+        options.out / "checkpoints", every=options.checkpoint_every, keep=options.keep
+    )
+    guard = spikeguard.attach(
+        model,
+        optimizer,
+        run=options.name,
+        scheduler=scheduler,
+        checkpoints=checkpoints,
+        tokens_per_step=options.tokens_per_step,
+        micro_batches=n,
+    )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone
+    unfinished = guard.resume() < options.steps
+    began, step_loss = time.monotonic(), torch.zeros((), device=device)
+
+    for batch in guard.batches(loader) if unfinished else ():  # honours skip and rollback
+        with reduce_gradients(network, when=batch.completes_step):
+            with precision:
+                loss = guard.loss(network(batch.tokens, batch.targets))  # stays on the device
+            (loss / n).backward()
+        step_loss = step_loss + loss.detach() / n
+        if not batch.completes_step:
+            continue
+
+        step, lr = guard.steps + 1, float(scheduler.get_last_lr()[0])
+        with faults.strike(step, batch.position):
+            grad_norm = guard.clip_grad_norm_(options.clip)  # taken once, for clip and report
+            optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad(set_to_none=True)
+        guard.step()  # guard.steps is the loop's counter; a rollback takes it back
+
+        log.add(step, batch.position, ranks.mean(step_loss), grad_norm, lr)
+        step_loss = torch.zeros_like(step_loss)
+        pace.wait()
+        if guard.steps >= options.steps:
+            break
+
+    guard.finish()
+    log.close()
+    return Summary(
+        run=options.name,
+        steps=guard.steps,
+        position=loader.position,
+        validation_loss=validation_loss(
+            model,
+            corpus.validation,
+            batches=options.preset.validation_batches,
+            precision=precision,
+        ),
+        trained_steps=log.rows,
+        tokens=log.rows * options.tokens_per_step,
+        seconds=time.monotonic() - began,
+        rollbacks=log.returns,
+        segments=1 + log.returns,
+        world_size=ranks.world_size,
+        parameters=sum(p.numel() for p in model.parameters()),
+        finished=guard.steps >= options.steps,
+    )
