@@ -54,14 +54,10 @@ class Settings:
     history_after_s: float = field(
         default=600.0, metadata=_number(1)
     )  # older data commands nothing
-    command_valid_s: float = field(default=3600.0, metadata=_number(1))
-    command_valid_steps: int = field(default=10_000, metadata=_number(1))
     detector_snapshot_steps: int = field(default=200, metadata=_number(1))
     detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
     incident_steps_before: int = field(default=200, metadata=_number(0))
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
-    price_per_hour: float = field(default=0.0, metadata=_number(0))  # of a whole run; 0 = unknown
-    currency: str = "USD"
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:

@@ -90,7 +90,6 @@ runs = sql.Table(
     _needed("attempts", sql.Integer),  # started so far
     _needed("incidents", sql.Integer),  # opened so far
     sql.Column("open_incident", sql.Integer),
-    _needed("live_attempts", sql.Integer),
     _needed("last_message_at", Time),
     # where the newest attempt stands
     sql.Column("current_attempt", sql.Integer),
@@ -117,6 +116,7 @@ attempts = sql.Table(
     sql.Column("parent_step", Count),
     _needed("started_at", Time),
     _needed("last_message_at", Time),
+    _needed("alive_at", Time),  # when its newest record was made
     sql.Column("ended_at", Time),
     sql.Column("end_reason", sql.Text),
     _needed("lost", sql.Boolean),  # silent for so long that its orders count as unknown
@@ -206,6 +206,7 @@ detector_states = sql.Table(
     "detector_states",
     metadata,
     _run(),
+    _needed("version", Count),  # of this row: counts its writes
     # the place the state stands at
     _needed("attempt", sql.Integer),
     _needed("segment", Count),
@@ -428,6 +429,7 @@ tokens = sql.Table(
     _needed("hash", sql.LargeBinary),  # SHA-256 of the secret
     _needed("role", sql.Text),
     sql.Column("project", sql.Text),  # null: every project
+    sql.Column("name", sql.Text),  # what it is for
     sql.Column("person", sql.Text),  # who stands behind what is done with it
     sql.Column("parent", Count),  # the token that a session was opened with
     _needed("created_at", Time),

@@ -1,0 +1,43 @@
+"""The record of every change of state: who, what, before and after, why. Append-only.
+
+Law: written in the transaction of the change itself, under the run's lock, numbered without holes.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server import tables
+from spikeguard_server.repository.text import storable
+
+SERVER = "server"  # the actor where no person and no policy acted
+_FLEET_LOCK = 0x4155444954  # "AUDIT"
+
+
+def append(
+    connection: sql.Connection,
+    run_id: UUID,
+    *,
+    actor: str,
+    action: str,
+    subject: str,
+    before: str | None = None,
+    after: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run."""
+    if run_id == tables.FLEET:
+        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
+    c = tables.audit.c
+    next_number = sql.select(sql.func.coalesce(sql.func.max(c.number), 0) + 1).where(
+        c.run_id == run_id
+    )
+    connection.execute(
+        sql.insert(tables.audit).values(
+            run_id=run_id, number=next_number.scalar_subquery(), at=sql.func.clock_timestamp(),
+            actor=storable(actor), action=action, subject=subject, before=before, after=after,
+            reason=None if reason is None else storable(reason),
+        )
+    )  # fmt: skip

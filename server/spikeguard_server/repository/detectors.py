@@ -1,0 +1,123 @@
+"""What the detector of a run knows, as bytes, and the places in history it was kept at.
+
+Law: bytes in, bytes out; nobody here looks inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_server import tables
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A step of a segment, by the numbers of the database."""
+
+    attempt: int
+    segment: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """The newest state. `state` is None where the reader said that it has this version."""
+
+    version: int
+    place: Place
+    state: bytes | None
+
+
+_S = tables.detector_states.c
+_LOAD = sql.select(
+    _S.version,
+    _S.attempt,
+    _S.segment,
+    _S.step,
+    sql.case((_S.version != sql.bindparam("known"), _S.state)).label("state"),
+).where(_S.run_id == sql.bindparam("key"))
+
+
+def load_state(connection: sql.Connection, run_id: UUID, known: int) -> StateRow | None:
+    """The state of the run, without its bytes if they are version `known`."""
+    row = connection.execute(_LOAD, {"key": run_id, "known": known}).one_or_none()
+    if row is None:
+        return None
+    return StateRow(row.version, Place(row.attempt, row.segment, row.step), row.state)
+
+
+_SAVE = insert(tables.detector_states)
+_SAVE = _SAVE.on_conflict_do_update(
+    index_elements=["run_id"],
+    set_={
+        name: _SAVE.excluded[name] for name in ("version", "attempt", "segment", "step", "state")
+    },
+)
+
+
+def save_state(
+    connection: sql.Connection, run_id: UUID, version: int, place: Place, state: bytes
+) -> None:
+    connection.execute(
+        _SAVE,
+        {
+            "run_id": run_id, "version": version, "attempt": place.attempt,
+            "segment": place.segment, "step": place.step, "state": state,
+        },
+    )  # fmt: skip
+
+
+def keep_snapshot(
+    connection: sql.Connection, run_id: UUID, place: Place, state: bytes, *, at_target: bool
+) -> None:
+    """Keep `state` as what the detector knew at `place`."""
+    connection.execute(
+        insert(tables.detector_snapshots)
+        .values(
+            run_id=run_id, attempt=place.attempt, segment=place.segment, step=place.step,
+            state=state, at_target=at_target,
+        )
+        .on_conflict_do_nothing()
+    )  # fmt: skip
+
+
+def nearest_snapshot(
+    connection: sql.Connection, run_id: UUID, place: Place
+) -> tuple[int, bytes] | None:
+    """The newest snapshot of the segment at or before the step: (its step, its bytes)."""
+    c = tables.detector_snapshots.c
+    row = connection.execute(
+        sql.select(c.step, c.state)
+        .where(c.run_id == run_id, c.attempt == place.attempt, c.segment == place.segment)
+        .where(c.step <= place.step)
+        .order_by(c.step.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else (row.step, row.state)
+
+
+def prune_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> int:
+    """Delete the oldest beyond `kept`, but none at a target or at a segment's beginning."""
+    c = tables.detector_snapshots.c
+    first = (
+        sql.select(sql.func.min(c.step))
+        .where(c.run_id == run_id)
+        .group_by(c.attempt, c.segment)
+        .scalar_subquery()
+    )
+    surplus = (
+        sql.select(c.attempt, c.segment, c.step)
+        .where(c.run_id == run_id, c.at_target.is_(False), c.step.not_in(first))
+        .order_by(c.attempt.desc(), c.segment.desc(), c.step.desc())
+        .offset(kept)
+    )
+    done = connection.execute(
+        sql.delete(tables.detector_snapshots)
+        .where(c.run_id == run_id)
+        .where(sql.tuple_(c.attempt, c.segment, c.step).in_(surplus))
+    )
+    return done.rowcount

@@ -1,0 +1,8 @@
+"""Text that Postgres can store, from text that an agent may have sent."""
+
+from __future__ import annotations
+
+
+def storable(text: str) -> str:
+    """`text` without what no text column takes: NUL, and halves of surrogate pairs."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
