@@ -1,0 +1,240 @@
+"""Incidents with their revisions and precursors, between rows and the domain's record.
+
+Law: the row is the fold of the incident's events and is written whole; revisions and copied
+samples are only ever added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
+from spikeguard_server import tables
+from spikeguard_server.domain.events import Precursor, Trend
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.repository.detectors import Place
+from spikeguard_server.repository.text import storable
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The ids of a run's attempts by their numbers, and back."""
+
+    ids: Mapping[int, str]
+
+    def number(self, attempt: str) -> int:
+        return next(number for number, id in self.ids.items() if id == attempt)
+
+    def segment(self, attempt: int, segment: int) -> SegmentId:
+        return SegmentId(self.ids[attempt], segment)
+
+
+def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
+    c = tables.attempts.c
+    rows = connection.execute(sql.select(c.number, c.id).where(c.run_id == run_id))
+    return Attempts({row.number: row.id for row in rows})
+
+
+def find_incident(
+    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts
+) -> Incident | None:
+    """The incident as the domain sees it."""
+    c = tables.incidents.c
+    row = connection.execute(
+        sql.select(tables.incidents).where(c.run_id == run_id, c.number == number)
+    ).one_or_none()
+    return None if row is None else incident_of(row, attempts)
+
+
+def doubtful_incidents(
+    connection: sql.Connection, run_id: UUID, attempts: Attempts
+) -> list[Incident]:
+    """Incidents that are open, or ended without a word about the weights."""
+    c = tables.incidents.c
+    unforgiven = sql.or_(c.outcome.is_(None), c.outcome == Outcome.RUN_ENDED.value)
+    rows = connection.execute(
+        sql.select(tables.incidents).where(c.run_id == run_id, unforgiven).order_by(c.number)
+    )
+    return [incident_of(row, attempts) for row in rows]
+
+
+def incident_of(row: Any, attempts: Attempts) -> Incident:
+    """A row of `incidents` as the domain sees it."""
+    trend = None
+    if row.trend_step is not None:
+        trend = Trend(row.trend_step, row.trend_level, row.trend_slope, row.trend_scale)
+    recurred = None
+    if row.recurred_attempt is not None:
+        recurred = attempts.segment(row.recurred_attempt, row.recurred_segment)
+    return Incident(
+        number=row.number,
+        state=IncidentState(row.state),
+        segment=attempts.segment(row.attempt, row.segment),
+        onset_step=row.onset_step,
+        onset_batches=_range(row.onset_first, row.onset_end),
+        detected_step=row.detected_step,
+        peak_step=row.peak_step,
+        newest_step=row.newest_step,
+        kind=Kind(row.kind),
+        confidence=row.confidence,
+        reason=row.reason,
+        signal=row.signal,
+        pre_loss=row.pre_loss,
+        peak_loss=row.peak_loss,
+        excess=row.excess,
+        trend=trend,
+        dropped=row.dropped,
+        settled=row.settled,
+        recurrences=row.recurrences,
+        worst_z=dict(zip(row.z_names, row.z_values, strict=True)),
+        first_moves=dict(zip(row.move_names, row.move_steps, strict=True)),
+        closed_step=row.closed_step,
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+        anomalous_step=row.anomalous_step,
+        recurred_segment=recurred,
+        recurred_step=row.recurred_step,
+        recurred_batches=_range(row.recurred_first, row.recurred_end),
+    )
+
+
+def save_incident(
+    connection: sql.Connection,
+    run_id: UUID,
+    incident: Incident,
+    attempts: Attempts,
+    now: datetime,
+) -> None:
+    """Write the incident as it stands; `now` is when it opened or closed, if it just did."""
+    closed = incident.state is IncidentState.CLOSED
+    fixed = {"opened_at": now, "revisions": 0, "commands": 0}
+    changing = _columns(incident, attempts)
+    changing["closed_at"] = now if closed else None
+    written = insert(tables.incidents).values(run_id=run_id, **changing, **fixed)
+    connection.execute(
+        written.on_conflict_do_update(index_elements=["run_id", "number"], set_=changing)
+    )
+
+
+def _columns(incident: Incident, attempts: Attempts) -> dict[str, Any]:
+    trend, onset, again = incident.trend, incident.onset_batches, incident.recurred_batches
+    recurred = incident.recurred_segment
+    return {
+        "number": incident.number,
+        "state": incident.state.value,
+        "attempt": attempts.number(incident.segment.attempt),
+        "segment": incident.segment.number,
+        "onset_step": incident.onset_step,
+        "onset_first": onset.first if onset else None,
+        "onset_end": onset.end if onset else None,
+        "detected_step": incident.detected_step,
+        "newest_step": incident.newest_step,
+        **_spike(incident),
+        "signal": incident.signal,
+        "pre_loss": incident.pre_loss,
+        "trend_step": trend.step if trend else None,
+        "trend_level": trend.level if trend else None,
+        "trend_slope": trend.slope if trend else None,
+        "trend_scale": trend.scale if trend else None,
+        "dropped": incident.dropped,
+        "anomalous_step": incident.anomalous_step,
+        "recurrences": incident.recurrences,
+        "recurred_attempt": attempts.number(recurred.attempt) if recurred else None,
+        "recurred_segment": recurred.number if recurred else None,
+        "recurred_step": incident.recurred_step,
+        "recurred_first": again.first if again else None,
+        "recurred_end": again.end if again else None,
+        "z_names": list(incident.worst_z),
+        "z_values": list(incident.worst_z.values()),
+        "move_names": list(incident.first_moves),
+        "move_steps": list(incident.first_moves.values()),
+        "closed_step": incident.closed_step,
+        "outcome": None if incident.outcome is None else incident.outcome.value,
+    }
+
+
+def _spike(incident: Incident) -> dict[str, Any]:
+    return {
+        "kind": incident.kind.value,
+        "confidence": incident.confidence,
+        "reason": storable(incident.reason),
+        "peak_step": incident.peak_step,
+        "peak_loss": incident.peak_loss,
+        "excess": incident.excess,
+        "settled": incident.settled,
+    }
+
+
+def add_revision(
+    connection: sql.Connection, run_id: UUID, incident: Incident, now: datetime
+) -> None:
+    """Keep what the incident is held to be now."""
+    c = tables.incidents.c
+    number = connection.execute(
+        sql.update(tables.incidents)
+        .where(c.run_id == run_id, c.number == incident.number)
+        .values(revisions=c.revisions + 1)
+        .returning(c.revisions)
+    ).scalar_one()
+    connection.execute(
+        sql.insert(tables.incident_revisions).values(
+            run_id=run_id, incident=incident.number, number=number, step=incident.newest_step,
+            at=now, **_spike(incident),
+        )
+    )  # fmt: skip
+
+
+def add_precursor(
+    connection: sql.Connection,
+    run_id: UUID,
+    place: Place,
+    precursor: Precursor,
+    incident: int | None,
+    now: datetime,
+) -> None:
+    connection.execute(
+        insert(tables.precursors)
+        .values(
+            run_id=run_id, attempt=place.attempt, segment=place.segment, step=precursor.step,
+            signal=precursor.signal, value=precursor.value, z=precursor.z, at=now,
+            incident=incident,
+        )
+        .on_conflict_do_nothing()
+    )  # fmt: skip
+
+
+def claim_precursors(
+    connection: sql.Connection, run_id: UUID, incident: int, onset: Place, steps_before: int
+) -> None:
+    """Warnings shortly before the onset belong to the incident that followed."""
+    c = tables.precursors.c
+    connection.execute(
+        sql.update(tables.precursors)
+        .where(c.run_id == run_id, c.attempt == onset.attempt, c.segment == onset.segment)
+        .where(c.step >= onset.step - steps_before, c.incident.is_(None))
+        .values(incident=incident)
+    )
+
+
+def unclaimed_precursors(
+    connection: sql.Connection, run_id: UUID, since_step: int
+) -> list[tuple[int, int, int]]:
+    """(attempt, segment, step) of warnings from `since_step` on that no incident followed."""
+    c = tables.precursors.c
+    rows = connection.execute(
+        sql.select(c.attempt, c.segment, c.step)
+        .where(c.run_id == run_id, c.incident.is_(None), c.step >= since_step)
+        .distinct()
+        .limit(1000)
+    )
+    return [(row.attempt, row.segment, row.step) for row in rows]
+
+
+def _range(first: int | None, end: int | None) -> BatchRange | None:
+    return None if first is None or end is None else BatchRange(first, end)
