@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId
-
 from spikeguard.errors import AttachError
+from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId
 
 GIB = 2**30
 MIB = 2**20

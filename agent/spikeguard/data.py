@@ -1,0 +1,145 @@
+"""The data order: where the loop stands in it, what it leaves out, and how it goes back.
+
+Position p is one optimizer step's batch, `micro_batches` items of the loader. A loader with
+`state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by starting its
+pass again with the random numbers it began with and counting.
+Law: what is left out draws no random numbers of the job, so a run with a skip equals one that
+never had those batches. The loader's own errors are the loop's and pass through.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from spikeguard.ledger import Ledger
+from spikeguard.targets import Tree
+from spikeguard.training_state import random_state, restore_random_state
+
+Batch = TypeVar("Batch")
+
+
+class DataFeed:
+    """Hands micro-batches to the loop."""
+
+    def __init__(self, ledger: Ledger, micro_batches: int) -> None:
+        self.ledger = ledger
+        self.position = 0  # the next one to be read
+        self.in_use = False
+        self.stopped = False
+        self._micro_batches = micro_batches
+        self._loader: Any = None
+        self._micro = 0  # items of the current position that were handed out
+        self._read = 0  # items read since the pass began
+        self._pass = 0
+        self._pass_random: Tree | None = None
+        self._rewind: Tree | None = None
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield micro-batches until the loader ends or the run is stopped."""
+        self.in_use, self._loader = True, loader
+        iterator: Iterator[Any] | None = None if self._rewind is not None else self._opened()
+        while not self.stopped:
+            try:
+                if self._rewind is not None or iterator is None:
+                    iterator = self._reopened()
+                if self._micro == 0:
+                    iterator = self._past_skips(iterator)
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._read += 1
+            self._micro += 1
+            yield batch
+
+    def finish_step(self) -> int:
+        """The loop made a step of what it was given; returns the position that went into it."""
+        done = self.position
+        self.position += 1
+        self._micro = 0
+        return done
+
+    def capture(self) -> Tree:
+        """Where the data stands, for a snapshot."""
+        tree: Tree = {"position": self.position, "kind": "none"}
+        if not self.in_use:
+            return tree
+        if _has_state(self._loader):
+            return {**tree, "kind": "state", "loader": copy.deepcopy(self._loader.state_dict())}
+        counted = {"pass": self._pass, "read": self._read, "pass_random": self._pass_random}
+        return {**tree, "kind": "count", **counted}
+
+    def refusal(self, tree: Tree) -> str | None:
+        """Why the data cannot go back there from here; None if it can."""
+        if tree["kind"] == "none" or not self.in_use:
+            return "the loop does not take its data from guard.batches()"
+        if tree["kind"] == "state" and not _has_state(self._loader):
+            return "the loader has no load_state_dict()"
+        if tree["kind"] == "count" and tree["pass"] != self._pass:
+            return "the target lies in an earlier pass over a loader that has no state_dict()"
+        return None
+
+    def restore(self, tree: Tree, random_numbers: Tree) -> None:
+        """Go back at the next batch; the loader is touched only then."""
+        self.position = tree["position"]
+        self._micro = 0
+        self._rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
+
+    def _opened(self) -> Iterator[Any]:
+        self._pass_random = None if _has_state(self._loader) else random_state()
+        self._pass += 1
+        self._read = self._micro = 0
+        return iter(self._loader)
+
+    def _reopened(self) -> Iterator[Any]:
+        point, self._rewind = self._rewind, None
+        assert point is not None
+        if point["kind"] == "state" and _has_state(self._loader):
+            self._loader.load_state_dict(copy.deepcopy(point["loader"]))
+            iterator: Iterator[Any] = iter(self._loader)
+        else:
+            iterator = self._recounted(point)
+        restore_random_state(point["random"])
+        return iterator
+
+    def _recounted(self, point: Tree) -> Iterator[Any]:
+        if point.get("pass_random"):
+            restore_random_state(point["pass_random"])
+            self._pass_random, self._pass = point["pass_random"], point["pass"]
+        iterator: Iterator[Any] = iter(self._loader)
+        self._read = 0
+        self._discard(iterator, point.get("read", point["position"] * self._micro_batches))
+        return iterator
+
+    def _past_skips(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        end = self.ledger.end_of_skip(self.position)
+        if end == self.position:
+            return iterator
+        numbers = random_state()
+        try:
+            if self._seekable():
+                self._loader.load_state_dict({**self._loader.state_dict(), "position": end})
+                self.position, iterator = end, iter(self._loader)
+            while self.position < end:
+                self._discard(iterator, self._micro_batches)
+                self.position += 1
+        finally:
+            restore_random_state(numbers)
+        return iterator
+
+    def _seekable(self) -> bool:
+        """Whether the loader counts in our positions and can be set to one."""
+        if not _has_state(self._loader):
+            return False
+        state = self._loader.state_dict()
+        return isinstance(state, dict) and state.get("position") == self.position
+
+    def _discard(self, iterator: Iterator[Any], count: int) -> None:
+        for _ in range(count):
+            next(iterator)
+            self._read += 1
+
+
+def _has_state(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

@@ -1,0 +1,159 @@
+"""The record outside the checkpoints: executed commands, skipped positions, abandoned stretches.
+
+Append-only JSON lines, each durable (fsync) before the act it speaks of counts as done. One line
+says all that a command changes, so a crash leaves a command done or not, never in between.
+Law: rank 0 writes; every attempt reads it before it trains; a torn last line is as if never
+written. What the journal says survives any checkpoint: data once skipped stays skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from spikeguard.errors import AttachError
+from spikeguard.ledger import Ledger
+from spikeguard.lineage import Abandonment
+from spikeguard_protocol import (
+    BatchRange,
+    CommandResult,
+    ResultState,
+    RunId,
+    SegmentId,
+    from_json,
+    to_json,
+)
+
+
+class Journal:
+    """What the run must never forget; `path` None keeps it in memory only (ranks above 0)."""
+
+    def __init__(self, path: Path | None, run: RunId) -> None:
+        self.results: dict[str, CommandResult] = {}
+        self.begun: dict[str, int] = {}  # command -> step, while it is being applied
+        self.ledger = Ledger()
+        self.abandonments: list[Abandonment] = []
+        self._path = path
+        if path is not None:
+            self._open(path, run)
+
+    def begin(
+        self,
+        command: str,
+        step: int,
+        skip: BatchRange | None = None,
+        abandoned: Iterable[Abandonment] = (),
+    ) -> None:
+        """Write ahead what `command` is about to change; raise OSError where that fails."""
+        self._append(
+            {
+                "entry": "begun",
+                "command": command,
+                "step": step,
+                "skip": [skip.first, skip.end] if skip else None,
+                "abandoned": [[a.segment.attempt, a.segment.number, a.after] for a in abandoned],
+            }
+        )
+
+    def end(self, result: CommandResult) -> None:
+        """Write what became of a command; from then on this is the answer."""
+        self._append({"entry": "result", "result": to_json(result)})
+
+    def shared(self) -> str:
+        """What the other ranks need, as text."""
+        return json.dumps(
+            {
+                "skips": [[r.first, r.end] for r in self.ledger.ranges],
+                "abandoned": [
+                    [a.segment.attempt, a.segment.number, a.after] for a in self.abandonments
+                ],
+            }
+        )
+
+    def adopt(self, shared: str) -> None:
+        """Take over what rank 0 read."""
+        plain = json.loads(shared)
+        self._apply_effects(plain["skips"], plain["abandoned"])
+
+    def _open(self, path: Path, run: RunId) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            self._read(path, run)
+        else:
+            self._append({"entry": "run", "run": str(run)})
+            _sync_folder(path.parent)
+
+    def _read(self, path: Path, run: RunId) -> None:
+        text = path.read_bytes()
+        for line in text.split(b"\n"):
+            if entry := _entry(line):
+                self._apply(entry, run)
+        if text and not text.endswith(b"\n"):
+            with path.open("ab") as file:
+                file.write(b"\n")
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self._apply(entry, None)
+
+    def _apply(self, entry: dict[str, Any], run: RunId | None) -> None:
+        if entry["entry"] == "run" and run is not None and entry["run"] != str(run):
+            raise AttachError(
+                "directory",
+                f"it holds the journal of run {entry['run']!r}, not of {str(run)!r}",
+                "Give each run a directory of its own",
+            )
+        if entry["entry"] == "begun":
+            self.begun[entry["command"]] = entry["step"]
+            skips = [entry["skip"]] if entry["skip"] else []
+            self._apply_effects(skips, entry["abandoned"])
+        if entry["entry"] == "result":
+            result = from_json(CommandResult, entry["result"])
+            self.results[result.command] = result
+            self.begun.pop(result.command, None)
+
+    def _apply_effects(self, skips: list[list[int]], abandoned: list[list[Any]]) -> None:
+        for first, end in skips:
+            self.ledger.add(BatchRange(first, end))
+        for attempt, number, after in abandoned:
+            self.abandonments.append(Abandonment(SegmentId(attempt, number), after))
+
+    def unfinished(self) -> list[CommandResult]:
+        """Results for commands that an earlier attempt began and did not live to report.
+
+        What they skip and abandon holds since it was written ahead, so the restart, which begins
+        from before the abandoned stretch, completes them.
+        """
+        return [
+            CommandResult(
+                command,
+                ResultState.APPLIED,
+                "the attempt ended while applying it; the next one started from before the spike "
+                "and leaves the same batches out",
+                step,
+            )
+            for command, step in self.begun.items()
+        ]
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "entry" in entry else None
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

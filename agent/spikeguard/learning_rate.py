@@ -1,0 +1,73 @@
+"""A learning rate lowered for some steps, in a way that no scheduler ever sees.
+
+Law: multiplied in the optimizer's step pre-hook, put back exactly in the post-hook, also for
+learning rates that are tensors (in place). A change left in the group would be kept for ever by
+CosineAnnealingLR and lost after one step by LambdaLR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RAMP_SHARE = 0.1  # of the steps, at their end
+
+
+@dataclass(frozen=True, slots=True)
+class LrScale:
+    """`factor` for `steps` steps after step `start`, climbing back to 1 over their last tenth."""
+
+    factor: float
+    start: int
+    steps: int
+
+    def at(self, step: int) -> float:
+        """What multiplies the learning rate of the `step`-th optimizer step."""
+        done = step - self.start - 1
+        if not 0 <= done < self.steps:
+            return 1.0
+        ramp = max(1, int(self.steps * RAMP_SHARE)) if self.steps > 1 else 0
+        climbed = max(0, done - (self.steps - ramp) + 1)
+        return self.factor + (1.0 - self.factor) * climbed / (ramp + 1)
+
+    def plain(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return asdict(self)
+
+
+class ScaledRates:
+    """The groups' learning rates during one step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._originals: list[tuple[dict[str, Any], Any]] = []
+        self.scale: LrScale | None = None
+
+    def before_step(self, step: int) -> list[Any]:
+        """Scale for `step`; returns the rates that the step will use, floats or () tensors."""
+        self.after_step()
+        factor = self.scale.at(step) if self.scale is not None else 1.0
+        if factor != 1.0:
+            for group in self._optimizer.param_groups:
+                self._multiply(group, factor)
+        return [group["lr"] for group in self._optimizer.param_groups]
+
+    def _multiply(self, group: dict[str, Any], factor: float) -> None:
+        rate = group["lr"]
+        self._originals.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
+        if isinstance(rate, Tensor):
+            rate.mul_(factor)
+        else:
+            group["lr"] = rate * factor
+
+    def after_step(self) -> None:
+        """Put the rates back, bit for bit."""
+        while self._originals:
+            group, rate = self._originals.pop()
+            if isinstance(rate, Tensor):
+                group["lr"].copy_(rate)
+            else:
+                group["lr"] = rate

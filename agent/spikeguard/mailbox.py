@@ -1,0 +1,43 @@
+"""What the server said last, for the loop to look at.
+
+Law: the sender replaces whole values, the loop reads them: one reference each, no lock.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from spikeguard_protocol import Ack, Order
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An order and the moment it was read, by the monotonic clock."""
+
+    order: Order
+    read_at: float
+
+    def expired(self, now: float) -> bool:
+        """Whether its time has passed."""
+        return now - self.read_at > self.order.expires_in_s
+
+
+@dataclass(slots=True)
+class Mailbox:
+    """Written by the sender's thread, read by the loop."""
+
+    deliveries: tuple[Delivery, ...] = ()
+    attentive: bool = False
+    protected: frozenset[str] = frozenset()
+    heard_at: float | None = None
+
+    def hear(self, ack: Ack) -> None:
+        """Take over an acknowledgement; an order that is repeated keeps its first deadline."""
+        now = time.monotonic()
+        known = {d.order.command: d for d in self.deliveries}
+        fresh = [known.get(order.command) or Delivery(order, now) for order in ack.orders]
+        self.deliveries = tuple(fresh)
+        self.attentive = ack.attentive
+        self.protected = frozenset(ack.protected)
+        self.heard_at = now

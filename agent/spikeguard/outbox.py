@@ -1,0 +1,325 @@
+"""Records waiting for the server: written ahead on local disk, numbered, bounded.
+
+The loop only appends to a deque. A thread of its own writes the records to the open message's
+file; the sender seals it when it is ready to send. After SIGKILL the next attempt finds the files
+and sends them. `DIR/000000000001.jsonl` is message 1, one record a line.
+Law: no lock is shared with the loop. Numbers have no holes: over `limit` bytes the oldest samples
+are thinned out of their messages, which then carry a `Gap` that says how many were lost; a message
+refused for good becomes a `Gap`. Commands' results and segments are kept. Without a working disk
+the newest messages stay in memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from spikeguard_protocol import Gap, Message, Record, RunId, Samples, from_json, to_json
+
+WAITING = 20_000  # records between the loop and the disk
+SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
+SEAL_RECORDS = 900
+MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
+DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
+_DROPPABLE = ("Samples", "LayerNorms")
+
+
+@dataclass(slots=True)
+class _Letter:
+    """One message; its lines are on disk, or in memory where the disk failed."""
+
+    sequence: int
+    size: int = 0
+    records: int = 0
+    at: float = field(default_factory=time.monotonic)  # of the newest record
+    lines: list[bytes] | None = None
+    thinned: bool = False
+
+
+class Outbox:
+    """The messages of one attempt that the server has not acknowledged."""
+
+    def __init__(self, folder: Path, run: RunId, attempt: str, limit: int) -> None:
+        self.run, self.attempt = run, attempt
+        self.folder = folder
+        self._limit = limit
+        self._waiting: deque[tuple[float, Record]] = deque()
+        self._overflowed = 0
+        self._io = threading.Lock()  # between writer and sender, never the loop
+        self._sealed: deque[_Letter] = deque()
+        self._closing = threading.Event()
+        self._own = _claim(folder)
+        newest = self._find_leftovers()
+        self._open = _Letter(newest + 1, lines=[])
+        self._file: IO[bytes] | None = None
+        self._writer: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to write what the loop puts."""
+        self._writer = threading.Thread(target=self._write_on, name="spikeguard-outbox")
+        self._writer.daemon = True
+        self._writer.start()
+
+    def put(self, record: Record) -> None:
+        """Called from the loop: never waits."""
+        if len(self._waiting) >= WAITING:
+            self._overflowed += 1
+            return
+        self._waiting.append((time.monotonic(), record))
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything was acknowledged."""
+        return not (self._waiting or self._sealed or self._open.records)
+
+    @property
+    def backlog(self) -> bool:
+        """Whether a whole message already waits behind the one being sent."""
+        return len(self._sealed) > 0
+
+    def next_message(self) -> Message:
+        """The oldest message that is not acknowledged; a heartbeat if nothing waits."""
+        with self._io:
+            self._drain()
+            if not self._sealed:
+                self._seal()
+            letter = self._sealed[0]
+            records = _merged(self._read(letter))
+        age = max(0.0, time.monotonic() - letter.at)
+        return Message(
+            self.run.project, self.run.name, self.attempt, letter.sequence, age, tuple(records)
+        )
+
+    def acknowledge(self, sequence: int) -> None:
+        """The server stored everything up to `sequence`."""
+        with self._io:
+            while self._sealed and self._sealed[0].sequence <= sequence:
+                self._path(self._sealed.popleft()).unlink(missing_ok=True)
+
+    def replace_by_gap(self, sequence: int, reason: str) -> None:
+        """The server refused message `sequence` for good: declare it lost."""
+        with self._io:
+            for letter in self._sealed:
+                if letter.sequence == sequence:
+                    lost = _samples_in(self._read(letter))
+                    self._rewrite(letter, [Gap(sequence, sequence, reason[:500], lost)])
+
+    def declare_lost(self, first: int) -> None:
+        """The server waits for `first`, which is no longer here: send a gap for each before."""
+        with self._io:
+            oldest = self._sealed[0].sequence if self._sealed else self._open.sequence
+            missing = [_Letter(n) for n in range(first, oldest)]
+            for letter in missing:
+                self._rewrite(letter, [Gap(letter.sequence, letter.sequence, "no longer held", 0)])
+            self._sealed.extendleft(reversed(missing))
+
+    def close(self) -> None:
+        """Stop the writer; what was not acknowledged stays for the next attempt."""
+        self._closing.set()
+        if self._writer is not None:
+            self._writer.join(5.0)
+        with self._io:
+            self._drain()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+        if self.empty:
+            _remove(self.folder)
+        os.close(self._own)
+
+    def _write_on(self) -> None:
+        while not self._closing.wait(DRAIN_S):
+            with self._io:
+                self._drain()
+                self._bound()
+
+    def _drain(self) -> None:
+        if lost := self._overflowed:
+            self._overflowed -= lost
+            number = self._open.sequence
+            self._add(time.monotonic(), Gap(number, number, "the loop outran the disk", lost))
+        while self._waiting:
+            self._add(*self._waiting.popleft())
+
+    def _add(self, at: float, record: Record) -> None:
+        line = json.dumps(to_json(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        letter = self._open
+        assert letter.lines is not None
+        letter.lines.append(line)
+        letter.size += len(line)
+        letter.records += 1
+        letter.at = at
+        self._append_to_disk(line)
+        if letter.size > SEAL_BYTES or letter.records >= SEAL_RECORDS:
+            self._seal()
+
+    def _append_to_disk(self, line: bytes) -> None:
+        try:
+            if self._file is None:
+                self._file = self._path(self._open).open("ab")
+            self._file.write(line)
+            self._file.flush()
+        except OSError:
+            return  # the lines stay in memory; sealing sees that the file is short
+
+    def _seal(self) -> None:
+        letter, self._open = self._open, _Letter(self._open.sequence + 1, lines=[])
+        file, self._file = self._file, None
+        if file is not None and _synced(file) and self._on_disk(letter):
+            letter.lines = None
+        self._sealed.append(letter)
+
+    def _on_disk(self, letter: _Letter) -> bool:
+        try:
+            return self._path(letter).stat().st_size == letter.size
+        except OSError:
+            return False
+
+    def _read(self, letter: _Letter) -> list[Record]:
+        lines = letter.lines
+        if lines is None:
+            lines = self._path(letter).read_bytes().splitlines() if letter.size else []
+        return [record for line in lines if (record := _record(line)) is not None]
+
+    def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
+        lines = [json.dumps(to_json(r), allow_nan=False).encode() + b"\n" for r in records]
+        letter.size, letter.records = sum(map(len, lines)), len(lines)
+        letter.thinned = True
+        letter.lines = lines
+        path = self._path(letter)
+        try:
+            path.with_suffix(".new").write_bytes(b"".join(lines))
+            path.with_suffix(".new").replace(path)
+            letter.lines = None
+        except OSError:
+            path.unlink(missing_ok=True)
+
+    def _bound(self) -> None:
+        """Over the limit, on disk or in memory: thin the oldest messages."""
+        in_memory = sum(letter.size for letter in self._sealed if letter.lines is not None)
+        on_disk = sum(letter.size for letter in self._sealed) - in_memory
+        for letter in self._sealed:
+            if on_disk <= self._limit and in_memory <= MEMORY_BYTES:
+                return
+            if letter.thinned:
+                continue
+            before, held = letter.size, letter.lines is not None
+            self._thin(letter)
+            in_memory -= before if held else 0
+            on_disk += letter.size - (0 if held else before)
+
+    def _thin(self, letter: _Letter) -> None:
+        records = self._read(letter)
+        kept = [r for r in records if type(r).__name__ not in _DROPPABLE]
+        gap = Gap(letter.sequence, letter.sequence, "the outbox was full", _samples_in(records))
+        self._rewrite(letter, [*kept, gap])
+
+    def _find_leftovers(self) -> int:
+        """Take in the messages of an attempt that was killed; returns the highest number."""
+        newest = 0
+        for path in sorted(self.folder.glob("[0-9]*.jsonl")):
+            stat = path.stat()
+            age = max(0.0, time.time() - stat.st_mtime)
+            newest = int(path.stem)
+            self._sealed.append(_Letter(newest, stat.st_size, 1, time.monotonic() - age))
+        return newest
+
+    def _path(self, letter: _Letter) -> Path:
+        return self.folder / f"{letter.sequence:012d}.jsonl"
+
+
+def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
+    """The outboxes under `parent` whose attempts are dead and left something, oldest first."""
+    found = []
+    folders = [path for path in parent.glob("*") if path.is_dir()] if parent.is_dir() else []
+    for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+        try:
+            outbox = Outbox(folder, run, folder.name, limit)
+        except OSError:
+            continue  # its attempt is alive and holds the lock
+        if outbox.empty:
+            outbox.close()
+        else:
+            found.append(outbox)
+    return found
+
+
+def _claim(folder: Path) -> int:
+    """Lock the folder for this process; raise OSError (BlockingIOError) if another lives in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _remove(folder: Path) -> None:
+    try:
+        (folder / "lock").unlink(missing_ok=True)
+        folder.rmdir()
+    except OSError:
+        return  # something else lies there: not ours to remove
+
+
+def _synced(file: IO[bytes]) -> bool:
+    try:
+        os.fdatasync(file.fileno())
+        file.close()
+    except OSError:
+        return False
+    return True
+
+
+def _record(line: bytes) -> Record | None:
+    """None for the torn last line of a killed process."""
+    try:
+        record: Record = from_json(Record, json.loads(line))
+    except ValueError:
+        return None
+    return record
+
+
+def _samples_in(records: Iterable[Record]) -> int:
+    return sum(len(r.steps) for r in records if isinstance(r, Samples))
+
+
+def _merged(records: Iterable[Record]) -> list[Record]:
+    """Neighbouring samples of one segment as one record, in columns."""
+    merged: list[Record] = []
+    run: list[Samples] = []
+    for record in records:
+        if isinstance(record, Samples) and (not run or _continues(run[-1], record)):
+            run.append(record)
+            continue
+        merged += [_columns(run)] if run else []
+        run = [record] if isinstance(record, Samples) else []
+        merged += [] if run else [record]
+    return merged + ([_columns(run)] if run else [])
+
+
+def _continues(last: Samples, more: Samples) -> bool:
+    return last.segment == more.segment and last.steps[-1] < more.steps[0]
+
+
+def _columns(rows: list[Samples]) -> Samples:
+    names = list(dict.fromkeys(name for row in rows for name in row.signals))
+    columns: dict[str, Any] = {
+        name: tuple(
+            value for row in rows for value in row.signals.get(name, (None,) * len(row.steps))
+        )
+        for name in names
+    }
+    steps = tuple(step for row in rows for step in row.steps)
+    positions = tuple(place for row in rows for place in row.positions)
+    return Samples(rows[0].segment, steps, columns, positions)

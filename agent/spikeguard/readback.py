@@ -1,0 +1,72 @@
+"""Brings a step's few device scalars to the host without waiting for them.
+
+Law: the loop never waits for a value it has just asked for. The scalars of a step are stacked and
+copied to a pinned row while the device goes on; they are read when the copy's event has passed,
+or `lag` steps later where all ranks must read the same step. The host then waits only if it runs
+more than `lag` steps ahead of the device. Bounded: `DEPTH` rows, made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DEPTH = 64  # steps
+WIDTH = 32  # scalars a step
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Scalars on their way; `row` may be read once `event` has passed."""
+
+    names: tuple[str, ...]
+    row: Tensor  # (len(names),) fp32, on the host
+    event: torch.cuda.Event | None
+
+    def arrived(self) -> bool:
+        """Whether reading now would not wait."""
+        return self.event is None or bool(self.event.query())
+
+    def read(self) -> dict[str, float]:
+        """The values, waiting for the copy if it must."""
+        if self.event is not None:
+            self.event.synchronize()
+        return dict(zip(self.names, self.row.tolist(), strict=True))
+
+
+class Readback:
+    """The rows that are used in turn."""
+
+    def __init__(self) -> None:
+        self._rows: Tensor | None = None
+        self._events: list[torch.cuda.Event] = []
+        self._next = 0
+
+    def send(self, scalars: Mapping[str, Tensor]) -> Pending:
+        """Start the copy of `scalars`, each () on any device."""
+        names = tuple(scalars)[:WIDTH]
+        if not names:
+            return Pending((), torch.empty(0), None)
+        stacked = _stack([scalars[name] for name in names])
+        if stacked.device.type != "cuda":
+            return Pending(names, stacked.cpu(), None)
+        return self._copy(names, stacked)
+
+    def _copy(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
+        if self._rows is None:
+            self._rows = torch.empty(DEPTH, WIDTH, pin_memory=True)
+            self._events = [torch.cuda.Event() for _ in range(DEPTH)]
+        row = self._rows[self._next, : len(names)]
+        event = self._events[self._next]
+        self._next = (self._next + 1) % DEPTH
+        row.copy_(stacked, non_blocking=True)
+        event.record(torch.cuda.current_stream(stacked.device))
+        return Pending(names, row, event)
+
+
+def _stack(values: Sequence[Tensor]) -> Tensor:
+    device = next((v.device for v in values if v.device.type != "cpu"), values[0].device)
+    return torch.stack([v.detach().float().to(device, non_blocking=True) for v in values])

@@ -1,0 +1,119 @@
+"""The thread on rank 0 that carries messages to the server and brings orders back.
+
+Law: it shares no lock with the loop, waits as long as it likes, and never gives up: a server that
+is absent, slow, lying or hung costs the run nothing. It first sends what a killed attempt left,
+then its own messages, and polls with an empty one when there is nothing to say.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+from spikeguard.faults import Faults
+from spikeguard.mailbox import Mailbox
+from spikeguard.outbox import Outbox
+from spikeguard.settings import Settings
+from spikeguard.transport import Advice, Transport, Verdict
+from spikeguard_protocol import AttemptEnded
+
+
+class Sender:
+    """Sends `outbox`, after the `leftovers` of earlier attempts."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        outbox: Outbox,
+        leftovers: Sequence[Outbox],
+        mailbox: Mailbox,
+        settings: Settings,
+        faults: Faults,
+    ) -> None:
+        self._transport, self._outbox, self._mailbox = transport, outbox, mailbox
+        self._leftovers = list(leftovers)
+        self._settings, self._faults = settings, faults
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
+        for old in self._leftovers:
+            old.put(AttemptEnded("killed; its last messages were sent by the next attempt"))
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something that should not wait for the next interval."""
+        self._wake.set()
+
+    def finish(self, within_s: float) -> bool:
+        """Send what is left for at most `within_s`, then end; True if everything arrived."""
+        deadline = time.monotonic() + within_s
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._transport.interrupt()
+            self._thread.join(1.0)
+        for outbox in (self._outbox, *self._leftovers):
+            outbox.close()
+        return self._outbox.folder.exists() is False
+
+    def _run(self) -> None:
+        while not self._done():
+            pause = self._settings.send_interval_s
+            with self._faults.shield("sender"):
+                pause = self._send_one()
+            if self._closing.is_set() and self._failures:
+                return  # one try more than this would keep the job from ending
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def _done(self) -> bool:
+        return self._closing.is_set() and self._outbox.empty and not self._leftovers
+
+    def _send_one(self) -> float:
+        """Send the oldest message; returns the seconds to pause."""
+        outbox = self._leftovers[0] if self._leftovers else self._outbox
+        message = outbox.next_message()
+        verdict = self._transport.send(message)
+        self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
+        if verdict.advice is Advice.STORED and verdict.ack is not None:
+            return self._stored(outbox, min(verdict.ack.sequence, message.sequence), verdict)
+        self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
+        return self._not_stored(outbox, message.sequence, verdict)
+
+    def _stored(self, outbox: Outbox, sequence: int, verdict: Verdict) -> float:
+        outbox.acknowledge(sequence)
+        if outbox is self._outbox and verdict.ack is not None:
+            self._mailbox.hear(verdict.ack)
+        elif outbox.empty:
+            self._leftovers.remove(outbox)
+            outbox.close()
+        behind = outbox is not self._outbox or outbox.backlog
+        return 0.0 if behind or self._closing.is_set() else self._settings.send_interval_s
+
+    def _not_stored(self, outbox: Outbox, sequence: int, verdict: Verdict) -> float:
+        if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
+            if verdict.expected < sequence:
+                outbox.declare_lost(verdict.expected)
+                return self._pause_before_retry() if self._failures > 3 else 0.0
+            outbox.acknowledge(verdict.expected - 1)
+        if verdict.advice is Advice.GIVE_UP:
+            outbox.replace_by_gap(sequence, verdict.reason)
+            return self._pause_before_retry() if self._failures > 3 else 0.0
+        if verdict.advice is Advice.ASK_LATER:
+            return self._settings.backoff_s
+        if verdict.retry_after_s is not None:
+            return verdict.retry_after_s
+        return self._pause_before_retry()
+
+    def _pause_before_retry(self) -> float:
+        """Doubling, with jitter so that a fleet does not come back at once."""
+        longest = self._settings.backoff_s
+        pause = self._settings.send_interval_s * 2.0 ** min(self._failures - 1, 10)
+        return min(longest, max(0.05, pause)) * random.uniform(0.5, 1.0)

@@ -1,0 +1,102 @@
+"""Recent states of the run in host memory, so that going back tens of steps needs no disk.
+
+A ring of the newest `keep`, every `every` steps, together at most `limit` bytes a rank; while the
+server protects one that would fall out of the ring it stays, at most `pinned` of them. The
+buffers of a snapshot that leaves are used again, so memory does not grow.
+Law: what the ring holds is a function of step numbers and of what all ranks agreed on, so every
+rank holds the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from spikeguard.targets import Target, Tree
+from spikeguard.training_state import host_copy, tree_bytes
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One state and, on CUDA, the event after which it can be read."""
+
+    target: Target
+    tree: Tree
+    copied: torch.cuda.Event | None
+
+
+class Snapshots:
+    """The ring."""
+
+    def __init__(self, keep: int, pinned: int, limit: int) -> None:
+        self._keep, self._pinned, self._limit = keep, pinned, limit
+        self._held: list[Snapshot] = []
+        self._free: list[Tree] = []
+        self.protected: frozenset[str] = frozenset()
+
+    @property
+    def targets(self) -> list[Target]:
+        """Oldest first."""
+        return [snapshot.target for snapshot in self._held]
+
+    def fits(self, live: Tree) -> bool:
+        """Whether even one snapshot of this size may be kept."""
+        return tree_bytes(live) <= self._limit
+
+    def take(self, target: Target, live: Tree) -> list[str]:
+        """Keep a copy of `live` as `target`; returns the names that had to go for it."""
+        size = tree_bytes(live)
+        room = max(1, min(self._keep + self._pinned, self._limit // max(1, size)))
+        gone = self._make_room(room)
+        tree = host_copy(live, self._free.pop() if self._free else None)
+        self._held.append(Snapshot(target, tree, _event_after_copy(live)))
+        self._free.clear()
+        return gone
+
+    def _make_room(self, room: int) -> list[str]:
+        gone = []
+        while self._held and len(self._held) >= min(room, self._keep + self._kept_pins()):
+            snapshot = self._oldest_free(room)
+            self._held.remove(snapshot)
+            self._free = [snapshot.tree]
+            gone.append(snapshot.target.name)
+        return gone
+
+    def _kept_pins(self) -> int:
+        return min(self._pinned, sum(s.target.name in self.protected for s in self._held))
+
+    def _oldest_free(self, room: int) -> Snapshot:
+        pins = [s for s in self._held if s.target.name in self.protected]
+        spared = pins[-self._pinned :] if self._pinned and room > 1 else []
+        loose = [s for s in self._held if s not in spared]
+        return (loose or self._held)[0]
+
+    def find(self, name: str) -> Snapshot | None:
+        """The snapshot of that name, if it is still there."""
+        return next((s for s in self._held if s.target.name == name), None)
+
+    def load(self, name: str) -> Tree | None:
+        """The state to restore; waits on the host until the copy is complete."""
+        snapshot = self.find(name)
+        if snapshot is None:
+            return None
+        if snapshot.copied is not None:
+            snapshot.copied.synchronize()
+        return snapshot.tree
+
+    def forget(self, names: Iterable[str]) -> list[str]:
+        """Drop those; returns the ones that were there."""
+        unwanted = set(names)
+        gone = [s.target.name for s in self._held if s.target.name in unwanted]
+        self._held = [s for s in self._held if s.target.name not in unwanted]
+        return gone
+
+
+def _event_after_copy(live: Tree) -> torch.cuda.Event | None:
+    if not any(getattr(tensor, "is_cuda", False) for tensor in live["model"].values()):
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event

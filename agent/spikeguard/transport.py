@@ -1,0 +1,133 @@
+"""One HTTP request with a message in it, and what its answer means for the outbox.
+
+Standard library only: one connection kept open, every wait bounded by a named timeout.
+Law: an answer becomes a `Verdict`; nothing here retries or sleeps.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from spikeguard_protocol import Ack, Message, ProtocolError, decode_ack, encode
+
+MAX_ANSWER = 4 * 2**20  # bytes
+
+
+class Advice(StrEnum):
+    """What to do about a message after an answer."""
+
+    STORED = "stored"
+    RESUME_FROM = "resume_from"  # a gap: the server waits for an older number
+    GIVE_UP = "give_up"  # final for this message
+    ASK_LATER = "ask_later"  # a person has to mend something
+    BACK_OFF = "back_off"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One answer, or none."""
+
+    advice: Advice
+    reason: str = ""
+    ack: Ack | None = None
+    expected: int | None = None
+    retry_after_s: float | None = None
+
+
+class Transport:
+    """A connection to `server`, opened when needed."""
+
+    def __init__(self, server: str, token: str | None, timeout_s: float) -> None:
+        parts = urlsplit(server)
+        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._host, self._port = parts.hostname or "", parts.port
+        self._path = f"{parts.path.rstrip('/')}/v1/messages"
+        self._headers = {"Content-Type": "application/json", "User-Agent": "spikeguard-agent"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._timeout_s = timeout_s
+        self._connection: HTTPConnection | None = None
+
+    def send(self, message: Message) -> Verdict:
+        """Post `message`; never raises for what the network or the server does."""
+        try:
+            return self._exchange(encode(message))
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            return Verdict(Advice.BACK_OFF, f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def interrupt(self) -> None:
+        """End a wait that another thread is in."""
+        sock = getattr(self._connection, "sock", None)
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _exchange(self, body: bytes) -> Verdict:
+        if self._connection is None:
+            self._connection = self._kind(self._host, self._port, timeout=self._timeout_s)
+        self._connection.request("POST", self._path, body, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read(MAX_ANSWER + 1)
+        if len(answer) > MAX_ANSWER or response.will_close:
+            self.close()
+        return judge(response.status, response.headers.get("Retry-After"), answer[:MAX_ANSWER])
+
+
+def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
+    """What an answer means; `docs/protocol.md` holds the table."""
+    if status == 200:
+        return _stored(answer)
+    reason = f"{status}: {_message(answer)}"
+    if status == 409 and (expected := _error(answer).get("expected")) is not None:
+        return Verdict(Advice.RESUME_FROM, reason, expected=int(expected))
+    if status in (413, 422):
+        return Verdict(Advice.GIVE_UP, reason)
+    if status in (400, 401, 403, 404):
+        return Verdict(Advice.ASK_LATER, reason)
+    return Verdict(Advice.BACK_OFF, reason, retry_after_s=_seconds(retry_after))
+
+
+def _stored(answer: bytes) -> Verdict:
+    try:
+        return Verdict(Advice.STORED, ack=decode_ack(answer))
+    except ProtocolError as error:
+        return Verdict(Advice.BACK_OFF, f"200 with an answer that is no acknowledgement: {error}")
+
+
+def _error(answer: bytes) -> dict[str, Any]:
+    """The error object, with the keys beside it, of whatever came."""
+    try:
+        plain = json.loads(answer)
+    except ValueError:
+        return {}
+    if not isinstance(plain, dict):
+        return {}
+    inner = plain.get("error")
+    return {**plain, **(inner if isinstance(inner, dict) else {})}
+
+
+def _message(answer: bytes) -> str:
+    error = _error(answer)
+    parts = [str(error[key]) for key in ("field", "message", "remedy") if error.get(key)]
+    return " · ".join(parts)[:500] or answer[:80].decode(errors="replace")
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return min(300.0, max(0.0, float(text))) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,62 @@
+"""The ranks of the job and how the agent lets them talk to each other.
+
+Owns a gloo group of its own, so that nothing here meets the job's collectives.
+Law: every call below is collective: all ranks make it at the same step boundary or none does.
+They block, so the loop meets them only at start and while a command is carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among its peers; `group` is None in a job of one process."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup | None
+    timeout: timedelta
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, the one that talks to server and journal."""
+        return self.rank == 0
+
+
+def join_world(timeout_s: float) -> World:
+    """Form the agent's group if `torch.distributed` is initialised with more than one rank."""
+    timeout = timedelta(seconds=timeout_s)
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return World(0, 1, None, timeout)
+    group = dist.new_group(backend="gloo", timeout=timeout)
+    return World(dist.get_rank(), dist.get_world_size(), group, timeout)
+
+
+def share_text(world: World, text: str) -> str:
+    """Rank 0's `text` on every rank. Blocks."""
+    if world.group is None:
+        return text
+    mine = text.encode() if world.leads else b""
+    length = torch.tensor([len(mine)], dtype=torch.int64)
+    dist.broadcast(length, src=0, group=world.group)
+    body = torch.zeros(int(length), dtype=torch.uint8)
+    if world.leads:
+        body = torch.tensor(list(mine), dtype=torch.uint8)
+    if len(body):
+        dist.broadcast(body, src=0, group=world.group)
+    return bytes(body.tolist()).decode()
+
+
+def all_agree(world: World, yes: bool) -> bool:
+    """Whether every rank says yes. Blocks."""
+    if world.group is None:
+        return yes
+    votes = torch.tensor([int(yes)], dtype=torch.int64)
+    dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=world.group)
+    return bool(votes.item())  # on the host already: no device waits
