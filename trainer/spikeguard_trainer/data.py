@@ -103,8 +103,9 @@ def rows_at(
     text: Bytes, position: int, *, rows: int, context: int, seed: int, stream: int = _TRAINING
 ) -> tuple[Tensor, Tensor]:
     """All rows of the batch at `position`: tokens and targets, each (rows, context) int64."""
-    order = np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, 0, position]))
-    starts = order.integers(0, len(text) - context, size=rows)
+    order = np.random.Philox(key=[seed, stream], counter=[0, 0, 0, position])
+    # Raw output: numpy keeps that stable for ever, unlike what its Generator draws from it.
+    starts = (order.random_raw(rows) % np.uint64(len(text) - context)).astype(np.int64)
     window = text[starts[:, None] + np.arange(context + 1)]
     both = torch.from_numpy(window.astype(np.int64))
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
