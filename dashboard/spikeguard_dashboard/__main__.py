@@ -1,0 +1,39 @@
+"""Starts the dashboard: `python -m spikeguard_dashboard --host 127.0.0.1 --port 8501`.
+
+Replaces this process by Streamlit's own server, so that whoever started it holds the one process
+there is. Server and token come from `SPIKEGUARD_*` (`settings`); how it looks and what it never
+does (usage statistics, deploy button) from `.streamlit/config.toml` beside `app.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+APP = Path(__file__).with_name("app.py")
+
+
+def streamlit_arguments(host: str, port: int) -> list[str]:
+    """The command line that serves the dashboard."""
+    return [
+        *(sys.executable, "-m", "streamlit", "run", str(APP)),
+        *("--server.address", host, "--server.port", str(port), "--server.headless", "true"),
+        *("--browser.gatherUsageStats", "false"),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Become the dashboard's server; does not return."""
+    parser = ArgumentParser(prog="python -m spikeguard_dashboard", description=main.__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8501, help="port to listen on")
+    options = parser.parse_args(arguments)
+    command = streamlit_arguments(options.host, options.port)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Small pieces of HTML: chips, facts, tables, cards, links.
+
+Law: pure, and the one place where text becomes HTML. Whatever comes from outside is escaped here;
+a piece that is HTML already is an `Html`, and only this module makes those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from urllib.parse import quote, urlencode
+
+from spikeguard_dashboard import words
+from spikeguard_dashboard.palette import TONE
+from spikeguard_protocol import RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Html:
+    """Text that is HTML already."""
+
+    text: str
+
+
+Content = Html | str
+EMPTY = Html("")
+
+
+def piece(content: Content) -> str:
+    """`content` as HTML, escaped unless it is HTML already."""
+    return content.text if isinstance(content, Html) else escape(content)
+
+
+def joined(*contents: Content, gap: str = " ") -> Html:
+    """Pieces beside one another."""
+    return Html(gap.join(piece(content) for content in contents if content != EMPTY))
+
+
+def block(*contents: Content) -> str:
+    """What is handed to Streamlit."""
+    return f'<div class="sg">{"".join(piece(content) for content in contents)}</div>'
+
+
+def chip(word: str, text: str | None = None) -> Html:
+    """A word of the vocabulary in its tone, in other words if `text` is given."""
+    tone = TONE.get(word, "calm")
+    return Html(f'<span class="chip {tone}">{escape(text or words.plain(word))}</span>')
+
+
+def soft(text: str) -> Html:
+    """Text that stands back."""
+    return Html(f'<span class="soft">{escape(text)}</span>')
+
+
+def code(text: str) -> Html:
+    """Something to type."""
+    return Html(f"<code>{escape(text)}</code>")
+
+
+def link(text: Content, address: str) -> Html:
+    """A link that opens in the same tab."""
+    if not address.startswith(("http://", "https://", "/", "./")):
+        return Html(piece(text))
+    return Html(f'<a href="{escape(address)}" target="_self">{piece(text)}</a>')
+
+
+def run_address(run: RunId) -> str:
+    """Where a run's page is."""
+    return f"./run?{urlencode({'run': f'{run.project}/{run.name}'}, safe='/')}"
+
+
+def incident_address(run: RunId, number: int) -> str:
+    """Where an incident's page is."""
+    query = urlencode({"run": f"{run.project}/{run.name}", "number": number}, safe="/")
+    return f"./incident?{query}"
+
+
+def confirm_address(public_url: str, run: RunId, incident: int, command: int) -> str:
+    """The server's own page for a decision, which needs no script."""
+    place = f"{quote(run.project, safe='')}/{quote(run.name, safe='')}"
+    return f"{public_url}/confirm/{place}/{incident}/{command}"
+
+
+def login_address(public_url: str, back: str) -> str:
+    """Where a person signs in, and comes back from."""
+    return f"{public_url}/login?{urlencode({'next': back})}"
+
+
+def heading(text: Content, *chips: Html) -> Html:
+    """The title of a page with its states."""
+    shown = "".join(chip.text for chip in chips)
+    return Html(f'<div class="sg-head"><h1>{piece(text)}</h1>{shown}</div>')
+
+
+def section(text: str) -> Html:
+    """The title of a part of a page."""
+    return Html(f"<h2>{escape(text)}</h2>")
+
+
+def paragraph(content: Content, style: str = "") -> Html:
+    """A paragraph."""
+    return Html(f'<p class="{escape(style)}">{piece(content)}</p>')
+
+
+def facts(pairs: Iterable[tuple[str, Content]]) -> Html:
+    """Names over values, in a row that wraps."""
+    cells = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{piece(value)}</dd></div>" for name, value in pairs
+    )
+    return Html(f'<dl class="sg-facts">{cells}</dl>')
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    numeric: bool = False
+    wide: bool = False  # left out on a phone
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Content]]) -> Html:
+    """A table that scrolls by itself where it is too wide."""
+    styles = [_cell_style(column) for column in columns]
+    head = "".join(
+        f'<th class="{style}">{escape(column.title)}</th>'
+        for column, style in zip(columns, styles, strict=True)
+    )
+    body = "".join(f"<tr>{_cells(row, styles)}</tr>" for row in rows)
+    return Html(
+        f'<div class="sg-scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell_style(column: Column) -> str:
+    return " ".join(["num"] * column.numeric + ["wide"] * column.wide)
+
+
+def _cells(row: Sequence[Content], styles: Sequence[str]) -> str:
+    return "".join(
+        f'<td class="{style}">{piece(cell)}</td>' for cell, style in zip(row, styles, strict=True)
+    )
+
+
+def card(tone: str, *contents: Content) -> Html:
+    """A framed piece in a tone: good, warn, bad, ask or calm."""
+    inside = "".join(piece(content) for content in contents)
+    return Html(f'<div class="sg-card {escape(tone)}">{inside}</div>')
+
+
+def bullets(items: Iterable[Content]) -> Html:
+    """A list."""
+    return Html(f"<ul>{''.join(f'<li>{piece(item)}</li>' for item in items)}</ul>")

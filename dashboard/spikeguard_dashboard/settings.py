@@ -1,0 +1,74 @@
+"""Where the server is and with which token the dashboard reads it.
+
+Law: read from the environment that is passed in; a token is never written anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_SERVER = "http://127.0.0.1:8000"
+
+
+class SettingError(Exception):
+    """A setting is wrong; says which one and what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says."""
+
+    server: str  # called by this process, without a trailing slash
+    public_url: str  # the same server as the person's browser reaches it
+    token: str  # a viewer's; empty if none is set
+    refresh_s: float = 5.0  # between two looks at the server while a page is open
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Read `SPIKEGUARD_*`; raise `SettingError` if a token file or a number can't be read."""
+    server = environment.get("SPIKEGUARD_SERVER", "").rstrip("/") or DEFAULT_SERVER
+    public = environment.get("SPIKEGUARD_PUBLIC_URL", "").rstrip("/") or server
+    return Settings(
+        _address("SPIKEGUARD_SERVER", server),
+        _address("SPIKEGUARD_PUBLIC_URL", public),
+        _token(environment),
+        _seconds(environment.get("SPIKEGUARD_DASHBOARD_REFRESH", "5")),
+    )
+
+
+def _address(name: str, url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise SettingError(f"{name} is {url!r}", "Write it as http://HOST:PORT or https://HOST.")
+    return url
+
+
+def _token(environment: Mapping[str, str]) -> str:
+    file = environment.get("SPIKEGUARD_TOKEN_FILE")
+    if environment.get("SPIKEGUARD_TOKEN") or not file:
+        return environment.get("SPIKEGUARD_TOKEN", "").strip()
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(
+            f"The token file {file} can't be read ({type(error).__name__})",
+            "Set SPIKEGUARD_TOKEN_FILE to a file this user may read, holding a viewer's token.",
+        ) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= 3600.0:
+        raise SettingError(
+            f"SPIKEGUARD_DASHBOARD_REFRESH is {text!r}", "Set it to 1 to 3600 seconds."
+        )
+    return seconds

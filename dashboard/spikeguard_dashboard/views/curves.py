@@ -1,0 +1,81 @@
+"""Draws signals one below the other; shared by the pages of runs and incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_chart
+from spikeguard_dashboard.history import Kept, kept_of, kept_steps
+from spikeguard_dashboard.shapes import RunDetail, Series
+
+TALL_PX, LOW_PX = 260, 150
+
+
+def draw_curves(
+    series: Series,
+    kept: Kept,
+    signals: Sequence[str],
+    *,
+    log_norms: bool,
+    dark: bool,
+    window: Window | None = None,
+    markers: Sequence[Marker] = (),
+    spans: Sequence[Span] = (),
+) -> None:
+    """The first signal tall, the others lower; one that was not measured is said in words."""
+    missing = [signal for signal in signals if not measured(series, signal)]
+    for place, signal in enumerate(signal for signal in signals if signal not in missing):
+        panel = Panel(
+            signal,
+            log=log_norms and is_norm(signal),
+            height=LOW_PX if place else TALL_PX,
+            dark=dark,
+            steps=window,
+        )
+        trend = series.trend if signal == "loss" else None
+        chart = signal_chart(
+            series,
+            panel,
+            kept,
+            markers=markers if not place else _unnamed(markers),
+            spans=spans,
+            trend=trend,
+        )
+        st.altair_chart(chart, width="stretch", key=f"curve-{signal}")
+    if missing:
+        names = ", ".join(words.title(signal).lower() for signal in missing)
+        st.html(markup.block(markup.paragraph(markup.soft(f"Not measured here: {names}."))))
+
+
+def _unnamed(markers: Sequence[Marker]) -> list[Marker]:
+    """The same moments without their names, which stand above the first curve."""
+    return [Marker(marker.step, "", marker.role) for marker in markers]
+
+
+def is_norm(signal: str) -> bool:
+    """Whether a signal spans so many magnitudes that a log scale serves it."""
+    return "norm" in signal
+
+
+def measured(series: Series, signal: str) -> bool:
+    """Whether there is any value of a signal."""
+    return any(
+        value is not None for stretch in series.segments for value in stretch.values.get(signal, ())
+    )
+
+
+def kept_stretches(series: Series, run: RunDetail | None) -> Kept:
+    """Which stretches still stand, by the run's tree where it is at hand."""
+    return kept_steps(run["segments"]) if run and run["segments"] else kept_of(series.segments)
+
+
+def legend(*, band: bool) -> None:
+    """What dashes, triangles and shades mean."""
+    meanings = ["dashed grey: undone by a rollback", "triangle at the edge: not a finite number"]
+    if band:
+        meanings.insert(0, "band: where the loss was heading, ± 3 robust standard deviations")
+    spans = markup.joined(*(markup.soft(text) for text in meanings))
+    st.html(markup.block(markup.Html(f'<div class="sg-legend">{spans.text}</div>')))

@@ -1,0 +1,204 @@
+"""The proposed command, what it would cost, and the decision on it.
+
+Law: a decision names the revision that was on the screen when the button was pressed, never one
+that was fetched since: the button's arguments are bound when it is drawn, and its key names the
+revision, so that a press on an outdated button does nothing. It travels as the person, or not at
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.client import ApiError
+from spikeguard_dashboard.markup import Content, Html
+from spikeguard_dashboard.shapes import Command
+from spikeguard_dashboard.views.frame import DIFFERENT_HOST
+from spikeguard_dashboard.visit import Person, Visit
+from spikeguard_protocol import RunId
+
+MAX_REASON = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What became of the last press of a button."""
+
+    tone: str
+    message: str
+    remedy: str = ""
+
+
+def decide(visit: Visit, run: RunId, incident: int, proposal: Command) -> None:
+    """The proposal with its buttons."""
+    st.html(markup.block(_proposal(proposal)))
+    _say_notice(proposal["incident"])
+    if visit.person and visit.person.may_decide:
+        _buttons(visit, visit.person, run, incident, proposal)
+    else:
+        st.html(markup.block(_sign_in_first(visit)))
+    st.html(markup.block(_other_ways(visit, run, incident, proposal)))
+
+
+def _proposal(proposal: Command) -> Html:
+    name = f"Proposed command {proposal['id']}, revision {proposal['revision']}"
+    return markup.card(
+        "ask",
+        markup.joined(markup.soft(name), markup.chip("waiting", "waiting for a decision")),
+        markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
+        markup.paragraph(f"Why: {proposal['reason']}."),
+        _cost(proposal),
+        markup.paragraph(markup.soft(words.expiry(proposal))),
+        _before(proposal),
+    )
+
+
+def _cost(proposal: Command) -> Html:
+    amounts = words.cost(proposal["cost"])
+    if not amounts:
+        return markup.paragraph("Costs no training.")
+    return markup.facts((unit, amount) for amount, unit in amounts)
+
+
+def _before(proposal: Command) -> Html:
+    """What was proposed before, since the night shift may remember that."""
+    earlier = [r for r in proposal["revisions"] if r["number"] < proposal["revision"]]
+    if not earlier:
+        return markup.EMPTY
+    last = max(earlier, key=lambda revision: revision["number"])
+    said = words.command(last["verb"], last["arguments"])
+    return markup.paragraph(markup.soft(f"Before, revision {last['number']}: {said}"))
+
+
+def _buttons(visit: Visit, person: Person, run: RunId, incident: int, proposal: Command) -> None:
+    seen = f"{proposal['id']} {proposal['revision']}"
+
+    def approve() -> None:
+        decided = _try(
+            proposal,
+            lambda: visit.client.approve(
+                person.token, run, incident, proposal["number"], proposal["revision"]
+            ),
+        )
+        if decided:
+            _notice(
+                proposal, Notice("good", f"Approved by {person.name}. The job fetches it next.")
+            )
+
+    def reject() -> None:
+        reason = str(st.session_state.get(f"reason {proposal['id']}", "")).strip()
+        if not reason:
+            _notice(proposal, Notice("warn", "Nothing was sent", "Say why, then reject."))
+            return
+        decided = _try(
+            proposal,
+            lambda: visit.client.reject(
+                person.token, run, incident, proposal["number"], proposal["revision"], reason
+            ),
+        )
+        if decided:
+            _notice(proposal, Notice("calm", f"Rejected by {person.name}: {reason}"))
+
+    label = f"Approve revision {proposal['revision']} as {person.name}"
+    st.button(label, type="primary", key=f"approve {seen}", on_click=approve, width="stretch")
+    with st.popover("Reject with a reason", width="stretch"):
+        st.text_area(
+            "Reason, kept in the record",
+            key=f"reason {proposal['id']}",
+            max_chars=MAX_REASON,
+            height=90,
+        )
+        st.button(f"Reject revision {proposal['revision']}", key=f"reject {seen}", on_click=reject)
+
+
+def _try(proposal: Command, act: Callable[[], Command]) -> bool:
+    """Act; where that fails say why and what to do. True if it was done."""
+    try:
+        act()
+    except ApiError as error:
+        _notice(proposal, refusal(error))
+        return False
+    return True
+
+
+def refusal(error: ApiError) -> Notice:
+    """Why a decision was not taken, in words that lead on."""
+    if error.code == "revision_changed":
+        newer = error.current
+        said = words.command(newer["verb"], newer["arguments"]) if newer else ""
+        name = f"revision {newer['revision']}: {said}" if newer else "a newer revision."
+        return Notice(
+            "warn",
+            "Nothing was done: the proposal had changed",
+            f"It is now {name} Look at it again and decide anew.",
+        )
+    if error.status == 401:
+        return Notice("warn", "Nothing was done: your session has ended", "Sign in again.")
+    return Notice("warn", f"Nothing was done: {error.message}", error.remedy)
+
+
+def _notice(proposal: Command, notice: Notice) -> None:
+    st.session_state[f"notice {proposal['incident']}"] = notice
+
+
+def _say_notice(incident: str) -> None:
+    notice = st.session_state.get(f"notice {incident}")
+    if isinstance(notice, Notice):
+        said = markup.paragraph(notice.message + ".", "order"), markup.paragraph(notice.remedy)
+        st.html(markup.block(markup.card(notice.tone, *said)))
+
+
+def decided(proposal: Command | None, incident: str) -> None:
+    """No decision is asked for: say where the newest command stands."""
+    _say_notice(incident)
+    if proposal is None:
+        st.html(markup.block(markup.card("calm", markup.paragraph("No command is proposed."))))
+        return
+    state = markup.chip(proposal["state"], words.COMMAND_STATE.get(proposal["state"]))
+    order = markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order")
+    ended = proposal["judgement"] or proposal["result"] or ""
+    said = markup.paragraph(ended) if ended else markup.EMPTY
+    name = markup.soft(f"Command {proposal['id']}")
+    st.html(
+        markup.block(markup.card("calm", markup.joined(name, state), order, _by(proposal), said))
+    )
+
+
+def _by(command: Command) -> Html:
+    if not command["decided_by"]:
+        return markup.EMPTY
+    verb = "Rejected" if command["state"] == "rejected" else "Approved"
+    why = f": {command['decision_reason']}" if command["decision_reason"] else ""
+    return markup.paragraph(f"{verb} by {command['decided_by']}{why}")
+
+
+def _sign_in_first(visit: Visit) -> Html:
+    address = markup.login_address(visit.settings.public_url, visit.address)
+    if visit.person:
+        text = f"Your role is {visit.person.role}; approving needs operator or admin."
+        return markup.paragraph(
+            markup.joined(text, markup.link("Sign in as somebody else", address))
+        )
+    parts: list[Content] = [
+        markup.link("Sign in to approve or reject", address),
+        "A decision carries your name.",
+    ]
+    if not visit.cookie_can_come:
+        parts.append(markup.soft(DIFFERENT_HOST))
+    return markup.paragraph(markup.joined(*parts))
+
+
+def _other_ways(visit: Visit, run: RunId, incident: int, proposal: Command) -> Html:
+    page = markup.confirm_address(visit.settings.public_url, run, incident, proposal["number"])
+    return markup.paragraph(
+        markup.joined(
+            markup.soft("Also:"),
+            markup.link("the server's own page", page),
+            markup.soft("or"),
+            markup.code(f"spikeguard approve '{proposal['id']}'"),
+        )
+    )

@@ -1,0 +1,120 @@
+"""What surrounds every page: the bar at the top, and how trouble is shown.
+
+Law: trouble is said calmly, with its remedy, and never as a stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.client import ApiError
+from spikeguard_dashboard.markup import Content, Html
+from spikeguard_dashboard.settings import SettingError
+from spikeguard_dashboard.visit import Look, Visit, arrive
+from spikeguard_protocol import ProtocolError, RunId
+
+log = logging.getLogger(__name__)
+DIFFERENT_HOST = (
+    "Signing in works only if dashboard and server are opened under the same host name: "
+    "this page has another one than the server's address."
+)
+
+
+def framed(draw: Callable[[Visit, Sequence[Content]], None], trail: Sequence[Content]) -> None:
+    """Draw the bar and, below it, the page; `trail` says where the page lies."""
+    try:
+        visit = arrive()
+    except SettingError as error:
+        trouble(error.message, error.remedy)
+        return
+    bar(visit, trail)
+    draw(visit, trail)
+
+
+def bar(visit: Visit, trail: Sequence[Content]) -> None:
+    """Where this is, and who is signed in."""
+    home = markup.link(Html("<b>spikeguard</b>"), "./")
+    place = markup.joined(home, *trail, gap=' <span class="soft">/</span> ')
+    st.html(
+        markup.block(
+            Html('<div class="sg-bar"><div>'),
+            place,
+            Html("</div><div>"),
+            _who(visit),
+            Html("</div></div>"),
+        )
+    )
+
+
+def _who(visit: Visit) -> Html:
+    sign_in = markup.login_address(visit.settings.public_url, visit.address)
+    if visit.person is None:
+        state = "Your session has ended" if visit.session_ended else "Not signed in"
+        return markup.joined(markup.soft(f"{state}, reading only"), markup.link("Sign in", sign_in))
+    left = words.duration(visit.person.expires_in_s)
+    who = f"Signed in as {visit.person.name} ({visit.person.role}), {left} left"
+    return markup.joined(who, markup.link("Change", sign_in))
+
+
+def trouble(message: str, remedy: str) -> None:
+    """Something is wrong and somebody can do something about it."""
+    said = markup.card("warn", markup.paragraph(message + ".", "order"), markup.paragraph(remedy))
+    st.html(markup.block(said))
+
+
+def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
+    """Draw now and again every few seconds, without touching the rest of the page."""
+
+    def guarded() -> None:
+        try:
+            draw()
+        except ApiError as error:
+            trouble(error.message, error.remedy)
+        except (KeyError, TypeError, ValueError) as error:
+            log.exception("an answer of the server could not be shown")
+            trouble(
+                f"The server's answer could not be shown ({type(error).__name__})",
+                "Run server and dashboard in the same version; the dashboard's log says more.",
+            )
+
+    st.fragment(guarded, run_every=visit.settings.refresh_s)()
+
+
+def staleness(seen: Look[object]) -> None:
+    """Say that what is shown is not the newest, and why."""
+    if seen.error is None:
+        return
+    if seen.data is None:
+        trouble(seen.error.message, seen.error.remedy)
+        return
+    age = words.duration(seen.age_s)
+    trouble(f"{seen.error.message}. What you see is {age} old", seen.error.remedy)
+
+
+def asked_run() -> RunId | None:
+    """The run that the address names, if it names one."""
+    try:
+        return RunId.parse(st.query_params.get("run", ""))
+    except ProtocolError:
+        return None
+
+
+def asked_incident() -> int | None:
+    """The incident that the address names, if it names one."""
+    text = st.query_params.get("number") or st.query_params.get("incident") or ""
+    return int(text) if text.isdecimal() and 0 < int(text) < 2**31 else None
+
+
+def nothing_named(what: str, example: str) -> None:
+    """The address lacks what the page needs."""
+    link = markup.link("Choose one from the list of runs", "./")
+    said = markup.card(
+        "calm",
+        markup.paragraph(f"The address names no {what}.", "order"),
+        markup.paragraph(markup.joined(link, "or write it like", markup.code(example))),
+    )
+    st.html(markup.block(said))

@@ -1,0 +1,239 @@
+"""One incident, as somebody woken at 03:00 needs it: what, how bad, what now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.charts import Marker
+from spikeguard_dashboard.markup import Column, Content, Html
+from spikeguard_dashboard.shapes import Command, IncidentDetail, RunDetail, Series
+from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
+from spikeguard_dashboard.views.decision import decide, decided
+from spikeguard_dashboard.views.frame import (
+    asked_incident,
+    asked_run,
+    framed,
+    nothing_named,
+    refreshed,
+    staleness,
+)
+from spikeguard_dashboard.views.postmortem import postmortem
+from spikeguard_dashboard.visit import Visit, look
+from spikeguard_protocol import STANDARD_SIGNALS, RunId
+
+SHOWN_AT_FIRST = 3
+AROUND = 200  # steps before the onset, where the server has no copied samples yet
+
+
+def incident_page() -> None:
+    """`/incident?run=project/name&number=3`."""
+    run, number = asked_run(), asked_incident()
+    trail: list[Content] = ["Incident"]
+    if run and number:
+        trail = [markup.link(str(run), markup.run_address(run)), f"incident {number}"]
+    framed(_page, trail)
+
+
+def _page(visit: Visit, _trail: Sequence[Content]) -> None:
+    run, number = asked_run(), asked_incident()
+    if run is None or number is None:
+        nothing_named("incident", "/incident?run=default/gpt-124m-7&number=3")
+        return
+    refreshed(visit, lambda: _draw(visit, run, number))
+
+
+def _draw(visit: Visit, run: RunId, number: int) -> None:
+    key = f"{run}#{number}"
+    seen = look(f"incident {key}", lambda: visit.client.incident(visit.token, run, number))
+    staleness(seen)
+    if seen.data is None:
+        return
+    incident = seen.data
+    st.html(markup.block(_head(incident)))
+    left, right = st.columns([13, 7], gap="medium")
+    with right:
+        _command(visit, run, incident)
+        st.html(markup.block(markup.section("Kind"), _kind(incident)))
+    with left:
+        _curves(visit, run, incident)
+        st.html(markup.block(markup.section("Evidence"), evidence(incident)))
+    st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
+    postmortem(visit, run, incident)
+
+
+def _head(incident: IncidentDetail) -> Html:
+    chips = [markup.chip(incident["state"]), markup.chip(incident["kind"])]
+    if words.waiting(incident["proposal"]):
+        chips.append(markup.chip("waiting", "waiting for a decision"))
+    story = markup.paragraph(words.story(incident), "sg-story")
+    return markup.joined(markup.heading(incident["id"], *chips), story, gap="")
+
+
+def _command(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
+    proposal = incident["proposal"]
+    if proposal is not None and words.waiting(proposal):
+        decide(visit, run, incident["number"], proposal)
+    else:
+        newest = max(incident["commands"], key=lambda command: command["number"], default=None)
+        decided(proposal or newest, incident["id"])
+
+
+def _kind(incident: IncidentDetail) -> Html:
+    """What it is held to be, and how that came about."""
+    meaning = words.KIND_MEANING.get(incident["kind"], "")
+    final = "final" if incident["settled"] or incident["state"] == "closed" else "may be revised"
+    sure = f"{words.percent(incident['confidence'])} sure, {final}"
+    now = markup.joined(markup.chip(incident["kind"]), f"{meaning};", markup.soft(sure))
+    rows: list[Sequence[Content]] = [
+        [
+            words.count(revision["step"]),
+            markup.joined(
+                markup.chip(revision["kind"]), markup.soft(words.percent(revision["confidence"]))
+            ),
+            revision["reason"],
+        ]
+        for revision in sorted(incident["revisions"], key=lambda r: -r["number"])
+    ]
+    columns = [Column("Step", numeric=True), Column("Held to be"), Column("Because")]
+    because = markup.paragraph(f"{incident['reason']}.")
+    return markup.joined(markup.paragraph(now), because, markup.table(columns, rows), gap="")
+
+
+def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
+    key = f"{run}#{incident['number']}"
+    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    seen = look(f"samples {key}", lambda: _samples(visit, run, incident))
+    staleness(seen)
+    if seen.data is None or not seen.data.segments:
+        st.html(markup.block(markup.paragraph("No samples of it have arrived yet.")))
+        return
+    there = [signal for signal in _ordered(seen.data) if measured(seen.data, signal)]
+    chosen, log_norms = _controls(there)
+    draw_curves(
+        seen.data,
+        kept_stretches(seen.data, detail),
+        chosen,
+        log_norms=log_norms,
+        dark=visit.dark,
+        markers=markers(incident, detail),
+    )
+    legend(band=seen.data.trend is not None)
+
+
+def _samples(visit: Visit, run: RunId, incident: IncidentDetail) -> Series:
+    """The copied samples; before there are any, the run's own around the onset."""
+    copied = visit.client.incident_series(visit.token, run, incident["number"])
+    if copied.segments:
+        return copied
+    first = max(1, incident["onset_step"] - AROUND)
+    return visit.client.series(visit.token, run, list(STANDARD_SIGNALS), first=first)
+
+
+def _ordered(series: Series) -> list[str]:
+    """Standard signals in their usual order, the user's own after them."""
+    usual = [signal for signal in STANDARD_SIGNALS if signal in series.signals]
+    return usual + [signal for signal in series.signals if signal not in usual]
+
+
+def _controls(there: list[str]) -> tuple[list[str], bool]:
+    which, how = st.columns([4, 1], vertical_alignment="bottom")
+    telling = [s for s in there if s == "loss" or (is_norm(s) and s != "param_norm")]
+    chosen = which.multiselect(
+        "Signals",
+        there,
+        default=telling[:SHOWN_AT_FIRST],
+        format_func=words.title,
+        key="incident-signals",
+    )
+    return list(chosen), how.toggle("Log norms", value=True, key="incident-log")
+
+
+def markers(incident: IncidentDetail, run: RunDetail | None) -> list[Marker]:
+    """Onset, detection, peak, and where commands took effect."""
+    del run
+    marks = [
+        Marker(incident["onset_step"], "onset", "onset"),
+        Marker(incident["detected_step"], "detected", "detected"),
+        Marker(incident["peak_step"], "peak", "peak"),
+    ]
+    for command in incident["commands"]:
+        if command["applied_step"] is not None:
+            verb = words.plain(command["verb"])
+            marks.append(Marker(command["applied_step"], f"{verb} applied", "command"))
+    return marks
+
+
+def evidence(incident: IncidentDetail) -> Html:
+    """Which signal moved when and how far, the first on top."""
+    found = incident["evidence"]
+    first = found["first_moves"]
+    names = sorted({*first, *found["worst_z"]}, key=lambda name: (first.get(name, 2**60), name))
+    rows = [
+        [
+            words.title(name),
+            words.count(first.get(name)),
+            _lead(first.get(name), first.get("loss")),
+            words.figure(found["worst_z"].get(name), 3),
+            words.figure(found["peaks"].get(name)),
+        ]
+        for name in names
+    ]
+    columns = [
+        Column("Signal"),
+        Column("First moved at step", numeric=True),
+        Column("Against the loss", numeric=True),
+        Column("Largest z", numeric=True),
+        Column("Peak", numeric=True),
+    ]
+    return markup.joined(markup.facts(_places(incident)), markup.table(columns, rows), gap="")
+
+
+def _lead(step: int | None, loss: int | None) -> str:
+    if step is None or loss is None:
+        return words.NOTHING
+    if step == loss:
+        return "same step"
+    return f"{abs(step - loss):,} step{'s' * (abs(step - loss) != 1)} " + (
+        "before" if step < loss else "after"
+    )
+
+
+def _places(incident: IncidentDetail) -> list[tuple[str, Content]]:
+    delay = incident["detected_step"] - incident["onset_step"]
+    return [
+        ("First signal to move", words.title(incident["signal"])),
+        ("Data at the onset", words.batches(incident["onset_batches"])),
+        ("Detected", f"{delay:,} steps after onset" if delay != 1 else "1 step after onset"),
+        ("Loss before", words.figure(incident["pre_loss"])),
+        ("Peak loss", words.figure(incident["peak_loss"])),
+        ("Came back", f"{incident['recurrences']} times" if incident["recurrences"] else "no"),
+    ]
+
+
+def commands(items: Sequence[Command], visit: Visit) -> Html:
+    """Every command with who decided, when, and what became of it."""
+    if not items:
+        return markup.paragraph(markup.soft("None so far."))
+    columns = [
+        *(Column("Command"), Column("State"), Column("What"), Column("Decided by")),
+        *(Column("When"), Column("Applied at step", numeric=True), Column("What became of it")),
+    ]
+    return markup.table(columns, [_command_row(item, visit) for item in items])
+
+
+def _command_row(item: Command, visit: Visit) -> list[Content]:
+    said = "; ".join(
+        part for part in (item["decision_reason"], item["result"], item["judgement"]) if part
+    )
+    return [
+        f"{item['id'].rpartition('#')[2]} rev. {item['revision']}",
+        markup.chip(item["state"]),
+        words.command(item["verb"], item["arguments"]),
+        item["decided_by"] or words.NOTHING,
+        words.clock(item["decided_at"] or item["proposed_at"], visit.zone),
+        words.count(item["applied_step"]),
+        said or words.COMMAND_STATE.get(item["state"], ""),
+    ]

@@ -1,0 +1,212 @@
+"""One run: its curves, what happened to it, and what it can be taken back to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.charts import Marker, Span, Window
+from spikeguard_dashboard.markup import Column, Content, Html
+from spikeguard_dashboard.shapes import Incident, RunDetail
+from spikeguard_dashboard.views.curves import draw_curves, kept_stretches, legend
+from spikeguard_dashboard.views.frame import asked_run, framed, nothing_named, refreshed, staleness
+from spikeguard_dashboard.views.runs import incident_table
+from spikeguard_dashboard.visit import Visit, look
+from spikeguard_protocol import STANDARD_SIGNALS, RunId
+
+WINDOWS = {"All steps": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
+FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
+
+
+def run_page() -> None:
+    """`/run?run=project/name`."""
+    run = asked_run()
+    framed(_page, ["Run" if run is None else str(run)])
+
+
+def _page(visit: Visit, _trail: Sequence[Content]) -> None:
+    run = asked_run()
+    if run is None:
+        nothing_named("run", "/run?run=default/gpt-124m-7")
+        return
+    refreshed(visit, lambda: _draw(visit, run))
+
+
+def _draw(visit: Visit, run: RunId) -> None:
+    seen = look(f"run {run}", lambda: visit.client.run(visit.token, run))
+    staleness(seen)
+    if seen.data is None:
+        return
+    detail = seen.data
+    found = look(f"incidents {run}", lambda: visit.client.incidents(visit.token, run=run))
+    incidents = found.data.items if found.data else []
+    st.html(markup.block(_head(detail), markup.facts(_facts(detail))))
+    _curves(visit, run, detail, incidents)
+    _tables(visit, run, detail, incidents)
+
+
+def _head(run: RunDetail) -> Html:
+    chips = [markup.chip(run["state"])]
+    if run["live_attempts"] > 1:
+        text = f"{run['live_attempts']} attempts alive: no commands are given"
+        chips.append(markup.chip("silent", text))
+    if run["open_incident"] is not None:
+        address = markup.incident_address(RunId(run["project"], run["name"]), run["open_incident"])
+        text = "waiting for a decision" if run["waiting_approval"] else "open"
+        word = "waiting" if run["waiting_approval"] else "open"
+        chips.append(
+            markup.link(markup.chip(word, f"incident {run['open_incident']} {text}"), address)
+        )
+    return markup.heading(run["id"], *chips)
+
+
+def _facts(run: RunDetail) -> list[tuple[str, Content]]:
+    return [
+        ("Step", words.count(run["last_step"])),
+        ("Loss", words.figure(run["last_loss"])),
+        ("Gradient norm", words.figure(run["last_grad_norm"])),
+        ("Tokens/s", words.big(run["tokens_per_second"])),
+        ("Age of data", words.duration(run["age_s"])),
+        ("Incidents", words.count(run["incidents"])),
+        ("Attempts", words.count(len(run["attempts"]))),
+    ]
+
+
+def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
+    signals, log_norms, window = _controls(detail["last_step"] or 0)
+    if not signals:
+        st.html(markup.block(markup.paragraph("Choose a signal to see its curve.")))
+        return
+    first, last = window or (None, None)
+    key = f"series {run} {signals} {window}"
+    seen = look(key, lambda: visit.client.series(visit.token, run, signals, first=first, last=last))
+    if seen.data is None:
+        staleness(seen)
+        return
+    draw_curves(
+        seen.data,
+        kept_stretches(seen.data, detail),
+        signals,
+        log_norms=log_norms,
+        dark=visit.dark,
+        window=window,
+        markers=_returns(detail),
+        spans=[_span(incident) for incident in incidents],
+    )
+    legend(band=False)
+
+
+def _controls(last_step: int) -> tuple[list[str], bool, Window | None]:
+    """Which signals, on which scale, over which steps."""
+    which, when, how = st.columns([5, 5, 2], vertical_alignment="bottom")
+    signals = which.multiselect(
+        "Signals",
+        STANDARD_SIGNALS,
+        default=FIRST_CHOICE,
+        format_func=words.title,
+        accept_new_options=True,
+        key="signals",
+    )
+    choice = when.segmented_control("Steps", list(WINDOWS), default="All steps", key="window")
+    log_norms = how.toggle("Log scale for norms", value=True, key="log")
+    return list(signals), log_norms, _window(choice or "All steps", last_step)
+
+
+def _window(choice: str, last_step: int) -> Window | None:
+    width = WINDOWS[choice]
+    if width is None:
+        return None
+    if width:
+        return max(1, last_step - width + 1), max(2, last_step)
+    left, right = st.columns(2)
+    first = left.number_input("First step", min_value=1, value=1, key="first")
+    last = right.number_input("Last step", min_value=2, value=max(2, last_step), key="last")
+    return (int(first), int(last)) if first < last else (int(first), int(first) + 1)
+
+
+def _span(incident: Incident) -> Span:
+    label = f"{incident['number']} {words.plain(incident['kind'])}"
+    return Span(incident["onset_step"], incident["closed_step"], label)
+
+
+def _returns(detail: RunDetail) -> list[Marker]:
+    """Where the run was taken back to, or started again."""
+    return [
+        Marker(segment["parent"]["step"], words.plain(segment["reason"]), "command")
+        for segment in detail["segments"]
+        if segment["parent"] is not None
+    ]
+
+
+def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
+    if incidents:
+        st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
+    with st.expander(f"Rollback targets ({len(detail['targets'])}) and attempts"):
+        st.html(
+            markup.block(_targets(detail), markup.section("Attempts"), _attempts(detail, visit))
+        )
+    with st.expander("Record of interventions"):
+        _record(visit, run)
+
+
+def _targets(detail: RunDetail) -> Html:
+    columns = [
+        Column("Target"),
+        Column("After step", numeric=True),
+        Column("Where"),
+        Column("Health"),
+    ]
+    rows: list[Sequence[Content]] = [
+        [
+            target["name"],
+            words.count(target["step"]),
+            target["medium"],
+            markup.joined(
+                markup.chip(target["health"]),
+                markup.soft("kept while an incident is open") if target["protected"] else "",
+            ),
+        ]
+        for target in detail["targets"]
+    ]
+    return markup.table(columns, rows)
+
+
+def _attempts(detail: RunDetail, visit: Visit) -> Html:
+    columns = [
+        *(Column("Attempt"), Column("Started"), Column("Last message", wide=True)),
+        *(Column("Ended"), Column("Ranks", numeric=True), Column("Agent", wide=True)),
+        Column("Samples dropped", numeric=True, wide=True),
+    ]
+    rows = [
+        [
+            f"{attempt['number']} ({attempt['id'][:8]})",
+            words.clock(attempt["started_at"], visit.zone),
+            words.clock(attempt["last_message_at"], visit.zone),
+            attempt["end_reason"] or words.clock(attempt["ended_at"], visit.zone),
+            words.count(attempt["world_size"]),
+            attempt["agent_version"] or words.NOTHING,
+            words.count(attempt["dropped_samples"]),
+        ]
+        for attempt in detail["attempts"]
+    ]
+    return markup.table(columns, rows)
+
+
+def _record(visit: Visit, run: RunId) -> None:
+    """Every intervention, with who and why."""
+    seen = look(f"audit {run}", lambda: visit.client.audit(visit.token, run))
+    staleness(seen)
+    columns = [Column("When"), Column("Who"), Column("What"), Column("Subject"), Column("Reason")]
+    rows = [
+        [
+            words.clock(entry["at"], visit.zone),
+            entry["actor"],
+            words.plain(entry["action"]),
+            entry["subject"],
+            entry["reason"] or "",
+        ]
+        for entry in (seen.data.items if seen.data else [])
+    ]
+    st.html(markup.block(markup.table(columns, rows)))

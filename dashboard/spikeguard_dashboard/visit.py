@@ -1,0 +1,132 @@
+"""Who is looking, at which server, and what they saw last.
+
+Law: the dashboard's own token reads; it never decides. A decision travels with the person's own
+session, the cookie that the server's sign-in page set, and with nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+import streamlit as st
+
+from spikeguard_dashboard.client import ApiError, Client
+from spikeguard_dashboard.settings import Settings, read_settings
+from spikeguard_dashboard.shapes import Me, number
+
+COOKIE = "spikeguard_session"
+DECIDERS = ("operator", "admin")
+MAX_REMEMBERED = 12
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who signed in."""
+
+    name: str
+    role: str
+    token: str
+    expires_in_s: float | None
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether approving and rejecting is theirs to do."""
+        return self.role in DECIDERS
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One look at the dashboard."""
+
+    settings: Settings
+    client: Client
+    person: Person | None
+    session_ended: bool  # there is a cookie, but the server no longer takes it
+    address: str  # of this page, in the person's browser
+    zone: ZoneInfo
+    dark: bool
+
+    @property
+    def token(self) -> str:
+        """What reading is done with: the dashboard's own token, else the person's."""
+        return self.settings.token or (self.person.token if self.person else "")
+
+    @property
+    def cookie_can_come(self) -> bool:
+        """Whether the browser sends the server's cookie here: only to the same host name."""
+        ours, theirs = urlsplit(self.address).hostname, urlsplit(self.settings.public_url).hostname
+        return ours is None or ours == theirs
+
+
+@st.cache_resource(show_spinner=False)
+def _client(server: str) -> Client:
+    return Client(server)
+
+
+def arrive() -> Visit:
+    """Look who is there; raise `SettingError` if the dashboard is set up wrongly."""
+    settings = read_settings(os.environ)
+    client = _client(settings.server)
+    cookie = st.context.cookies.get(COOKIE, "")
+    person, ended = _person(client, cookie)
+    return Visit(
+        settings,
+        client,
+        person,
+        ended,
+        st.context.url or "",
+        _zone(),
+        st.context.theme.type == "dark",
+    )
+
+
+def _person(client: Client, cookie: str) -> tuple[Person | None, bool]:
+    """The person behind the cookie, and whether the cookie has lost its worth."""
+    if not cookie:
+        return None, False
+    try:
+        me: Me = client.me(cookie)
+    except ApiError as error:
+        return None, error.status in (401, 403)
+    if not me["name"]:
+        return None, False
+    return Person(me["name"], me["role"], cookie, number(me["expires_in_s"])), False
+
+
+def _zone() -> ZoneInfo:
+    try:
+        return ZoneInfo(st.context.timezone or "UTC")
+    except (KeyError, ValueError):
+        return ZoneInfo("UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Generic[T_co]):
+    """What a page shows: the answer, or the last one together with why there is no newer."""
+
+    data: T_co | None
+    error: ApiError | None
+    age_s: float  # since the answer that is shown
+
+
+def look(key: str, load: Callable[[], T]) -> Look[T]:
+    """Ask the server; if that fails, fall back to the last answer to the same question."""
+    seen: dict[str, tuple[T, float]] = st.session_state.setdefault("seen", {})
+    try:
+        data = load()
+    except ApiError as error:
+        kept = seen.get(key) if error.status in (None, 429, 500, 502, 503, 504) else None
+        return Look(kept[0], error, time.monotonic() - kept[1]) if kept else Look(None, error, 0.0)
+    seen.pop(key, None)
+    seen[key] = (data, time.monotonic())
+    while len(seen) > MAX_REMEMBERED:
+        seen.pop(next(iter(seen)))
+    return Look(data, None, 0.0)

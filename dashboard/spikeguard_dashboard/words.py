@@ -1,0 +1,259 @@
+"""Figures, times, states and commands in plain words.
+
+Law: pure and text only; who shows it escapes it. Numbers are written for a person: grouped, rounded
+to what matters, never without their unit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+
+from spikeguard_dashboard.shapes import (
+    Command,
+    Cost,
+    Incident,
+    Json,
+    Wire,
+    number,
+    read_batches,
+)
+
+NOTHING = "—"  # shown where there is no value
+KIND_MEANING: Mapping[str, str] = {
+    "recoverable": "returns to its trend by itself",
+    "lingering": "settles above its trend",
+    "divergent": "does not come back",
+    "outlier_batch": "one batch stood out, the model did not move",
+}
+OUTCOME: Mapping[str, str] = {
+    "healed": "came back to trend by itself",
+    "recovered": "came back to trend after a command",
+    "level_accepted": "the new level became the baseline",
+    "outlier": "one batch stood out and nothing else happened",
+    "withdrawn": "the evidence did not hold",
+    "run_ended": "the run ended before it was settled",
+}
+COMMAND_STATE: Mapping[str, str] = {
+    "proposed": "waiting for a decision",
+    "superseded": "replaced by another proposal",
+    "rejected": "rejected",
+    "expired": "expired without a decision",
+    "approved": "approved, not yet fetched by the job",
+    "delivered": "the job has it",
+    "refused": "refused by the job",
+    "applied": "carried out, its effect is being judged",
+    "failed": "failed in the job",
+    "unknown": "the attempt ended without a result",
+    "judged": "carried out and judged",
+}
+SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
+    "loss": ("Loss", "nats per token"),
+    "loss_rank_max": ("Loss of the worst rank", "nats per token"),
+    "grad_norm": ("Gradient norm", "global L2 before clipping"),
+    "grad_norm_at_step": ("Gradient norm at step", "global L2 as the optimizer saw it"),
+    "param_norm": ("Parameter norm", "global L2"),
+    "adam_v_norm": ("Adam second-moment norm", "L2"),
+    "update_norm": ("Update norm", "L2 per unit of LR"),
+    "update_norm_sampled": ("Update norm, sampled", "L2 per unit of LR"),
+    "lr": ("Learning rate", "per step"),
+    "tokens_per_second": ("Throughput", "tokens/s"),
+    "step_time": ("Step time", "s"),
+    "update_dropped": ("Updates dropped", "1 = dropped"),
+}
+
+
+def title(signal: str) -> str:
+    """What a signal is called on a page."""
+    return SIGNAL.get(signal, (signal, ""))[0]
+
+
+def axis_title(signal: str) -> str:
+    """What a signal is called on an axis, with its unit."""
+    name, unit = SIGNAL.get(signal, (signal, ""))
+    return f"{name} ({unit})" if unit else name
+
+
+def plain(word: str) -> str:
+    """A word of the vocabulary without its underscores."""
+    return word.replace("_", " ")
+
+
+def count(value: int | None) -> str:
+    """A whole number with thousands grouped."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def figure(value: Wire, digits: int = 4) -> str:
+    """A measured number to `digits` significant digits; non-finite ones by their word."""
+    found = number(value)
+    if found is None:
+        return NOTHING
+    if not math.isfinite(found):
+        return "NaN" if math.isnan(found) else ("∞" if found > 0 else "-∞")
+    if found != 0 and not 1e-3 <= abs(found) < 1e6:
+        return f"{found:.{digits - 1}e}"
+    return f"{found:,.{max(0, digits - 1 - _magnitude(found))}f}"
+
+
+def _magnitude(value: float) -> int:
+    return math.floor(math.log10(abs(value))) if value else 0
+
+
+def big(value: Wire) -> str:
+    """A large count, shortened: 1.3 M."""
+    found = number(value)
+    if found is None or not math.isfinite(found):
+        return NOTHING
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(found) >= limit:
+            return f"{found / limit:.3g} {unit}"
+    return f"{found:.0f}"
+
+
+def percent(value: Wire) -> str:
+    """A probability in whole percent."""
+    found = number(value)
+    return (
+        NOTHING if found is None or not math.isfinite(found) else f"{found:.0%}".replace("%", " %")
+    )
+
+
+def duration(seconds: Wire) -> str:
+    """A length of time in its two largest units at most."""
+    found = number(seconds)
+    if found is None or not math.isfinite(found):
+        return NOTHING
+    left = max(0, round(found))
+    if left < 60:
+        return f"{left} s"
+    if left < 3600:
+        return f"{left // 60} min" + (f" {left % 60} s" if left < 600 and left % 60 else "")
+    if left < 86400:
+        return f"{left // 3600} h {left % 3600 // 60} min"
+    return f"{left // 86400} d {left % 86400 // 3600} h"
+
+
+def clock(moment: str | None, zone: tzinfo) -> str:
+    """An RFC 3339 time in the reader's zone: `Fri 20 Nov 03:12:09 CET`."""
+    if not moment:
+        return NOTHING
+    try:
+        return datetime.fromisoformat(moment).astimezone(zone).strftime("%a %d %b %H:%M:%S %Z")
+    except ValueError:
+        return moment
+
+
+def batches(value: object) -> str:
+    """A half-open range of batch positions, said inclusively."""
+    found = read_batches(value)
+    if found is None:
+        return "not known"
+    first, end = found
+    if end - first <= 1:
+        return f"batch {count(first)}"
+    return f"batches {count(first)} to {count(end - 1)} ({count(end - first)})"
+
+
+def command(verb: str, arguments: Json) -> str:
+    """What a command does, as an order in plain words."""
+    match verb:
+        case "rollback":
+            return _rollback(arguments)
+        case "skip_batches":
+            return f"Leave out {batches(arguments.get('batches'))}, not yet read."
+        case "scale_lr":
+            return f"{_lower_lr(arguments.get('factor'), arguments.get('steps'))}."
+        case "checkpoint_now":
+            return "Save a checkpoint at the next step."
+        case "watch":
+            return f"Do nothing now and look again after {_steps(arguments.get('steps'))}."
+        case "stop":
+            return "End the attempt on all ranks, leaving the checkpoints as they are."
+    return f"{plain(verb).capitalize()}."
+
+
+def _rollback(arguments: Json) -> str:
+    text = f"Go back to {arguments.get('target')}, the state after step {_whole(arguments, 'step')}"
+    if read_batches(arguments.get("skip")):
+        text += f", and leave out {batches(arguments.get('skip'))} on the way forward"
+    if arguments.get("lr_factor") is not None:
+        factor = arguments.get("lr_factor"), arguments.get("lr_steps")
+        text += f". {_lower_lr(*factor)}"
+    return text + "."
+
+
+def _whole(arguments: Json, name: str) -> str:
+    value = arguments.get(name)
+    return count(value) if isinstance(value, int) else "not known"
+
+
+def _steps(value: object) -> str:
+    return f"{value:,} steps" if isinstance(value, int) else "some steps"
+
+
+def _lower_lr(factor: object, steps: object) -> str:
+    share = f"{float(factor):.3g}" if isinstance(factor, int | float) else "less"
+    return f"Multiply the learning rate by {share} for {_steps(steps)}, then ramp it back"
+
+
+def cost(value: Cost | None) -> list[tuple[str, str]]:
+    """What carrying it out would give up: (amount, unit) pairs, money only if it is known."""
+    if value is None:
+        return []
+    amounts = [
+        (count(value["steps"]), "steps of training"),
+        (duration(value["seconds"]), "to train again"),
+        (big(value["tokens"]), "tokens"),
+    ]
+    if (money := number(value["money"])) is not None and math.isfinite(money):
+        amounts.append((f"{money:,.2f}", "at your price per hour"))
+    return [amount for amount in amounts if amount[0] != NOTHING]
+
+
+def story(incident: Incident) -> str:
+    """What happened, in one sentence a tired person understands."""
+    return f"{_jump(incident)}{_since(incident)}."
+
+
+def _jump(incident: Incident) -> str:
+    step, signal = count(incident["onset_step"]), incident["signal"]
+    pre, peak = number(incident["pre_loss"]), number(incident["peak_loss"])
+    if pre is None or peak is None:
+        return f"{title(signal)} left its baseline at step {step}"
+    first = "" if signal == "loss" else f", after {title(signal).lower()} had moved first"
+    rose = f"The loss rose from {figure(pre)} to {figure(peak)}"
+    return f"{rose} from step {step} on (peak at step {count(incident['peak_step'])}){first}"
+
+
+def _since(incident: Incident) -> str:
+    if incident["outcome"]:
+        ended = OUTCOME.get(incident["outcome"], plain(incident["outcome"]))
+        return f"; {ended} by step {count(incident['closed_step'])}"
+    if incident["state"] == "recovering":
+        return "; a command was carried out and its effect is being judged"
+    if incident["dropped"]:
+        return "; the guard kept that update out of the weights"
+    excess = number(incident["excess"])
+    if excess is None or not math.isfinite(excess):
+        return "; it has not come back"
+    place = "above" if excess >= 0 else "below"
+    return (
+        f"; at step {count(incident['newest_step'])} it is {figure(abs(excess), 2)} {place} trend"
+    )
+
+
+def waiting(proposal: Command | None) -> bool:
+    """Whether a person's decision is asked for."""
+    return proposal is not None and proposal["state"] == "proposed"
+
+
+def expiry(proposal: Command) -> str:
+    """Until when a proposal can be approved."""
+    limits = []
+    if number(proposal["expires_in_s"]) is not None:
+        limits.append(f"in {duration(proposal['expires_in_s'])}")
+    if proposal["expires_at_step"] is not None:
+        limits.append(f"once step {count(proposal['expires_at_step'])} is trained")
+    return f"Expires {' or '.join(limits)}; then nothing is done." if limits else ""

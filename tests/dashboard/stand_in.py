@@ -1,0 +1,220 @@
+"""A small HTTP server that answers as `docs/protocol.md` says, and keeps what it was told.
+
+It stands in for the server where a test needs a state that a real run reaches only with luck (a
+session that has ended, a proposal that changes under the reader's eyes). Sessions and roles are
+real enough to refuse: who may not, gets the documented error.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+VIEWER_TOKEN = "viewer-token-of-the-dashboard"
+ADA_TOKEN = "session-of-ada-lovelace-0123456789"
+PEOPLE: dict[str, dict[str, Any]] = {
+    VIEWER_TOKEN: {"name": None, "role": "viewer", "project": None, "expires_in_s": None},
+    ADA_TOKEN: {
+        "name": "Ada Lovelace",
+        "role": "operator",
+        "project": None,
+        "expires_in_s": 39600.0,
+    },
+}
+Plain = dict[str, Any]
+Answer = tuple[int, str, bytes]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A request as it arrived."""
+
+    method: str
+    path: str
+    bearer: str
+    body: Plain
+
+
+@dataclass
+class World:
+    """What the stand-in knows, and what it heard."""
+
+    runs: list[Plain]
+    series: dict[str, Plain]  # run -> Series
+    incidents: list[Plain]  # details
+    incident_series: dict[str, Plain]  # incident id -> Series
+    postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
+    audit: list[Plain] = field(default_factory=list)
+    heard: list[Heard] = field(default_factory=list)
+    people: dict[str, Plain] = field(default_factory=lambda: copy.deepcopy(PEOPLE))
+    broken: Callable[[], Answer] | None = None  # answers everything, if set
+
+    def decisions(self) -> list[Heard]:
+        """What was decided, as it arrived."""
+        return [request for request in self.heard if request.method == "POST"]
+
+
+def answer_json(status: int, body: object) -> Answer:
+    """JSON as the server writes it: no NaN in it."""
+    return status, "application/json", json.dumps(body, allow_nan=False).encode()
+
+
+def error(status: int, code: str, message: str, remedy: str, **more: object) -> Answer:
+    """The one shape of errors."""
+    said = {"code": code, "field": None, "message": message, "remedy": remedy}
+    return answer_json(status, {"error": said, **more})
+
+
+def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> Answer:
+    """The answer to one request."""
+    parts = urlsplit(url)
+    path = [unquote(part) for part in parts.path.strip("/").split("/")]
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if world.broken:
+        return world.broken()
+    person = world.people.get(bearer)
+    if person is None:
+        return error(401, "unauthorized", "The token is not known or has ended", "Sign in again.")
+    match (method, path):
+        case ("GET", ["v1", "me"]):
+            return answer_json(200, person)
+        case ("GET", ["v1", "runs"]):
+            keys = [key for key in world.runs[0] if key not in ("attempts", "segments", "targets")]
+            return _list([{key: run[key] for key in keys} for run in world.runs])
+        case ("GET", ["v1", "incidents"]):
+            wanted = query.get("run")
+            return _list([i for i in world.incidents if wanted in (None, _run_of(i))])
+        case ("GET", ["v1", "runs", project, name, *rest]):
+            return _of_run(world, f"{project}/{name}", rest, query)
+        case ("POST", ["v1", "runs", project, name, "incidents", number, "commands", which, act]):
+            if person["role"] not in ("operator", "admin") or not person["name"]:
+                return error(403, "forbidden", "Only an operator may decide", "Sign in as one.")
+            place = f"{project}/{name}", int(number), int(which)
+            return _decide(world, place, act, body, person["name"])
+    return error(404, "not_found", f"There is no {parts.path}", "See docs/protocol.md.")
+
+
+def _list(items: list[Plain]) -> Answer:
+    return answer_json(200, {"items": items, "next_cursor": None})
+
+
+def _run_of(incident: Mapping[str, Any]) -> str:
+    return f"{incident['project']}/{incident['run']}"
+
+
+def _of_run(world: World, run: str, rest: list[str], query: Mapping[str, str]) -> Answer:
+    found = next((r for r in world.runs if f"{r['project']}/{r['name']}" == run), None)
+    if found is None:
+        return error(404, "no_run", f"There is no run {run}", "See the list of runs.")
+    match rest:
+        case []:
+            return answer_json(200, found)
+        case ["series"]:
+            return answer_json(200, _window(world.series[run], query))
+        case ["audit"]:
+            return _list(world.audit)
+        case ["incidents", number, *more]:
+            return _of_incident(world, run, int(number), more, query)
+    return error(404, "not_found", "There is no such thing", "See docs/protocol.md.")
+
+
+def _window(series: Plain, query: Mapping[str, str]) -> Plain:
+    first, last = int(query.get("first", 0)), int(query.get("last", 2**53))
+    wanted = [name for name in query["signals"].split(",") if name]
+    segments = []
+    for segment in series["segments"]:
+        inside = [i for i, step in enumerate(segment["steps"]) if first <= step <= last]
+        columns = {name: segment["values"].get(name) for name in wanted}
+        values = {
+            name: [column[i] if column else None for i in inside]
+            for name, column in columns.items()
+        }
+        steps = [segment["steps"][i] for i in inside]
+        batches = [segment["batches"][i] for i in inside]
+        segments.append({**segment, "steps": steps, "values": values, "batches": batches})
+    return {**series, "signals": wanted, "segments": segments}
+
+
+def _of_incident(
+    world: World, run: str, number: int, more: list[str], query: Mapping[str, str]
+) -> Answer:
+    found = _incident(world, run, number)
+    if found is None:
+        return error(404, "no_incident", f"Run {run} has no incident {number}", "See its list.")
+    match more:
+        case []:
+            return answer_json(200, found)
+        case ["series"]:
+            return answer_json(200, world.incident_series[found["id"]])
+        case ["postmortem"]:
+            if not found["has_postmortem"]:
+                return error(409, "not_closed", "The incident is open", "Wait for its close.")
+            return 200, *world.postmortems[found["id"]][query["format"]]
+    return error(404, "not_found", "There is no such thing", "See docs/protocol.md.")
+
+
+def _incident(world: World, run: str, number: int) -> Plain | None:
+    matching = (i for i in world.incidents if (_run_of(i), i["number"]) == (run, number))
+    return next(matching, None)
+
+
+def _decide(world: World, place: tuple[str, int, int], act: str, body: Plain, name: str) -> Answer:
+    incident = _incident(world, *place[:2])
+    assert incident is not None
+    command = next(c for c in incident["commands"] if c["number"] == place[2])
+    if body["revision"] != command["revision"]:
+        return error(
+            409,
+            "revision_changed",
+            f"Revision {body['revision']} is no longer what is proposed",
+            "Look at the current one.",
+            current=command,
+        )
+    command["state"] = "approved" if act == "approve" else "rejected"
+    command["decided_by"], command["decided_at"] = name, "2026-03-14T03:12:09.000Z"
+    command["decision_reason"] = body.get("reason")
+    incident["proposal"] = None
+    return answer_json(200, command)
+
+
+@contextmanager
+def serving(world: World) -> Iterator[str]:
+    """Serve `world` on a free port of this machine; gives the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = json.loads(raw) if raw else {}
+            bearer = (self.headers.get("authorization") or "").removeprefix("Bearer ")
+            world.heard.append(Heard(self.command, self.path, bearer, body))
+            status, media, content = respond(world, self.command, self.path, bearer, body)
+            self.send_response(status)
+            self.send_header("content-type", media)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_DELETE = _handle
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)

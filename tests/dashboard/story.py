@@ -1,0 +1,417 @@
+"""A believable world: a run that waits for a decision, one that recovered, one gone silent.
+
+The loss is a real training log's where such logs are at hand, else it is drawn from a power law
+with noise. Everything else is derived from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+from tests.dashboard.stand_in import World
+
+TRACE = (
+    Path(__file__).parents[3]
+    / "shared/data/traces/csv/mlperfv5.1_Cisco_hpf_n8_llama31_8b_result_1.csv"
+)
+ONSET, PEAK, DETECTED = 1246, 1266, 1247
+BACK_TO = 1200
+ATTEMPT = "9f2c51d07ab34e86"
+Plain = dict[str, Any]
+
+
+def losses() -> list[float]:
+    """About 1,400 losses with a spike at `ONSET`."""
+    if TRACE.exists():
+        with TRACE.open() as file:
+            read = [float(row["loss"]) for row in csv.DictReader(file)]
+        return read[:1400]
+    noise = random.Random(7)
+    return [
+        2.6 + 9 * (step + 12) ** -0.42 + noise.gauss(0, 0.03) + _bump(step)
+        for step in range(1, 1401)
+    ]
+
+
+def _bump(step: int) -> float:
+    if step < ONSET:
+        return 0.0
+    rise = min(1.0, (step - ONSET + 1) / (PEAK - ONSET))
+    return 1.5 * rise * math.exp(-max(0, step - PEAK) / 60)
+
+
+def grad_norm(step: int, loss: float, noise: random.Random) -> float | str:
+    """A gradient norm that leads the loss by a step, and overflows once at the peak."""
+    if step == PEAK:
+        return "inf"
+    if step in (PEAK + 1, PEAK + 2):
+        return "nan"
+    calm = 0.3 + 1.2 / math.sqrt(step) + abs(noise.gauss(0, 0.03))
+    return round(calm * math.exp(6 * _bump(step + 1) / 1.5 * 0.6) + 0 * loss, 4)
+
+
+def segment(number: int, first: int, values: list[float], *, current: bool, skipped: int) -> Plain:
+    """One segment of a Series from its first step and its losses."""
+    noise = random.Random(number)
+    steps = list(range(first, first + len(values)))
+    norms = [
+        grad_norm(s, v, noise)
+        if current is False or number == 0
+        else round(0.34 + abs(noise.gauss(0, 0.02)), 4)
+        for s, v in zip(steps, values, strict=True)
+    ]
+    updates = [
+        round(21.0 + noise.gauss(0, 0.4) + 60 * _bump(step + 2), 3)
+        if step % 10 == 0 or abs(step - ONSET) < 60
+        else None
+        for step in steps
+    ]
+    return {
+        "attempt": ATTEMPT,
+        "number": number,
+        "current": current,
+        "steps": steps,
+        "values": {
+            "loss": [round(value, 4) for value in values],
+            "grad_norm": norms,
+            "update_norm": updates,
+            "lr": [round(3e-4 * min(1, step / 200), 8) for step in steps],
+        },
+        "batches": [[step - 1 + skipped, step + skipped] for step in steps],
+    }
+
+
+def series(segments: list[Plain], *, trend: bool = True) -> Plain:
+    """A Series of the API."""
+    level = sum(losses()[ONSET - 60 : ONSET - 1]) / 59
+    shape = {"step": ONSET - 1, "level": round(level, 4), "slope": -0.0002, "scale": 0.035}
+    return {
+        "signals": ["loss", "grad_norm", "update_norm", "lr"],
+        "segments": segments,
+        "truncated": False,
+        "trend": shape if trend else None,
+    }
+
+
+def command(**changes: Any) -> Plain:
+    """The proposal of the open incident."""
+    return {
+        "id": "llama-8b-c4#2.1",
+        "number": 1,
+        "incident": "llama-8b-c4#2",
+        "verb": "rollback",
+        "arguments": {
+            "target": "step-1200",
+            "step": BACK_TO,
+            "skip": [1240, 1290],
+            "lr_factor": None,
+            "lr_steps": None,
+        },
+        "state": "proposed",
+        "revision": 2,
+        "reason": "the loss settled 0.31 above its trend; step-1200 is the newest healthy one",
+        "policy_version": 1,
+        "cost": {"steps": 200, "seconds": 1312.0, "tokens": 838860800, "money": 48.2},
+        "attempt": ATTEMPT,
+        "expires_in_s": 3180.0,
+        "expires_at_step": 2200,
+        "proposed_at": "2026-03-14T03:07:12.450Z",
+        "decided_at": None,
+        "decided_by": None,
+        "decision_reason": None,
+        "delivered_at": None,
+        "finished_at": None,
+        "applied_step": None,
+        "result": None,
+        "judgement": None,
+        "revisions": [
+            {
+                "number": 1,
+                "at": "2026-03-14T03:03:12.450Z",
+                "verb": "watch",
+                "arguments": {"steps": 200},
+                "reason": "the loss is falling back by itself",
+            },
+        ],
+        **changes,
+    }
+
+
+def incident(**changes: Any) -> Plain:
+    """The open incident."""
+    proposal = command()
+    detail = {
+        "id": "llama-8b-c4#2",
+        "run": "llama-8b-c4",
+        "project": "default",
+        "number": 2,
+        "state": "open",
+        "kind": "lingering",
+        "confidence": 0.86,
+        "reason": "the loss is 0.31 above trend and no longer falling",
+        "settled": False,
+        "onset_step": ONSET,
+        "detected_step": DETECTED,
+        "peak_step": PEAK,
+        "closed_step": None,
+        "onset_batches": [ONSET - 1, ONSET + 4],
+        "segment": {"attempt": ATTEMPT, "number": 0},
+        "signal": "update_norm",
+        "pre_loss": 3.7664,
+        "peak_loss": 5.1857,
+        "excess": 0.31,
+        "newest_step": 1400,
+        "dropped": False,
+        "recurrences": 0,
+        "outcome": None,
+        "opened_at": "2026-03-14T03:02:09.000Z",
+        "closed_at": None,
+        "trend": series([])["trend"],
+        "proposal": proposal,
+        "revisions": [
+            {
+                "number": 1,
+                "step": DETECTED,
+                "at": "2026-03-14T03:02:09.000Z",
+                "kind": "recoverable",
+                "confidence": 0.55,
+                "reason": "the loss is 8.1 deviations above trend; too early to tell",
+            },
+            {
+                "number": 2,
+                "step": 1300,
+                "at": "2026-03-14T03:04:41.000Z",
+                "kind": "recoverable",
+                "confidence": 0.64,
+                "reason": "the loss is 0.52 above trend and falling 0.004 a step: back in 130",
+            },
+            {
+                "number": 3,
+                "step": 1390,
+                "at": "2026-03-14T03:07:12.000Z",
+                "kind": "lingering",
+                "confidence": 0.86,
+                "reason": "the loss is 0.31 above trend and no longer falling",
+            },
+        ],
+        "evidence": {
+            "first_moves": {"update_norm": ONSET - 2, "grad_norm": ONSET - 1, "loss": ONSET},
+            "worst_z": {"update_norm": 44.1, "grad_norm": "inf", "loss": 40.6},
+            "peaks": {"update_norm": 81.3, "grad_norm": "inf", "loss": 5.1857},
+            "precursors": [
+                {"step": ONSET - 2, "signal": "update_norm", "value": 31.0, "z": 9.2},
+            ],
+        },
+        "commands": [proposal],
+        "has_postmortem": False,
+    }
+    return {**detail, **changes}
+
+
+def recovered() -> Plain:
+    """An incident that was rolled back and is closed."""
+    done = command(
+        id="llama-8b-old#1.1",
+        incident="llama-8b-old#1",
+        state="judged",
+        decided_by="Grace Hopper",
+        decided_at="2026-03-12T22:41:00.000Z",
+        delivered_at="2026-03-12T22:41:01.000Z",
+        finished_at="2026-03-12T22:41:09.000Z",
+        applied_step=1345,
+        result="rolled back to step-1200, 50 batches skipped",
+        judgement="the loss is back on trend 100 steps later",
+        revision=1,
+        revisions=[],
+        expires_in_s=None,
+    )
+    return incident(
+        id="llama-8b-old#1",
+        run="llama-8b-old",
+        number=1,
+        state="closed",
+        settled=True,
+        closed_step=1500,
+        closed_at="2026-03-12T22:58:00.000Z",
+        outcome="recovered",
+        excess=0.004,
+        opened_at="2026-03-12T22:30:00.000Z",
+        proposal=None,
+        commands=[done],
+        has_postmortem=True,
+        newest_step=1500,
+    )
+
+
+def run(**changes: Any) -> Plain:
+    """A run in the list, with its details."""
+    return {
+        "project": "default",
+        "name": "llama-8b-c4",
+        "id": "llama-8b-c4",
+        "state": "live",
+        "created_at": "2026-03-13T18:00:02.000Z",
+        "last_message_at": "2026-03-14T03:07:12.450Z",
+        "age_s": 1.4,
+        "last_step": 1400,
+        "last_loss": 3.98,
+        "last_grad_norm": 0.41,
+        "tokens_per_second": 184000.0,
+        "open_incident": 2,
+        "incidents": 2,
+        "waiting_approval": True,
+        "live_attempts": 1,
+        "attempts": [
+            {
+                "id": ATTEMPT,
+                "number": 1,
+                "parent": None,
+                "started_at": "2026-03-13T18:00:02.000Z",
+                "last_message_at": "2026-03-14T03:07:12.450Z",
+                "ended_at": None,
+                "end_reason": None,
+                "world_size": 8,
+                "agent_version": "0.1.0",
+                "capabilities": ["rollback"],
+                "settings": {},
+                "dropped_samples": 0,
+            },
+        ],
+        "segments": [branch(0, 1, 1400)],
+        "targets": [
+            target("step-1200", 1200, "healthy", protected=True),
+            target("step-1250", 1250, "suspect", protected=False),
+        ],
+        **changes,
+    }
+
+
+def branch(
+    number: int, first: int, last: int, *, current: bool = True, back: int | None = None
+) -> Plain:
+    """A segment of a run; `back` is the step of segment 0 that it continues."""
+    parent = None if back is None else {"attempt": ATTEMPT, "segment": 0, "step": back}
+    return {
+        "attempt": ATTEMPT,
+        "number": number,
+        "reason": "start" if back is None else "rollback",
+        "parent": parent,
+        "first_step": first,
+        "last_step": last,
+        "position": first - 1,
+        "current": current,
+    }
+
+
+def target(name: str, step: int, health: str, *, protected: bool) -> Plain:
+    """A checkpoint."""
+    return {
+        "name": name,
+        "attempt": ATTEMPT,
+        "segment": 0,
+        "step": step,
+        "position": step,
+        "medium": "disk",
+        "health": health,
+        "protected": protected,
+    }
+
+
+POSTMORTEM = """# Post-mortem of llama-8b-old#1
+
+## Symptoms
+
+| before | peak | 500 steps later |
+| --- | --- | --- |
+| 3.7664 | 5.1857 | 3.52 |
+
+![loss](data:image/png;base64,iVBORw0KGgo=)
+
+## Outcome
+
+Recovered: the loss came back to trend after a command.
+"""
+
+
+def world() -> World:
+    """Everything at once."""
+    read = losses()
+    spiked = segment(0, 1, read, current=True, skipped=0)
+    calm = read[1320:1400] * 4
+    again = segment(1, BACK_TO + 1, calm[:300], current=True, skipped=50)
+    undone = {
+        **spiked,
+        "steps": spiked["steps"][:1345],
+        "values": {k: v[:1345] for k, v in spiked["values"].items()},
+        "batches": spiked["batches"][:1345],
+    }
+    around = slice(ONSET - 200, 1400)
+    copied = {
+        **spiked,
+        "steps": spiked["steps"][around],
+        "values": {k: v[around] for k, v in spiked["values"].items()},
+        "batches": spiked["batches"][around],
+    }
+    old = run(
+        name="llama-8b-old",
+        id="llama-8b-old",
+        state="ended",
+        age_s=104400.0,
+        last_step=1500,
+        last_loss=3.52,
+        open_incident=None,
+        incidents=1,
+        waiting_approval=False,
+        live_attempts=0,
+        segments=[branch(0, 1, 1345), branch(1, BACK_TO + 1, 1500, back=BACK_TO)],
+    )
+    silent = run(
+        project="vision",
+        name="vit-g",
+        id="vision/vit-g",
+        state="silent",
+        age_s=912.0,
+        last_step=88210,
+        last_loss="nan",
+        last_grad_norm="inf",
+        open_incident=None,
+        incidents=0,
+        waiting_approval=False,
+        live_attempts=2,
+        tokens_per_second=None,
+    )
+    documents = {
+        "md": ("text/markdown; charset=utf-8", POSTMORTEM.encode()),
+        "html": ("text/html; charset=utf-8", b"<!doctype html><title>Post-mortem</title>"),
+        "json": ("application/json", b'{"incident": "llama-8b-old#1"}'),
+    }
+    return World(
+        runs=[run(), silent, old],
+        series={
+            "default/llama-8b-c4": series([spiked]),
+            "default/llama-8b-old": series([undone, again]),
+            "vision/vit-g": series([]),
+        },
+        incidents=[incident(), recovered()],
+        incident_series={
+            "llama-8b-c4#2": series([copied]),
+            "llama-8b-old#1": series([undone, again]),
+        },
+        postmortems={"llama-8b-old#1": documents},
+        audit=[
+            {
+                "number": 2,
+                "at": "2026-03-14T03:07:12.450Z",
+                "actor": "policy",
+                "action": "command.proposed",
+                "subject": "llama-8b-c4#2.1",
+                "before": None,
+                "after": "proposed",
+                "reason": "the loss settled above its trend",
+            },
+        ],
+    )
