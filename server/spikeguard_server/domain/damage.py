@@ -11,7 +11,8 @@ from spikeguard_protocol import Kind, Signal
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 
-LOOKBACK_STEPS = 100  # a signal that moved earlier than this before the onset is another story
+LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
+FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
 
 
 def cause_step(incident: Incident) -> int:
@@ -43,8 +44,7 @@ def optimizer_suspect(incident: Incident) -> bool:
 
 
 def non_finite(incident: Incident) -> bool:
-    """Whether the loss itself is, or was, NaN or infinite."""
-    z = incident.worst_z.get(Signal.LOSS, 0.0)
-    return not math.isfinite(z) or (
-        incident.excess is not None and not math.isfinite(incident.excess)
-    )
+    """Whether the loss or its gradient is, or was, NaN or infinite."""
+    worst = [incident.worst_z.get(signal, 0.0) for signal in FATAL]
+    excess = 0.0 if incident.excess is None else incident.excess
+    return not all(math.isfinite(value) for value in [*worst, excess])

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from spikeguard_protocol import IncidentState, SegmentId
+from spikeguard_protocol import IncidentState, SegmentId, Verb
+from spikeguard_server.domain.episode import CURES
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Recurred, Revised
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.moves import IllegalMove
@@ -70,8 +71,10 @@ def fold(
     return incident
 
 
-def acted(incident: Incident) -> Incident:
-    """The incident once a command was applied: its effect is being judged."""
+def acted(incident: Incident, verb: Verb) -> Incident:
+    """The incident once a command was applied: a cure's effect is being judged from now on."""
+    if verb not in CURES:
+        return incident
     return replace(incident, state=move(incident.state, IncidentEvent.ACT))
 
 
@@ -122,7 +125,7 @@ def _revised(incident: Incident, event: Revised) -> Incident:
     return replace(
         _judged(incident, event.step, event.judgement),
         state=state,
-        peak_step=event.peak_step,
+        peak_step=incident.peak_step if event.peak_loss is None else event.peak_step,
         peak_loss=event.peak_loss,
         excess=event.excess,
         worst_z={**incident.worst_z, **event.worst_z},
@@ -138,7 +141,7 @@ def _anomalous_step(incident: Incident, event: Revised) -> int:
         return known  # these steps are judged for the command's sake, in another segment
     if _stands_out(incident, event.excess):
         return event.step
-    return known if incident.recurrences else max(known, event.peak_step)
+    return known if incident.recurrences else max(known, event.peak_step)  # one segment so far
 
 
 def _stands_out(incident: Incident, excess: float | None) -> bool:

@@ -24,7 +24,7 @@ class Curve:
     attempt_number: int  # as people know it, from 1
     reason: SegmentReason
     steps: tuple[int, ...]  # rising
-    values: Mapping[str, tuple[float | None, ...]]  # signal -> one value a step; None = not measured
+    values: Mapping[str, tuple[float | None, ...]]  # one value a step; None = not measured
     kept_to: int | None = None  # last step the present weights descend from; None = all of them
 
 

@@ -1,0 +1,140 @@
+"""What this incident gives reason to do next.
+
+Law: every follow-up names the fact it comes from; where no fact asks for anything, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spikeguard_protocol import CommandState, Outcome, Rollback, Signal
+from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.report.symptoms import symptoms_of
+from spikeguard_server.report.wording import duration, number, plural
+
+SLOW_DECISION_S = 600.0
+FAR_STEPS = 50  # from the target to the onset: from here on a nearer snapshot would have paid
+SLOW_DETECTION_STEPS = 10
+
+
+def followups_of(facts: PostMortem) -> tuple[str, ...]:
+    """Things to do, the most pressing first."""
+    return tuple(text for rule in _RULES for text in rule(facts))
+
+
+def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
+    for command in facts.commands:
+        if isinstance(command.action, Rollback) and command.state in EXECUTED:
+            yield command, command.action
+
+
+def _came_back(facts: PostMortem) -> Iterator[str]:
+    again = facts.incident.recurrences
+    if again:
+        yield (
+            f"It came back {plural(again, 'time')} after a command. Look at the learning rate "
+            "and at beta2 before the next warm-up or stage change, and at the data around "
+            f"position {_position(facts)}."
+        )
+
+
+def _position(facts: PostMortem) -> str:
+    batches = facts.incident.newest_onset_batches
+    return "of the onset" if batches is None else f"{batches.first:,}"
+
+
+def _data(facts: PostMortem) -> Iterator[str]:
+    skips = {str(a.skip): len(a.skip) for _, a in _rollbacks(facts) if a.skip is not None}
+    for text, size in skips.items():
+        yield (
+            f"Look at the data at positions {text} ({plural(size, 'batch', 'batches')}): they were "
+            "skipped, and they return in the next epoch and in every run on this data order."
+        )
+    incident = facts.incident
+    if not skips and incident.outcome is Outcome.OUTLIER and incident.onset_batches is not None:
+        yield (
+            f"Look at the batch at position {incident.onset_batches.first:,}: its loss stood out "
+            "while the model did not move."
+        )
+
+
+def _dropped(facts: PostMortem) -> Iterator[str]:
+    if facts.incident.dropped:
+        yield (
+            f"The update of step {facts.incident.onset_step:,} was not finite and was kept out. "
+            "Find its source (a layer, a kernel, a rank): the next one may not be alone."
+        )
+
+
+def _level(facts: PostMortem) -> Iterator[str]:
+    seen = symptoms_of(facts)
+    if facts.incident.outcome is not Outcome.LEVEL_ACCEPTED:
+        return
+    above = None
+    if seen.later_loss is not None and seen.later_trend is not None:
+        above = seen.later_loss - seen.later_trend
+    yield (
+        f"The run goes on {number(above, 3)} nats above its earlier trend. Compare a validation "
+        "loss with the last checkpoint from before the spike and decide whether that is wanted."
+    )
+
+
+def _undone(facts: PostMortem) -> Iterator[str]:
+    for command in facts.commands:
+        if command.state in (CommandState.REFUSED, CommandState.FAILED):
+            why = command.result or "no reason given"
+            yield f"Command {command.id} was {command.state}: {why}. Remove the cause."
+        if command.state is CommandState.UNKNOWN:
+            yield f"Nobody knows what became of command {command.id}: read the job's own log."
+        if command.state is CommandState.EXPIRED and command.decided_at is None:
+            yield f"Command {command.id} expired without a decision: see who is paged for this run."
+
+
+def _decision(facts: PostMortem) -> Iterator[str]:
+    for command in facts.commands:
+        if command.decided_at is None or command.auto or command.state not in EXECUTED:
+            continue
+        waited_s = (command.decided_at - command.proposed_at).total_seconds()
+        if waited_s > SLOW_DECISION_S:
+            yield (
+                f"Command {command.id} waited {duration(waited_s)} for its approval while the run "
+                "trained on. Consider automatic approval within a budget for its verb."
+            )
+
+
+def _targets(facts: PostMortem) -> Iterator[str]:
+    gaps = [facts.incident.onset_step - action.step for _, action in _rollbacks(facts)]
+    if gaps and min(gaps) > FAR_STEPS:
+        yield (
+            f"The rollback went to a target {min(gaps)} steps before the onset. Closer snapshots "
+            "would have saved most of these steps, if the damage began at the onset."
+        )
+
+
+def _detection(facts: PostMortem) -> Iterator[str]:
+    delay = facts.incident.detected_step - facts.incident.onset_step
+    if delay > SLOW_DETECTION_STEPS:
+        yield (
+            f"It took {delay} steps to detect. Look at the curve: was the rise that slow, or is "
+            "the loss logged too rarely?"
+        )
+
+
+def _signals(facts: PostMortem) -> Iterator[str]:
+    measured = {signal for curve in facts.curves for signal in curve.values}
+    if measured and not measured & {Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP}:
+        yield "Only the loss was reported. The gradient norm would have shown what came first."
+
+
+_RULES = (
+    _came_back,
+    _data,
+    _dropped,
+    _level,
+    _undone,
+    _decision,
+    _targets,
+    _detection,
+    _signals,
+)

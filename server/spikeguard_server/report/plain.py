@@ -1,0 +1,99 @@
+"""A post-mortem as JSON: the facts and the figures derived from them, for other programs.
+
+Law: non-finite floats are the protocol's words; times are RFC 3339 in UTC; curves are thinned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Any
+
+from spikeguard_protocol import BatchRange, RunId, Signal, verb_of
+from spikeguard_protocol.encoding import float_to_json
+from spikeguard_server.report.facts import CommandFact, Curve, PostMortem
+from spikeguard_server.report.followups import followups_of
+from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
+from spikeguard_server.report.thinning import kept_indices
+from spikeguard_server.report.writing import document_of
+
+SCHEMA = 1
+POINTS = 600  # of a curve
+SIGNALS = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_NORM)
+
+
+def json_of(facts: PostMortem) -> str:
+    """One JSON object, indented for people who look."""
+    return json.dumps(_body(facts), allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+
+
+def _body(facts: PostMortem) -> dict[str, Any]:
+    document = document_of(facts)
+    return {
+        "schema": SCHEMA,
+        "id": facts.id,
+        "project": facts.run.project,
+        "run": facts.run.name,
+        "title": document.title,
+        "summary": document.summary,
+        "opened_at": plain(facts.opened_at),
+        "closed_at": plain(facts.closed_at),
+        "written_at": plain(facts.written_at),
+        "incident": plain(facts.incident),
+        "symptoms": plain(symptoms_of(facts)),
+        "evidence": {
+            "lead": plain(lead_of(facts)),
+            "precursors": plain(facts.precursors),
+            "peaks": plain(facts.peaks),
+        },
+        "revisions": plain(facts.revisions),
+        "commands": [_command(command) for command in facts.commands],
+        "cost": {**plain(spent_by(facts)), "currency": facts.currency},
+        "attempts": plain(facts.attempts),
+        "follow_ups": list(followups_of(facts)),
+        "notes": list(facts.notes),
+        "curves": [_curve(curve) for curve in facts.curves],
+    }
+
+
+def plain(value: Any) -> Any:
+    """Plain JSON values for facts and figures."""
+    if isinstance(value, float):
+        return float_to_json(value)
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%dT%H:%M:%SZ}"
+    if isinstance(value, BatchRange):
+        return [value.first, value.end]
+    if isinstance(value, RunId):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _command(command: CommandFact) -> dict[str, Any]:
+    body: dict[str, Any] = plain(command)
+    return {"id": body.pop("id"), "verb": verb_of(command.action).value, **body}
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    loss = curve.values.get(Signal.LOSS, ())
+    kept = kept_indices(loss, POINTS) if loss else list(range(min(POINTS, len(curve.steps))))
+    return {
+        "attempt": curve.segment.attempt,
+        "segment": curve.segment.number,
+        "reason": curve.reason.value,
+        "kept_to": curve.kept_to,
+        "steps": [curve.steps[i] for i in kept],
+        "values": {
+            signal.value: [plain(curve.values[signal][i]) for i in kept]
+            for signal in SIGNALS
+            if signal in curve.values
+        },
+    }

@@ -1,0 +1,339 @@
+"""The curves around an incident, as a picture: loss with its trend above, gradient norm below.
+
+Law: matplotlib's object interface only; its global settings are borrowed under a lock and given
+back, since servers render in threads. The same facts give the same picture. Values that are not
+finite are marked at the upper edge, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from spikeguard_protocol import Rollback, Signal
+from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.report.facts import Curve, PostMortem
+from spikeguard_server.report.style import COLOURS
+from spikeguard_server.report.thinning import kept_indices
+from spikeguard_server.report.wording import SIGMA, number
+
+BAND_SIGMAS = 4.0
+POINTS = 700  # of a segment
+LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
+NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_NORM)
+LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
+_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: searchable, and in the page's own font
+    "svg.hashsalt": "spikeguard",  # ids that do not change from one rendering to the next
+    "font.size": 9.0,
+    "font.family": "DejaVu Sans",
+    "axes.edgecolor": LIGHT["rule"],
+    "axes.labelcolor": LIGHT["muted"],
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+    "text.color": LIGHT["ink"],
+}
+_SETTINGS_LOCK = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of one curve, either kept or undone by a rollback."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+    undone: bool
+
+
+def png_of(facts: PostMortem) -> bytes:
+    """The picture on white, for Markdown."""
+    out = io.BytesIO()
+    with _settings():
+        figure = figure_of(facts)
+        FigureCanvasAgg(figure)
+        figure.savefig(out, format="png", dpi=100, facecolor="white", metadata={"Software": None})
+    return out.getvalue()
+
+
+def svg_of(facts: PostMortem) -> str:
+    """The picture as an inline SVG element whose colours are the page's CSS variables."""
+    out = io.StringIO()
+    with _settings():
+        figure = figure_of(facts)
+        FigureCanvasSVG(figure)
+        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
+    return _inline(out.getvalue(), f"Loss and gradient norm around {facts.id}")
+
+
+def figure_of(facts: PostMortem) -> Figure:
+    """The figure: loss above; below it the gradient norm, where one was measured."""
+    norm = next((s.value for s in NORMS if any(s in curve.values for curve in facts.curves)), None)
+    heights = [2.0] if norm is None else [2.0, 1.0]
+    figure = Figure(figsize=(9.2, 1.9 * sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+    loss = panels[0][0]
+    _draw_signal(loss, facts, Signal.LOSS.value)
+    _draw_trend(loss, facts)
+    _draw_peak(loss, facts)
+    _draw_rollbacks(loss, facts)
+    _scale_loss(loss, facts)
+    loss.set_ylabel("loss (nats per token)")
+    if norm is not None:
+        below = panels[1][0]
+        _draw_signal(below, facts, norm)
+        _scale_norm(below, facts, norm)
+        below.set_ylabel(norm.replace("_", " "))
+    for row in panels:
+        _finish(row[0], facts)
+    _label_onset(loss, facts)
+    panels[-1][0].set_xlabel("step")
+    _legend(figure, loss)
+    return figure
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    with _SETTINGS_LOCK, rc_context(_SETTINGS):
+        yield
+
+
+def _inline(svg: str, label: str) -> str:
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    for name, colour in LIGHT.items():
+        body = body.replace(colour, f"var(--{name})")
+    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", body)
+    return body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+
+
+# --- what is drawn ---
+
+
+def _stretches(facts: PostMortem, signal: str) -> Iterator[Stretch]:
+    """Every curve, cut where a rollback undid what followed; the cut point belongs to both."""
+    for curve in facts.curves:
+        steps, values = _thinned(curve, signal)
+        last = math.inf if curve.kept_to is None else curve.kept_to
+        cut = sum(step <= last for step in steps)
+        yield Stretch(steps[:cut], values[:cut], undone=False)
+        if cut < len(steps):
+            first = max(0, cut - 1)
+            yield Stretch(steps[first:], values[first:], undone=True)
+
+
+def _thinned(curve: Curve, signal: str) -> tuple[list[int], list[float]]:
+    pairs = zip(curve.steps, curve.values.get(signal, ()), strict=False)
+    measured = [(step, value) for step, value in pairs if value is not None]
+    kept = kept_indices([value for _, value in measured], POINTS)
+    return [measured[i][0] for i in kept], [measured[i][1] for i in kept]
+
+
+def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
+    for stretch in _stretches(facts, signal):
+        if not stretch.steps:
+            continue
+        shown = [v if math.isfinite(v) else math.nan for v in stretch.values]
+        colour = LIGHT["undone" if stretch.undone else "kept"]
+        axes.plot(
+            stretch.steps,
+            shown,
+            color=colour,
+            linewidth=1.1,
+            marker="." if len(shown) < 3 else "",
+            label="undone by the rollback" if stretch.undone else "kept",
+            zorder=2 if stretch.undone else 3,
+        )
+        _mark_non_finite(axes, stretch)
+
+
+def _mark_non_finite(axes: Axes, stretch: Stretch) -> None:
+    odd = [s for s, v in zip(stretch.steps, stretch.values, strict=True) if not math.isfinite(v)]
+    if odd:
+        axes.plot(
+            odd,
+            [0.96] * len(odd),
+            "x",
+            color=LIGHT["alarm"],
+            markersize=4.5,
+            transform=axes.get_xaxis_transform(),
+            label="not finite",
+            clip_on=False,
+            zorder=5,
+        )
+
+
+def _draw_trend(axes: Axes, facts: PostMortem) -> None:
+    trend, steps = facts.incident.trend, _span(facts)
+    if trend is None or steps is None:
+        return
+    grid = [steps[0] + (steps[1] - steps[0]) * i / 120 for i in range(121)]
+    middle = [trend.at(round(step)) for step in grid]
+    reach = BAND_SIGMAS * trend.scale
+    low, high = [m - reach for m in middle], [m + reach for m in middle]
+    axes.fill_between(grid, low, high, color=LIGHT["trend"], alpha=0.16, linewidth=0, zorder=1)
+    axes.plot(
+        grid,
+        middle,
+        color=LIGHT["trend"],
+        linewidth=1.1,
+        linestyle=(0, (4, 3)),
+        label=f"trend before the spike, ± 4 {SIGMA}",
+        zorder=4,
+    )
+
+
+def _span(facts: PostMortem) -> tuple[int, int] | None:
+    steps = [step for curve in facts.curves for step in (curve.steps[:1] + curve.steps[-1:])]
+    return (min(steps), max(steps)) if steps and min(steps) < max(steps) else None
+
+
+def _draw_peak(axes: Axes, facts: PostMortem) -> None:
+    incident = facts.incident
+    if incident.peak_loss is None or not math.isfinite(incident.peak_loss):
+        return
+    at = (incident.peak_step, incident.peak_loss)
+    axes.plot(*at, "o", color=LIGHT["alarm"], markersize=4, zorder=6)
+    left = _fraction(facts, incident.peak_step) > 0.85
+    axes.annotate(
+        f"peak {number(incident.peak_loss)}",
+        at,
+        xytext=(-8 if left else 8, -3),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        fontsize=8.5,
+        zorder=7,
+    )
+
+
+def _fraction(facts: PostMortem, step: int) -> float:
+    """Where `step` lies on the axis, from 0 to 1."""
+    span = _span(facts)
+    return 0.0 if span is None else (step - span[0]) / (span[1] - span[0])
+
+
+def _draw_rollbacks(axes: Axes, facts: PostMortem) -> None:
+    height = 0.07
+    for command in facts.commands:
+        action, start = command.action, command.applied_step
+        if not isinstance(action, Rollback) or command.state not in EXECUTED or start is None:
+            continue
+        _arrow_back(axes, facts, start, action.step, height)
+        height += 0.11
+
+
+def _arrow_back(axes: Axes, facts: PostMortem, start: int, end: int, height: float) -> None:
+    across = axes.get_xaxis_transform()
+    style = {
+        "arrowstyle": "-|>",
+        "color": LIGHT["undone"],
+        "linewidth": 1.2,
+        "shrinkA": 0,
+        "shrinkB": 0,
+    }
+    axes.annotate(
+        "", (end, height), (start, height), xycoords=across, textcoords=across, arrowprops=style
+    )
+    left = _fraction(facts, start) > 0.7
+    axes.annotate(
+        f"rollback to step {end:,}",
+        (end if left else start, height),
+        xycoords=across,
+        xytext=(-5 if left else 5, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="center",
+        fontsize=8.5,
+        zorder=7,
+    )
+
+
+def _label_onset(axes: Axes, facts: PostMortem) -> None:
+    onset = facts.incident.onset_step
+    left = _fraction(facts, onset) > 0.15
+    axes.annotate(
+        f"onset {onset:,}",
+        (onset, 0.9),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(-5 if left else 5, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        color=LIGHT["alarm"],
+        fontsize=8.5,
+        zorder=7,
+    )
+
+
+# --- how the axes look ---
+
+
+def _finite(facts: PostMortem, signal: str) -> list[float]:
+    stretches = _stretches(facts, signal)
+    return [v for stretch in stretches for v in stretch.values if math.isfinite(v)]
+
+
+def _scale_loss(axes: Axes, facts: PostMortem) -> None:
+    values = _finite(facts, Signal.LOSS.value)
+    if not values:
+        return
+    low, high = min(values), max(values)
+    if low > 0 and high / low > LOG_RATIO:
+        _logarithmic(axes)
+        axes.set_ylim(low / 1.25, high * 1.35)
+        return
+    room = (high - low) or abs(high) or 1.0
+    axes.set_ylim(low - 0.22 * room, high + 0.14 * room)
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+
+
+def _scale_norm(axes: Axes, facts: PostMortem, signal: str) -> None:
+    if any(value > 0 for value in _finite(facts, signal)):
+        _logarithmic(axes)
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _finish(axes: Axes, facts: PostMortem) -> None:
+    axes.axvline(
+        facts.incident.onset_step, color=LIGHT["alarm"], linewidth=0.9, alpha=0.75, zorder=1.5
+    )
+    axes.grid(color=LIGHT["rule"], linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.patch.set_alpha(0.0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.tick_params(which="both", length=0)
+    axes.margins(x=0.01)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """One entry a label, above the panels, where it covers nothing."""
+    named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(named.values()),
+        list(named),
+        loc="outside upper left",
+        ncols=4,
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.8,
+        columnspacing=1.6,
+    )

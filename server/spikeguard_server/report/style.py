@@ -1,0 +1,62 @@
+"""The one style sheet of the post-mortem, and the colours that its picture shares with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# name -> (light, dark); the picture is drawn in the light ones.
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "ink": ("#1c2430", "#e4e8ee"),
+    "muted": ("#657080", "#98a3b3"),
+    "rule": ("#dde2e9", "#313a46"),
+    "paper": ("#fdfdfc", "#14181e"),
+    "panel": ("#f4f6f8", "#1c222b"),
+    "kept": ("#1f5f9f", "#79b4f2"),
+    "undone": ("#b9770e", "#e5b25d"),
+    "trend": ("#3a7d5d", "#6cc39a"),
+    "alarm": ("#b3261e", "#ff8a80"),
+}
+
+
+def _variables(theme: int) -> str:
+    return "".join(f"--{name}:{pair[theme]};" for name, pair in COLOURS.items())
+
+
+STYLE = (
+    f":root{{{_variables(0)}}}\n"
+    f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}\n"
+    """*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);
+ font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+main{max-width:58rem;margin:0 auto;padding:3rem 1.5rem 4rem}
+h1{font-size:1.65rem;line-height:1.25;margin:0 0 .75rem;letter-spacing:-.01em;text-wrap:balance}
+h2{font-size:1.1rem;margin:2.5rem 0 .75rem;padding-top:1rem;border-top:1px solid var(--rule)}
+p{margin:.5rem 0 .9rem;max-width:46rem}
+.eyebrow{margin:0 0 .35rem;font-size:.75rem;letter-spacing:.12em;text-transform:uppercase;
+ color:var(--muted)}
+.summary{font-size:1.08rem}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.75rem;
+ margin:1.5rem 0 0}
+.figures div{background:var(--panel);border-radius:6px;padding:.7rem .9rem}
+.figures dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums}
+.figures dt{font-size:.8rem;color:var(--muted)}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:.875rem;line-height:1.4;margin:.25rem 0 1rem;
+ font-variant-numeric:tabular-nums}
+th{text-align:left;font-weight:600;color:var(--muted);font-size:.78rem;white-space:nowrap}
+th,td{padding:.4rem .9rem .4rem 0;border-bottom:1px solid var(--rule);vertical-align:top}
+.number{text-align:right;white-space:nowrap}
+ul{padding-left:1.1rem;margin:.5rem 0 1rem;max-width:46rem}
+li{margin:.35rem 0}
+li,p,td{overflow-wrap:anywhere}
+.number,td:has(+.number){overflow-wrap:normal}
+figure{margin:1.25rem 0}
+figure svg{width:100%;height:auto;display:block}
+figcaption{font-size:.82rem;color:var(--muted);max-width:46rem;margin-top:.4rem}
+footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--rule);font-size:.8rem;
+ color:var(--muted)}
+@page{margin:18mm 16mm}
+@media print{body{font-size:10.5pt;background:none}main{max-width:none;padding:0}
+ h2{break-after:avoid}tr,figure,.figures{break-inside:avoid}.scroll{overflow:visible}}
+"""
+)

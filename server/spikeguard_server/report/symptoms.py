@@ -1,0 +1,148 @@
+"""What the curves say, read once: losses before, at and after, and what going back cost.
+
+Law: pure figures derived from the facts; text is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spikeguard_protocol import BatchRange, Rollback, Signal
+from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.report.facts import CommandFact, PostMortem
+
+LATER_STEPS = 500  # after the onset: when the loss is looked at again
+GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Symptoms:
+    """Losses in nats a token; norms are global L2."""
+
+    pre_loss: float | None
+    peak_loss: float | None
+    peak_step: int
+    later_loss: float | None  # median of the last five kept samples up to `later_step`
+    later_step: int | None
+    later_trend: float | None  # where the pre-spike trend stands at that step
+    grad_norm_signal: str | None
+    grad_norm_peak: float | None
+    non_finite_steps: int  # steps whose loss was not finite
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The first signal to move, and how far ahead of the loss it was."""
+
+    signal: str
+    step: int
+    steps: int | None  # ahead of the loss; None = the loss itself never moved
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the incident cost."""
+
+    steps: int  # trained again
+    seconds: float | None
+    tokens: int | None
+    money: float | None
+    batches_skipped: int
+    steps_off_trend: int  # from onset to close, in which the run was not healthy
+
+
+def symptoms_of(facts: PostMortem) -> Symptoms:
+    """The losses and norms that describe this spike."""
+    incident, later = facts.incident, _later(facts)
+    signal = next((s.value for s in GRAD_NORMS if _measured(facts, s.value)), None)
+    peak = None if signal is None else facts.peaks.get(signal, _peak(facts, signal))
+    return Symptoms(
+        pre_loss=incident.pre_loss,
+        peak_loss=incident.peak_loss,
+        peak_step=incident.peak_step,
+        later_loss=later[1] if later else None,
+        later_step=later[0] if later else None,
+        later_trend=incident.trend.at(later[0]) if later and incident.trend else None,
+        grad_norm_signal=signal,
+        grad_norm_peak=peak,
+        non_finite_steps=sum(not math.isfinite(v) for _, v in _samples(facts, Signal.LOSS)),
+    )
+
+
+def lead_of(facts: PostMortem) -> Lead | None:
+    """Which signal moved first; None where no first move is on record."""
+    moves = dict(facts.incident.first_moves)
+    for precursor in facts.precursors:
+        moves[precursor.signal] = min(precursor.step, moves.get(precursor.signal, precursor.step))
+    if not moves:
+        return None
+    signal = min(moves, key=lambda name: (moves[name], name == Signal.LOSS))
+    loss = moves.get(Signal.LOSS)
+    return Lead(signal, moves[signal], None if loss is None else loss - moves[signal])
+
+
+def spent_by(facts: PostMortem) -> Spent:
+    """Steps trained again by every rollback that was carried out, and their price."""
+    rollbacks = list(_executed(facts))
+    steps = sum(max(0, (c.applied_step or a.step) - a.step) for c, a in rollbacks)
+    seconds = None if facts.step_time_s is None else steps * facts.step_time_s
+    price = facts.price_per_hour
+    return Spent(
+        steps=steps,
+        seconds=seconds,
+        tokens=None if facts.tokens_per_step is None else steps * facts.tokens_per_step,
+        money=None if price is None or seconds is None else seconds / 3_600 * price,
+        batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
+        steps_off_trend=_off_trend(facts, steps),
+    )
+
+
+def _executed(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
+    for command in facts.commands:
+        if isinstance(command.action, Rollback) and command.state in EXECUTED:
+            yield command, command.action
+
+
+def _union(ranges: list[BatchRange]) -> int:
+    """Positions covered; a widened skip covers the narrower one."""
+    return len({position for skip in ranges for position in range(skip.first, skip.end)})
+
+
+def _off_trend(facts: PostMortem, trained_again: int) -> int:
+    incident = facts.incident
+    end = incident.newest_step if incident.closed_step is None else incident.closed_step
+    return max(0, end - incident.onset_step + trained_again)
+
+
+def _samples(facts: PostMortem, signal: str) -> Iterator[tuple[int, float]]:
+    for curve in facts.curves:
+        for step, value in zip(curve.steps, curve.values.get(signal, ()), strict=False):
+            if value is not None and step >= facts.incident.onset_step:
+                yield step, value
+
+
+def _measured(facts: PostMortem, signal: str) -> bool:
+    return signal in facts.peaks or any(True for _ in _samples(facts, signal))
+
+
+def _peak(facts: PostMortem, signal: str) -> float | None:
+    finite = [v for _, v in _samples(facts, signal) if math.isfinite(v)]
+    return max(finite, default=None)
+
+
+def _later(facts: PostMortem) -> tuple[int, float] | None:
+    """The kept loss 500 steps after the onset, or the newest before that: (step, loss)."""
+    kept: dict[int, float] = {}
+    for curve in facts.curves:
+        last = math.inf if curve.kept_to is None else curve.kept_to
+        column = curve.values.get(Signal.LOSS, ())
+        pairs = zip(curve.steps, column, strict=False)
+        kept |= {step: v for step, v in pairs if v is not None and step <= last}
+    onset = facts.incident.onset_step
+    after = sorted(step for step in kept if onset < step <= onset + LATER_STEPS)
+    if not after:
+        return None
+    newest = sorted(kept[step] for step in after[-5:])
+    return after[-1], newest[len(newest) // 2]

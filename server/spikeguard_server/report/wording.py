@@ -1,0 +1,111 @@
+"""How numbers, times and names are written for a reader.
+
+Law: every number that reaches a document goes through here. What is not finite is a word.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+from spikeguard_protocol import (
+    Action,
+    CheckpointNow,
+    Rollback,
+    ScaleLr,
+    SkipBatches,
+    Stop,
+    Watch,
+)
+
+MISSING = "not measured"
+SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A measured value with `digits` significant digits."""
+    if value is None:
+        return MISSING
+    if not math.isfinite(value):
+        return non_finite(value)
+    if abs(value) >= 10_000 or 0 < abs(value) < 0.001:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{digits}g}"
+
+
+def non_finite(value: float) -> str:
+    """NaN and the infinities as words."""
+    if math.isnan(value):
+        return "NaN"
+    return "infinite" if value > 0 else "minus infinite"
+
+
+def deviations(z: float) -> str:
+    """A robust z-score."""
+    return f"{z:,.1f} {SIGMA}" if math.isfinite(z) else "not finite"
+
+
+def count(value: int | None) -> str:
+    """A whole number with its thousands apart."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def plural(value: int, word: str, words: str | None = None) -> str:
+    """`1 step`, `1,200 steps`."""
+    return f"{value:,} {word if value == 1 else words or word + 's'}"
+
+
+def large(value: float) -> str:
+    """A count that may be huge: `12,300`, `3.2 million`."""
+    for limit, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= limit:
+            return f"{value / limit:.3g} {word}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3_600:.1f} h"
+
+
+def time_of(at: datetime | None) -> str:
+    """A time in UTC to the second."""
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def action_of(action: Action) -> str:
+    """An order as a phrase."""
+    match action:
+        case Rollback():
+            return _rollback(action)
+        case SkipBatches(batches):
+            return f"skip batches {batches}"
+        case ScaleLr(factor, steps):
+            return f"learning rate {TIMES} {factor:.3g} for {plural(steps, 'step')}"
+        case Watch(steps):
+            return f"watch for {plural(steps, 'step')}"
+        case CheckpointNow():
+            return "save a checkpoint"
+        case Stop():
+            return "stop the run"
+
+
+def _rollback(action: Rollback) -> str:
+    words = f"roll back to {action.target} (step {action.step:,})"
+    if action.skip is not None:
+        words += f", skip {plural(len(action.skip), 'batch', 'batches')} {action.skip}"
+    if action.lr_factor is not None:
+        words += f", learning rate {TIMES} {action.lr_factor:.3g} for {action.lr_steps:,} steps"
+    return words
+
+
+def word(name: str) -> str:
+    """A word of the vocabulary as it stands in a sentence."""
+    return name.replace("_", " ")

@@ -1,0 +1,348 @@
+"""From facts to a document: what is told, and in which order.
+
+Law: every sentence comes from a fact; where there is none, the section says so or is left out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spikeguard_protocol import Outcome, verb_of
+from spikeguard_server.report.document import (
+    Block,
+    Bullets,
+    Document,
+    Paragraph,
+    Picture,
+    Section,
+    Table,
+)
+from spikeguard_server.report.facts import (
+    AttemptFact,
+    CommandFact,
+    PostMortem,
+    RevisionFact,
+)
+from spikeguard_server.report.followups import followups_of
+from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
+from spikeguard_server.report.wording import (
+    SIGMA,
+    action_of,
+    count,
+    deviations,
+    duration,
+    large,
+    number,
+    plural,
+    time_of,
+    word,
+)
+
+MOST_REVISIONS = 24  # rows of the table of revisions
+_OUTCOMES: dict[Outcome | None, str] = {
+    Outcome.HEALED: "The loss came back to its trend by itself.",
+    Outcome.RECOVERED: "The loss came back to its trend after a command.",
+    Outcome.LEVEL_ACCEPTED: "The loss stayed above its trend; the new level became the baseline.",
+    Outcome.OUTLIER: "One batch stood out; the model did not move.",
+    Outcome.WITHDRAWN: "The evidence on which it was opened did not hold.",
+    Outcome.RUN_ENDED: "The run ended before it was settled.",
+    None: "It has no outcome on record.",
+}
+_ENDINGS: dict[Outcome | None, str] = {
+    Outcome.HEALED: "healed by itself",
+    Outcome.RECOVERED: "recovered",
+    Outcome.LEVEL_ACCEPTED: "new level accepted",
+    Outcome.OUTLIER: "no harm done",
+    Outcome.WITHDRAWN: "withdrawn",
+    Outcome.RUN_ENDED: "run ended",
+    None: "unsettled",
+}
+
+
+def document_of(facts: PostMortem) -> Document:
+    """The whole post-mortem."""
+    incident = facts.incident
+    what = "outlier batch" if incident.kind == "outlier_batch" else f"{incident.kind} spike"
+    return Document(
+        title=f"{facts.id}: {what} at step {incident.onset_step:,}, {_ENDINGS[incident.outcome]}",
+        summary=_summary(facts),
+        figures=_figures(facts),
+        sections=tuple(_sections(facts)),
+        footer=(
+            f"Run {facts.run} in project {facts.run.project}. Written {time_of(facts.written_at)} "
+            "UTC from the record of the incident. All times are UTC; losses are nats per token; "
+            f"{SIGMA} is the robust standard deviation of the signal before the onset."
+        ),
+    )
+
+
+def _sections(facts: PostMortem) -> list[Section]:
+    sections = [
+        Section("Symptoms", _symptoms(facts)),
+        Section("Evidence", _evidence(facts)),
+        Section("Classification", _classification(facts)),
+        Section("Commands", _commands(facts)),
+        Section("Outcome", (Paragraph(_OUTCOMES[facts.incident.outcome]), *_judgements(facts))),
+        Section("Cost", _cost(facts)),
+        Section("Timeline", (_timeline(facts),)),
+        Section("Follow-ups", _followups(facts)),
+    ]
+    if facts.attempts:
+        sections.append(Section("Attempts", (_attempts(facts.attempts),)))
+    if facts.notes:
+        sections.append(Section("Notes", (Bullets(facts.notes),)))
+    return sections
+
+
+def _summary(facts: PostMortem) -> str:
+    incident, spent = facts.incident, spent_by(facts)
+    size = "The loss was not finite"
+    if incident.peak_loss is not None:
+        before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
+        size = f"The loss rose{before} to {number(incident.peak_loss)}"
+    words = [f"{size}; it was seen {_delay(facts)}.", _OUTCOMES[incident.outcome]]
+    if spent.steps:
+        took = "" if spent.seconds is None else f", {duration(spent.seconds)}"
+        words.append(f"{plural(spent.steps, 'step')} were trained again{took}.")
+    return " ".join(words)
+
+
+def _delay(facts: PostMortem) -> str:
+    steps = facts.incident.detected_step - facts.incident.onset_step
+    return "at its first step" if steps <= 0 else f"{plural(steps, 'step')} after its onset"
+
+
+def _figures(facts: PostMortem) -> tuple[tuple[str, str], ...]:
+    incident, spent = facts.incident, spent_by(facts)
+    open_s = (facts.closed_at - facts.opened_at).total_seconds()
+    return (
+        (number(incident.pre_loss), "loss before"),
+        (number(incident.peak_loss), "peak loss"),
+        (f"{incident.confidence:.0%}", f"sure it is {word(incident.kind)}"),
+        (duration(open_s), "from seen to closed"),
+        (count(spent.steps), "steps trained again"),
+    )
+
+
+def _symptoms(facts: PostMortem) -> tuple[Block, ...]:
+    seen, incident = symptoms_of(facts), facts.incident
+    rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
+    rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
+    if seen.non_finite_steps:
+        steps = plural(seen.non_finite_steps, "step")
+        rows.append(("Loss not finite", steps, "in the copied samples"))
+    if seen.later_step is not None:
+        after = plural(seen.later_step - incident.onset_step, "step")
+        trend = "" if seen.later_trend is None else f"; trend there {number(seen.later_trend)}"
+        where = f"step {seen.later_step:,}, {after} after the onset{trend}"
+        rows.append(("Loss later", number(seen.later_loss), where))
+    if seen.grad_norm_signal is not None:
+        name = word(seen.grad_norm_signal)
+        rows.append((f"Peak {name}", number(seen.grad_norm_peak), "global L2 before clipping"))
+    caption = (
+        f"Loss and gradient norm around step {incident.onset_step:,}. The band is the trend before "
+        f"the spike, extrapolated, ± 4 {SIGMA}. Steps that a rollback undid are drawn apart."
+    )
+    table = Table(("", "value", "where"), tuple(rows), frozenset({1}))
+    return (table, Picture(caption)) if facts.curves else (table,)
+
+
+def _trend_note(facts: PostMortem) -> str:
+    trend = facts.incident.trend
+    return (
+        "" if trend is None else f"trend at step {trend.step:,}, {SIGMA} {number(trend.scale, 2)}"
+    )
+
+
+def _evidence(facts: PostMortem) -> tuple[Block, ...]:
+    incident, lead = facts.incident, lead_of(facts)
+    said = []
+    if incident.onset_batches is not None:
+        said.append(f"The onset consumed batch positions {incident.onset_batches}.")
+    if incident.recurred_batches is not None:
+        said.append(f"It came back at batch positions {incident.recurred_batches}.")
+    if lead is not None:
+        said.append(_lead_sentence(lead.signal, lead.step, lead.steps))
+    if incident.dropped:
+        said.append("The reflex kept the onset's update out of the weights.")
+    signals = sorted(
+        {*incident.worst_z, *incident.first_moves, *facts.peaks},
+        key=lambda name: (incident.first_moves.get(name, 2**60), name),
+    )
+    rows = tuple(_signal_row(facts, name) for name in signals)
+    header = ("signal", "first moved", "largest deviation", "largest value")
+    table = Table(header, rows, frozenset({1, 2, 3}))
+    return (*(Paragraph(" ".join(said)) for _ in said[:1]), *((table,) if rows else ()))
+
+
+def _lead_sentence(signal: str, step: int, steps: int | None) -> str:
+    if steps is None:
+        return f"{word(signal)} moved first, at step {step:,}; the loss itself never moved."
+    if steps == 0:
+        return f"The first signal to move was {word(signal)}, at step {step:,}."
+    return f"{word(signal)} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."
+
+
+def _signal_row(facts: PostMortem, name: str) -> tuple[str, ...]:
+    incident = facts.incident
+    step, z = incident.first_moves.get(name), incident.worst_z.get(name)
+    return (
+        word(name),
+        "" if step is None else f"step {step:,}",
+        "" if z is None else deviations(z),
+        number(facts.peaks[name]) if name in facts.peaks else "",
+    )
+
+
+def _classification(facts: PostMortem) -> tuple[Block, ...]:
+    incident = facts.incident
+    final = Paragraph(
+        f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
+        f"{incident.reason.rstrip('.')}."
+    )
+    if not facts.revisions:
+        return (final,)
+    rows = tuple(
+        (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
+        for r in _telling(facts)
+    )
+    left_out = len(facts.revisions) - len(rows)
+    table = Table(("step", "time", "held to be", "sure", "because"), rows, frozenset({0, 3}))
+    if not left_out:
+        return (final, table)
+    return (final, table, Paragraph(f"{plural(left_out, 'revision')} in between left out."))
+
+
+def _telling(facts: PostMortem) -> list[RevisionFact]:
+    """Every change of kind, the first and the last, and of the rest as many as fit."""
+    revisions = facts.revisions
+    if len(revisions) <= MOST_REVISIONS:
+        return list(revisions)
+    last = len(revisions) - 1
+    changes = [i for i in range(1, last) if revisions[i].kind != revisions[i - 1].kind]
+    changes = changes[: MOST_REVISIONS - 2]
+    spare = MOST_REVISIONS - 2 - len(changes)
+    spread = [round((k + 1) * last / (spare + 1)) for k in range(spare)]
+    return [revisions[i] for i in sorted({0, last, *changes, *spread})]
+
+
+def _commands(facts: PostMortem) -> tuple[Block, ...]:
+    if not facts.commands:
+        return (Paragraph("None was proposed."),)
+    rows = tuple(_command_row(command) for command in facts.commands)
+    header = ("command", "order", "state", "decided by", "decided", "carried out")
+    reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
+    return (Table(header, rows), reasons)
+
+
+def _command_row(command: CommandFact) -> tuple[str, ...]:
+    done = "" if command.applied_step is None else f"step {command.applied_step:,}"
+    if command.finished_at is not None:
+        done = f"{done}{', ' if done else ''}{time_of(command.finished_at)}"
+    return (
+        command.id,
+        action_of(command.action),
+        command.state.value,
+        _decider(command),
+        time_of(command.decided_at),
+        done,
+    )
+
+
+def _decider(command: CommandFact) -> str:
+    if command.auto:
+        return f"policy {command.policy_version}"
+    return command.decided_by or "nobody"
+
+
+def _command_reason(command: CommandFact) -> str:
+    words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
+    if command.decision_reason:
+        words.append(f"{_decider(command)} said: “{command.decision_reason}”.")
+    if command.result:
+        words.append(f"The agent reported: {command.result.rstrip('.')}.")
+    return " ".join(words)
+
+
+def _judgements(facts: PostMortem) -> tuple[Block, ...]:
+    said = tuple(
+        f"{command.id} ({word(verb_of(command.action))}): {command.judgement}"
+        for command in facts.commands
+        if command.judgement
+    )
+    return (Bullets(said),) if said else ()
+
+
+def _cost(facts: PostMortem) -> tuple[Block, ...]:
+    spent = spent_by(facts)
+    rows = [
+        ("Steps trained again", count(spent.steps)),
+        ("Batches skipped", count(spent.batches_skipped)),
+        ("Tokens trained in vain", "unknown" if spent.tokens is None else large(spent.tokens)),
+        ("Time", duration(spent.seconds)),
+    ]
+    if spent.money is not None:
+        rows.append(("Money", f"{spent.money:,.2f} {facts.currency}"))
+    rows.append(("Steps from onset to close", count(spent.steps_off_trend)))
+    return (Table(("", "amount"), tuple(rows), frozenset({1})),)
+
+
+def _timeline(facts: PostMortem) -> Table:
+    entries: list[tuple[datetime, str, str]] = [
+        (facts.opened_at, f"{facts.incident.detected_step:,}", "incident opened"),
+        (facts.closed_at, _step(facts.incident.closed_step), f"closed: {_ending(facts)}"),
+    ]
+    kinds = [r for i, r in enumerate(facts.revisions) if not i or _changed(facts, i)]
+    entries += [(r.at, f"{r.step:,}", f"held to be {word(r.kind)}") for r in kinds]
+    for command in facts.commands:
+        entries += _command_events(command)
+    entries.sort(key=lambda entry: entry[0])
+    rows = tuple((time_of(at), step, what) for at, step, what in entries)
+    return Table(("time", "step", "what"), rows, frozenset({1}))
+
+
+def _changed(facts: PostMortem, i: int) -> bool:
+    return facts.revisions[i].kind != facts.revisions[i - 1].kind
+
+
+def _ending(facts: PostMortem) -> str:
+    return _ENDINGS[facts.incident.outcome]
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f"{step:,}"
+
+
+def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
+    what, said = action_of(command.action), command.state.value
+    events = [(command.proposed_at, "", f"{command.id} proposed: {what}")]
+    if command.decided_at is not None:
+        verdict = "rejected" if said == "rejected" else "approved"
+        by = f"{command.id} {verdict} by {_decider(command)}"
+        events.append((command.decided_at, _step(command.decided_step), by))
+    if command.delivered_at is not None:
+        events.append((command.delivered_at, "", f"{command.id} delivered to the agent"))
+    if command.finished_at is not None:
+        end = "applied" if said == "judged" else said
+        events.append((command.finished_at, _step(command.applied_step), f"{command.id} {end}"))
+    return events
+
+
+def _followups(facts: PostMortem) -> tuple[Block, ...]:
+    items = followups_of(facts)
+    return (Bullets(items),) if items else (Paragraph("Nothing on record asks for any."),)
+
+
+def _attempts(attempts: tuple[AttemptFact, ...]) -> Table:
+    rows = tuple(
+        (
+            f"{a.number} ({a.id})",
+            time_of(a.started_at),
+            time_of(a.ended_at) or "still running",
+            a.end_reason or "",
+            plural(a.world_size, "rank"),
+            a.agent_version,
+        )
+        for a in attempts
+    )
+    return Table(("attempt", "started", "ended", "why", "size", "agent"), rows)
