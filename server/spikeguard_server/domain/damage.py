@@ -12,6 +12,7 @@ from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
+ANOMALOUS_Z = 4.0  # robust standard deviations above the trend at which a loss still stands out
 FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
 
 
@@ -48,3 +49,10 @@ def non_finite(incident: Incident) -> bool:
     worst = [incident.worst_z.get(signal, 0.0) for signal in FATAL]
     excess = 0.0 if incident.excess is None else incident.excess
     return not all(math.isfinite(value) for value in [*worst, excess])
+
+
+def stands_out(incident: Incident, excess: float | None) -> bool:
+    """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
+    if excess is None or incident.trend is None:
+        return True
+    return not math.isfinite(excess) or excess > ANOMALOUS_Z * incident.trend.scale

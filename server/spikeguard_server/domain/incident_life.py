@@ -6,18 +6,16 @@ incident takes no further event.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
 from spikeguard_protocol import IncidentState, SegmentId, Verb
+from spikeguard_server.domain.damage import stands_out
 from spikeguard_server.domain.episode import CURES
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Recurred, Revised
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.moves import IllegalMove
-
-ANOMALOUS_Z = 4.0  # robust standard deviations above the trend at which a step still counts
 
 
 class IncidentEvent(StrEnum):
@@ -139,15 +137,9 @@ def _anomalous_step(incident: Incident, event: Revised) -> int:
     known = incident.anomalous_step or incident.onset_step
     if incident.state is IncidentState.RECOVERING:
         return known  # these steps are judged for the command's sake, in another segment
-    if _stands_out(incident, event.excess):
+    if stands_out(incident, event.excess):
         return event.step
     return known if incident.recurrences else max(known, event.peak_step)  # one segment so far
-
-
-def _stands_out(incident: Incident, excess: float | None) -> bool:
-    if excess is None or incident.trend is None:
-        return False
-    return not math.isfinite(excess) or excess > ANOMALOUS_Z * incident.trend.scale
 
 
 def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incident:

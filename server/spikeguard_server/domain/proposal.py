@@ -24,7 +24,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT
-from spikeguard_server.domain.damage import few_batches, non_finite
+from spikeguard_server.domain.damage import few_batches, non_finite, stands_out
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import PastCommand, Situation
 from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, widened
@@ -168,6 +168,10 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
             None,
             f"Too early: {incident.kind} has a probability of {incident.confidence:.2f} and acting "
             f"takes {policy.act_confidence:.2f}. {_said(situation)}",
+        )
+    if not stands_out(incident, incident.excess):
+        return Opinion(
+            None, f"The loss hardly stands out of its trend any more. {_said(situation)}"
         )
     if age < policy.patience_steps:
         return Opinion(

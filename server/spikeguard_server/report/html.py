@@ -14,6 +14,8 @@ from spikeguard_server.report.plots import svg_of
 from spikeguard_server.report.style import STYLE
 from spikeguard_server.report.writing import document_of
 
+SHORT = 20  # characters that a cell keeps on one line: a time, a state, a public id
+
 
 def html_of(facts: PostMortem) -> str:
     """The whole page."""
@@ -60,8 +62,10 @@ def _table(table: Table) -> str:
 
 
 def _row(table: Table, cells: tuple[str, ...], tag: str) -> str:
-    made = []
-    for i, cell in enumerate(cells):
-        kind = ' class="number"' if i in table.numbers else ""
-        made.append(f"<{tag}{kind}>{escape(cell)}</{tag}>")
+    made = (_cell(cell, tag, i in table.numbers) for i, cell in enumerate(cells))
     return f"<tr>{''.join(made)}</tr>"
+
+
+def _cell(text: str, tag: str, is_number: bool) -> str:
+    kind = "number" if is_number else "short" if len(text) <= SHORT else ""
+    return f"<{tag}{f' class={kind}' if kind else ''}>{escape(text)}</{tag}>"

@@ -32,6 +32,7 @@ from spikeguard_server.report.wording import SIGMA, number
 
 BAND_SIGMAS = 4.0
 POINTS = 700  # of a segment
+MOST_MARKS = 40  # of values that are not finite, a stretch
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
 NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_NORM)
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
@@ -161,10 +162,11 @@ def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
 
 def _mark_non_finite(axes: Axes, stretch: Stretch) -> None:
     odd = [s for s, v in zip(stretch.steps, stretch.values, strict=True) if not math.isfinite(v)]
-    if odd:
+    shown = odd[:: max(1, len(odd) // MOST_MARKS)]
+    if shown:
         axes.plot(
-            odd,
-            [0.96] * len(odd),
+            shown,
+            [0.96] * len(shown),
             "x",
             color=LIGHT["alarm"],
             markersize=4.5,

@@ -48,8 +48,9 @@ th,td{padding:.4rem .9rem .4rem 0;border-bottom:1px solid var(--rule);vertical-a
 .number{text-align:right;white-space:nowrap}
 ul{padding-left:1.1rem;margin:.5rem 0 1rem;max-width:46rem}
 li{margin:.35rem 0}
-li,p,td{overflow-wrap:anywhere}
-.number,td:has(+.number){overflow-wrap:normal}
+h1,li,p{overflow-wrap:anywhere}
+td{overflow-wrap:break-word}
+.short{white-space:nowrap}
 figure{margin:1.25rem 0}
 figure svg{width:100%;height:auto;display:block}
 figcaption{font-size:.82rem;color:var(--muted);max-width:46rem;margin-top:.4rem}

@@ -82,7 +82,7 @@ def _sections(facts: PostMortem) -> list[Section]:
         Section("Evidence", _evidence(facts)),
         Section("Classification", _classification(facts)),
         Section("Commands", _commands(facts)),
-        Section("Outcome", (Paragraph(_OUTCOMES[facts.incident.outcome]), *_judgements(facts))),
+        Section("Outcome", (Paragraph(_outcome(facts)), *_judgements(facts))),
         Section("Cost", _cost(facts)),
         Section("Timeline", (_timeline(facts),)),
         Section("Follow-ups", _followups(facts)),
@@ -198,7 +198,7 @@ def _classification(facts: PostMortem) -> tuple[Block, ...]:
     incident = facts.incident
     final = Paragraph(
         f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
-        f"{incident.reason.rstrip('.')}."
+        f"{_reason_of_kind(facts).rstrip('.')}."
     )
     if not facts.revisions:
         return (final,)
@@ -211,6 +211,13 @@ def _classification(facts: PostMortem) -> tuple[Block, ...]:
     if not left_out:
         return (final, table)
     return (final, table, Paragraph(f"{plural(left_out, 'revision')} in between left out."))
+
+
+def _reason_of_kind(facts: PostMortem) -> str:
+    """The last reason for the kind itself; what closed the incident stands in the outcome."""
+    incident, end = facts.incident, facts.incident.closed_step
+    said = [r for r in facts.revisions if r.kind is incident.kind and r.step != end]
+    return said[-1].reason if said else incident.reason
 
 
 def _telling(facts: PostMortem) -> list[RevisionFact]:
@@ -262,6 +269,12 @@ def _command_reason(command: CommandFact) -> str:
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)
+
+
+def _outcome(facts: PostMortem) -> str:
+    incident = facts.incident
+    closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
+    return f"{_OUTCOMES[incident.outcome]} {closed}{incident.reason.rstrip('.')}."
 
 
 def _judgements(facts: PostMortem) -> tuple[Block, ...]:
