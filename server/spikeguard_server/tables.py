@@ -282,8 +282,6 @@ incidents = sql.Table(
     sql.Column("closed_at", Time),
     _needed("revisions", sql.Integer),
     _needed("commands", sql.Integer),
-    # the newest step copied into incident_samples
-    sql.Column("copied_step", Count),
     _of("runs"),
     sql.Index(
         "incidents_one_open_key",

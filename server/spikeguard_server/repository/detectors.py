@@ -38,7 +38,7 @@ _LOAD = sql.select(
     _S.attempt,
     _S.segment,
     _S.step,
-    sql.case((_S.version != sql.bindparam("known"), _S.state)).label("state"),
+    sql.case((_S.version != sql.bindparam("known", type_=sql.BigInteger), _S.state)).label("state"),
 ).where(_S.run_id == sql.bindparam("key"))
 
 
@@ -75,14 +75,17 @@ def keep_snapshot(
     connection: sql.Connection, run_id: UUID, place: Place, state: bytes, *, at_target: bool
 ) -> None:
     """Keep `state` as what the detector knew at `place`."""
-    connection.execute(
-        insert(tables.detector_snapshots)
-        .values(
-            run_id=run_id, attempt=place.attempt, segment=place.segment, step=place.step,
-            state=state, at_target=at_target,
-        )
-        .on_conflict_do_nothing()
+    written = insert(tables.detector_snapshots).values(
+        run_id=run_id, attempt=place.attempt, segment=place.segment, step=place.step,
+        state=state, at_target=at_target,
     )  # fmt: skip
+    kept = tables.detector_snapshots.c.at_target
+    connection.execute(
+        written.on_conflict_do_update(
+            index_elements=["run_id", "attempt", "segment", "step"],
+            set_={"at_target": sql.or_(kept, written.excluded.at_target)},
+        )
+    )
 
 
 def nearest_snapshot(

@@ -6,7 +6,7 @@ samples are only ever added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -171,23 +171,25 @@ def _spike(incident: Incident) -> dict[str, Any]:
     }
 
 
-def add_revision(
-    connection: sql.Connection, run_id: UUID, incident: Incident, now: datetime
+def add_revisions(
+    connection: sql.Connection, run_id: UUID, history: Sequence[Incident], now: datetime
 ) -> None:
-    """Keep what the incident is held to be now."""
-    c = tables.incidents.c
-    number = connection.execute(
+    """Keep what one incident was held to be, step by step."""
+    if not history:
+        return
+    c, incident = tables.incidents.c, history[0].number
+    newest = connection.execute(
         sql.update(tables.incidents)
-        .where(c.run_id == run_id, c.number == incident.number)
-        .values(revisions=c.revisions + 1)
+        .where(c.run_id == run_id, c.number == incident)
+        .values(revisions=c.revisions + len(history))
         .returning(c.revisions)
     ).scalar_one()
-    connection.execute(
-        sql.insert(tables.incident_revisions).values(
-            run_id=run_id, incident=incident.number, number=number, step=incident.newest_step,
-            at=now, **_spike(incident),
-        )
-    )  # fmt: skip
+    fixed = {"run_id": run_id, "incident": incident, "at": now}
+    rows = [
+        {**fixed, "number": number, "step": held.newest_step, **_spike(held)}
+        for number, held in enumerate(history, newest - len(history) + 1)
+    ]
+    connection.execute(sql.insert(tables.incident_revisions), rows)
 
 
 def add_precursor(

@@ -225,8 +225,9 @@ def open_segment(
             command=None if started.command is None else storable(started.command)[:200],
         )
         .on_conflict_do_nothing()
+        .returning(tables.segments.c.segment)
     )  # fmt: skip
-    return done.rowcount == 1
+    return done.one_or_none() is not None
 
 
 _EXTEND = (

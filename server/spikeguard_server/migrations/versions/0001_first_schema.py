@@ -224,7 +224,6 @@ def upgrade() -> None:
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("revisions", sa.Integer(), nullable=False),
         sa.Column("commands", sa.Integer(), nullable=False),
-        sa.Column("copied_step", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"], name=op.f("incidents_runs_fkey")),
         sa.PrimaryKeyConstraint("run_id", "number", name=op.f("incidents_pkey")),
         postgresql_with={"fillfactor": 50},

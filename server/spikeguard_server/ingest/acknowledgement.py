@@ -1,0 +1,89 @@
+"""What an agent is told: what is stored, what to do, what to keep.
+
+Law: orders go to the one live attempt that the run is followed by, while they are valid by the
+database's clock, again and again until a result is stored.
+"""
+
+from __future__ import annotations
+
+from spikeguard_protocol import Ack, CommandState, Health, Medium, Order, Rollback
+from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.situation import Target
+from spikeguard_server.ingest.intake import Intake
+from spikeguard_server.repository import audit
+from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.runs import attempts_of, is_live
+from spikeguard_server.repository.situations import targets_with_health
+
+
+def acknowledge(intake: Intake) -> Ack:
+    """The answer to the message that `intake` took in."""
+    live = _live_attempts(intake)
+    attentive = intake.current and intake.detection.monitor.attentive
+    commands = unfinished_commands(intake.connection, intake.run_id)
+    may_act = live == 1 and intake.current and intake.attempt.ended_at is None
+    return Ack(
+        sequence=intake.attempt.last_sequence,
+        orders=tuple(_orders(intake, commands)) if may_act else (),
+        attentive=attentive,
+        protected=_protected(intake, commands) if attentive or commands else (),
+        live_attempts=live,
+    )
+
+
+def _live_attempts(intake: Intake) -> int:
+    """How many attempts are thought to run, this one included while it has not ended."""
+    if intake.run.attempts == 1:
+        return 1
+    others = attempts_of(intake.connection, intake.run_id)
+    current = next((a for a in others if a.number == intake.run.current_attempt), None)
+    live = [a for a in others if is_live(a, current, intake.now, intake.silent_after)]
+    return max(1, len(live))
+
+
+def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
+    orders = []
+    for command in commands:
+        if command.state is CommandState.PROPOSED or command.attempt != intake.attempt.number:
+            continue
+        if not command.valid(intake.now, intake.run.last_step):
+            continue
+        if command.state is CommandState.APPROVED:
+            move(
+                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.DELIVER,
+                actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
+            )  # fmt: skip
+        orders.append(_order(intake, command))
+    return orders
+
+
+def _order(intake: Intake, command: CommandRow) -> Order:
+    return Order(
+        command=command.public_id(intake.run.id),
+        attempt=intake.attempt.id,
+        action=command.action,
+        expires_in_s=(command.expires_at - intake.now).total_seconds(),
+        expires_at_step=command.expires_at_step,
+    )
+
+
+def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
+    """Targets that a decision may still want: approvals come late."""
+    policy = policy_of(intake.connection, intake.run.project)
+    targets = targets_with_health(
+        intake.connection, intake.run, intake.attempt, intake.attempts, policy
+    )
+    ordered = {c.action.target for c in commands if isinstance(c.action, Rollback)}
+    before = _before(targets, intake.open_incident())
+    healthy = [t for t in before if t.health is Health.HEALTHY and t.medium is Medium.DISK]
+    kept = {t.name for t in (*before[-1:], *healthy[-1:])}
+    return tuple(sorted(kept | {t.name for t in targets if t.name in ordered}))
+
+
+def _before(targets: tuple[Target, ...], incident: Incident | None) -> list[Target]:
+    """Targets from before the onset, oldest first; all of them while there is only a warning."""
+    if incident is None:
+        return list(targets)
+    return [t for t in targets if t.step < incident.newest_onset_step]

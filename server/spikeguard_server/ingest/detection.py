@@ -1,0 +1,191 @@
+"""The run's monitor inside the transaction: loaded, moved on, taken back, saved.
+
+Law: the bytes in the database are the truth. A monitor kept in memory counts only for the version
+in the row, and a state of an unknown version is answered with 503, never replaced.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import SegmentPoint, Verb
+from spikeguard_server.domain.events import Event
+from spikeguard_server.domain.monitor import Monitor, UnknownStateVersion
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.errors import Unready
+from spikeguard_server.repository.detectors import (
+    Place,
+    keep_snapshot,
+    load_state,
+    nearest_snapshot,
+    save_state,
+)
+from spikeguard_server.repository.runs import SegmentRow
+from spikeguard_server.repository.samples import read_samples
+
+NOWHERE = Place(0, 0, 0)
+FOREVER = 2**53
+
+
+class Monitors:
+    """Monitors of recently seen runs, so that a busy run is not read from bytes every time."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self._size = size
+        self._kept: OrderedDict[UUID, tuple[int, Monitor]] = OrderedDict()
+        self._lock = Lock()
+
+    def take(self, run_id: UUID) -> tuple[int, Monitor] | None:
+        """The monitor with its version; no longer kept, since it may be changed in vain."""
+        with self._lock:
+            return self._kept.pop(run_id, None)
+
+    def keep(self, run_id: UUID, version: int, monitor: Monitor) -> None:
+        """Keep what was committed."""
+        with self._lock:
+            self._kept[run_id] = (version, monitor)
+            self._kept.move_to_end(run_id)
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+
+
+@dataclass
+class Detection:
+    """The monitor of one locked run, and the place in history that it stands at."""
+
+    run_id: UUID
+    monitor: Monitor
+    place: Place = NOWHERE
+    version: int = 0
+    changed: bool = field(default=False)
+
+    def stands_in(self, attempt: int, segment: int) -> bool:
+        return (self.place.attempt, self.place.segment) == (attempt, segment)
+
+    def enter(self, place: Place) -> None:
+        """The next samples come from another segment."""
+        self.place = place
+        self.changed = True
+
+    def observe(
+        self,
+        connection: sql.Connection,
+        samples: Sequence[Sample],
+        *,
+        every: int,
+        targets: Collection[int],
+    ) -> list[Event]:
+        """Take the samples that are new here; keep snapshots on the way."""
+        fresh = [sample for sample in samples if sample.step > self.place.step]
+        events: list[Event] = []
+        for part in _cut(fresh, every, targets):
+            events += self.monitor.observe(part)
+            step = part[-1].step
+            self.enter(Place(self.place.attempt, self.place.segment, step))
+            if step % every == 0 or step in targets:
+                self.keep(connection, at_target=step in targets)
+        return events
+
+    def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
+        """Keep a snapshot of where the monitor stands."""
+        keep_snapshot(connection, self.run_id, self.place, self.monitor.dump(), at_target=at_target)
+
+    def intervened(self, step: int, verb: Verb) -> list[Event]:
+        self.changed = True
+        return self.monitor.intervened(step, verb)
+
+    def end(self) -> list[Event]:
+        self.changed = True
+        return self.monitor.end()
+
+    def save(self, connection: sql.Connection) -> None:
+        """Write the state, if anything changed."""
+        if self.changed:
+            self.version += 1
+            save_state(connection, self.run_id, self.version, self.place, self.monitor.dump())
+
+
+def _cut(
+    samples: Sequence[Sample], every: int, targets: Collection[int]
+) -> Iterator[Sequence[Sample]]:
+    """The samples in parts, each ending where a snapshot is due."""
+    begin = 0
+    for end, sample in enumerate(samples, 1):
+        if sample.step % every == 0 or sample.step in targets or end == len(samples):
+            yield samples[begin:end]
+            begin = end
+
+
+def load_detection(
+    connection: sql.Connection, run_id: UUID, monitors: Monitors | None
+) -> Detection:
+    """The monitor as the last transaction left it; a new one where there was none."""
+    kept = monitors.take(run_id) if monitors is not None else None
+    row = load_state(connection, run_id, kept[0] if kept else -1)
+    if row is None:
+        return Detection(run_id, Monitor())
+    if row.state is None:
+        assert kept is not None
+        return Detection(run_id, kept[1], row.place, row.version)
+    return Detection(run_id, read_monitor(row.state), row.place, row.version)
+
+
+def read_monitor(state: bytes) -> Monitor:
+    """The monitor in `state`; `Unready` where this server is too old or too new for it."""
+    try:
+        return Monitor.load(state)
+    except UnknownStateVersion as error:
+        raise Unready(
+            f"This server cannot read the detector's state: {error}",
+            "Finish the upgrade of all replicas; nothing is lost meanwhile",
+            retry_after_s=5,
+        ) from error
+
+
+def past_monitor(
+    connection: sql.Connection,
+    run_id: UUID,
+    point: SegmentPoint,
+    segments: Sequence[SegmentRow],
+    number_of: dict[str, int],
+) -> Monitor | None:
+    """What the monitor knew at `point`: the nearest snapshot and a replay of what followed.
+
+    None where nothing is known of `point`.
+    """
+    rows = {(row.attempt, row.segment): row for row in segments}
+    path: list[Place] = []
+    seek: SegmentPoint | None = point
+    while seek is not None:
+        place = _place(seek, number_of)
+        if place is None or (place.attempt, place.segment) not in rows or len(path) > len(rows):
+            break
+        path.append(place)
+        found = nearest_snapshot(connection, run_id, place)
+        if found is not None:
+            return _replay(connection, run_id, read_monitor(found[1]), found[0], path)
+        seek = rows[place.attempt, place.segment].parent
+    return _replay(connection, run_id, Monitor(), -1, path) if path else None
+
+
+def _replay(
+    connection: sql.Connection, run_id: UUID, monitor: Monitor, step: int, path: Sequence[Place]
+) -> Monitor:
+    """Move `monitor` on from `step` of the path's last place to its first place."""
+    for place in reversed(path):
+        monitor.observe(
+            read_samples(connection, run_id, place.attempt, place.segment, step + 1, place.step)
+        )
+        step = place.step
+    return monitor
+
+
+def _place(point: SegmentPoint, number_of: dict[str, int]) -> Place | None:
+    number = number_of.get(point.segment.attempt)
+    return None if number is None else Place(number, point.segment.number, point.step)

@@ -1,0 +1,74 @@
+"""What one message is taken in with: the open transaction, the locked run, what changed so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Message
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.ingest.detection import Detection
+from spikeguard_server.repository.incidents import (
+    Attempts,
+    attempts_by_number,
+    find_incident,
+)
+from spikeguard_server.repository.runs import AttemptRow, RunRow
+from spikeguard_server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps [first, last] of a segment that this transaction stored."""
+
+    attempt: int
+    segment: int
+    first: int
+    last: int
+
+
+@dataclass
+class Intake:
+    """A run under its lock. `run` and `attempt` change in place and are written at the end."""
+
+    connection: sql.Connection
+    settings: Settings
+    now: datetime  # by the database's clock
+    run: RunRow
+    attempt: AttemptRow
+    detection: Detection
+    stored: list[Stretch] = field(default_factory=list)
+    segment_started: bool = False
+
+    @property
+    def run_id(self) -> UUID:
+        return self.run.run_id
+
+    @property
+    def current(self) -> bool:
+        """Whether this attempt is the one that the run is followed by."""
+        return self.run.current_attempt == self.attempt.number
+
+    @property
+    def silent_after(self) -> timedelta:
+        return timedelta(seconds=self.settings.silent_after_s)
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        """The run's attempts; this one is registered before anybody asks."""
+        return attempts_by_number(self.connection, self.run_id)
+
+    def open_incident(self) -> Incident | None:
+        """The open incident as the database knows it."""
+        if self.run.open_incident is None:
+            return None
+        return find_incident(self.connection, self.run_id, self.run.open_incident, self.attempts)
+
+
+def is_history(message: Message, settings: Settings) -> bool:
+    """Whether what the message tells is too old to page anybody or command anything."""
+    return message.age_s > settings.history_after_s

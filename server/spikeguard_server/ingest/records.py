@@ -1,0 +1,165 @@
+"""What each record of a message changes.
+
+Law: records count in their order. Samples of a segment that is not the run's current one are
+history: stored, never detected on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from spikeguard_protocol import (
+    AttemptEnded,
+    CommandResult,
+    Gap,
+    LayerNorms,
+    Message,
+    Record,
+    Samples,
+    SegmentReason,
+    SegmentStarted,
+    Signal,
+    TargetDeleted,
+    TargetSaved,
+)
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.ingest.detection import past_monitor
+from spikeguard_server.ingest.intake import Intake, Stretch
+from spikeguard_server.ingest.results import give_up, take_result
+from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.repository.detectors import Place
+from spikeguard_server.repository.runs import (
+    ENDED,
+    extend_segment,
+    lost_segment,
+    open_segment,
+    segments_of,
+)
+from spikeguard_server.repository.samples import as_domain, write_layer_norms, write_samples
+from spikeguard_server.repository.targets import delete_target, forget_memory, save_target
+from spikeguard_server.repository.text import storable
+
+ON_PURPOSE = ("finished", "stopped")
+
+
+def take_records(intake: Intake, message: Message) -> None:
+    """Let every record of `message` have its effect."""
+    targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
+    for record in message.records:
+        _take(intake, record, targets)
+
+
+def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
+    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
+    match record:
+        case SegmentStarted():
+            _start_segment(intake, record)
+        case Samples():
+            _take_samples(intake, record, targets)
+        case LayerNorms():
+            write_layer_norms(connection, run_id, number, record)
+        case TargetSaved():
+            _save_target(intake, record)
+        case TargetDeleted():
+            delete_target(connection, run_id, number, record.name, intake.now)
+        case CommandResult():
+            take_result(intake, record)
+        case Gap():
+            intake.attempt.dropped_samples += record.samples_lost
+        case AttemptEnded():
+            _end(intake, record)
+
+
+def _start_segment(intake: Intake, started: SegmentStarted) -> None:
+    run, number = intake.run, intake.attempt.number
+    fresh = open_segment(intake.connection, run.run_id, number, started, intake.now)
+    if not fresh or not intake.current:
+        return
+    if run.current_segment is not None and started.segment < run.current_segment:
+        return
+    run.current_segment, run.position = started.segment, started.position
+    _rewind(intake, started)
+    parent = started.parent
+    intake.detection.enter(Place(number, started.segment, parent.step if parent else 0))
+    intake.detection.keep(intake.connection)
+
+
+def _rewind(intake: Intake, started: SegmentStarted) -> None:
+    """Take the monitor back to what it knew where the segment begins."""
+    past: Monitor | None = None
+    if started.parent is not None:
+        past = past_monitor(
+            intake.connection, intake.run_id, started.parent,
+            segments_of(intake.connection, intake.run_id),
+            {id: number for number, id in intake.attempts.ids.items()},
+        )  # fmt: skip
+    elif started.reason is SegmentReason.START:
+        past = Monitor()
+    if past is not None and intake.detection.version > 0:
+        intake.detection.monitor.rewind(past)
+
+
+def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
+    run, number, segment = intake.run, intake.attempt.number, samples.segment
+    first, last = samples.steps[0], samples.steps[-1]
+    write_samples(intake.connection, run.run_id, number, samples)
+    if not extend_segment(intake.connection, run.run_id, number, segment, first, last):
+        _start_lost_segment(intake, samples)
+    intake.stored.append(Stretch(number, segment, first, last))
+    if not intake.current or segment != run.current_segment:
+        return
+    events = intake.detection.observe(
+        intake.connection, as_domain(samples),
+        every=intake.settings.detector_snapshot_steps, targets=targets,
+    )  # fmt: skip
+    _show_newest(intake, samples)
+    tell(intake, events)
+
+
+def _start_lost_segment(intake: Intake, samples: Samples) -> None:
+    """The record that opened the segment was lost: what it said is not known, the steps are."""
+    known = next((range for range in samples.positions if range is not None), None)
+    run, number = intake.run, intake.attempt.number
+    first, last = samples.steps[0], samples.steps[-1]
+    started = lost_segment(samples.segment, known.first if known else 0)
+    open_segment(intake.connection, run.run_id, number, started, intake.now)
+    extend_segment(intake.connection, run.run_id, number, samples.segment, first, last)
+    newest = run.current_segment
+    if intake.current and (newest is None or samples.segment > newest):
+        run.current_segment = samples.segment
+        intake.detection.enter(Place(number, samples.segment, first - 1))
+
+
+def _show_newest(intake: Intake, samples: Samples) -> None:
+    """The run's newest values, for lists of runs."""
+    run = intake.run
+    run.last_step = samples.steps[-1]
+    if (position := samples.positions[-1]) is not None:
+        run.position = position.end
+    run.last_loss = _newest(samples, Signal.LOSS, run.last_loss)
+    run.last_grad_norm = _newest(samples, Signal.GRAD_NORM, run.last_grad_norm)
+    run.tokens_per_second = _newest(samples, Signal.TOKENS_PER_SECOND, run.tokens_per_second)
+
+
+def _newest(samples: Samples, signal: Signal, before: float | None) -> float | None:
+    column = samples.signals.get(signal, ())
+    return next((value for value in reversed(column) if value is not None), before)
+
+
+def _save_target(intake: Intake, saved: TargetSaved) -> None:
+    save_target(intake.connection, intake.run_id, intake.attempt.number, saved, intake.now)
+    here = Place(intake.attempt.number, saved.segment, saved.step)
+    if intake.current and intake.detection.place == here:
+        intake.detection.keep(intake.connection, at_target=True)
+
+
+def _end(intake: Intake, ended: AttemptEnded) -> None:
+    attempt = intake.attempt
+    attempt.ended_at, attempt.end_reason = intake.now, storable(ended.reason)
+    forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
+    give_up(intake, f"the attempt ended: {attempt.end_reason}", attempt=attempt.number)
+    if not intake.current:
+        return
+    intake.run.state = ENDED
+    if ended.reason in ON_PURPOSE:
+        tell(intake, intake.detection.end())

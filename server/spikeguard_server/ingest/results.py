@@ -1,0 +1,74 @@
+"""What became of orders: results, and orders that nobody can report on any more.
+
+Law: the first result that is stored stands. A result is taken from any attempt of the run and at
+any age: a fence stops execution, never the truth about it.
+"""
+
+from __future__ import annotations
+
+from spikeguard_protocol import CommandId, CommandResult, CommandState, ResultState, verb_of
+from spikeguard_server.domain.command_life import EVENT_OF_RESULT, CommandEvent, can
+from spikeguard_server.domain.incident_life import acted
+from spikeguard_server.ingest.intake import Intake
+from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.repository import audit
+from spikeguard_server.repository.commands import (
+    CommandRow,
+    find_command,
+    move,
+    unfinished_commands,
+)
+from spikeguard_server.repository.incidents import save_incident
+from spikeguard_server.repository.text import storable
+
+MAX_NUMBER = 2**31 - 1
+
+
+def take_result(intake: Intake, result: CommandResult) -> None:
+    """Store what the agent says of a command, unless that is known already."""
+    command = _command(intake, result)
+    event = EVENT_OF_RESULT[result.state]
+    if command is None or not can(command.state, event):
+        return
+    move(
+        intake.connection, intake.run_id, intake.run.id, command, event,
+        actor=f"attempt {intake.attempt.number}", reason=storable(result.reason),
+        now=intake.now, applied_step=result.step, result=storable(result.reason),
+    )  # fmt: skip
+    if result.state is ResultState.APPLIED:
+        _applied(intake, command, result.step)
+
+
+def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
+    """The command that is meant; None where it is no command of this run."""
+    named = CommandId.parse(result.command)
+    if named.incident.run != intake.run.id:
+        return None
+    if named.number > MAX_NUMBER or named.incident.number > MAX_NUMBER:
+        return None
+    return find_command(intake.connection, intake.run_id, named.incident.number, named.number)
+
+
+def _applied(intake: Intake, command: CommandRow, step: int) -> None:
+    incident = intake.open_incident()
+    if incident is None or incident.number != command.incident:
+        return
+    verb = verb_of(command.action)
+    held = acted(incident, verb)
+    save_incident(intake.connection, intake.run_id, held, intake.attempts, intake.now)
+    tell(intake, intake.detection.intervened(step, verb))
+
+
+def give_up(intake: Intake, reason: str, *, attempt: int) -> None:
+    """Orders to `attempt` that it will not carry out any more, or not report on."""
+    for command in unfinished_commands(intake.connection, intake.run_id):
+        if command.attempt == attempt:
+            event = (
+                CommandEvent.LOSE
+                if command.state is CommandState.DELIVERED
+                else CommandEvent.SUPERSEDE
+            )
+            move(
+                intake.connection, intake.run_id, intake.run.id, command, event,
+                actor=audit.SERVER, reason=reason, now=intake.now,
+            )  # fmt: skip

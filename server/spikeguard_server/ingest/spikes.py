@@ -1,0 +1,153 @@
+"""What the monitor said becomes incidents, revisions, warnings and copied samples.
+
+Law: the domain folds, this writes. Every event is told once, in order; the incident's row is
+written once a message, its revisions all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spikeguard_protocol import CommandState, IncidentId, IncidentState, SegmentPoint
+from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.incident_life import fold
+from spikeguard_server.ingest.intake import Intake, Stretch
+from spikeguard_server.repository import audit
+from spikeguard_server.repository.commands import commands_of, move
+from spikeguard_server.repository.detectors import Place
+from spikeguard_server.repository.incidents import (
+    add_precursor,
+    add_revisions,
+    claim_precursors,
+    save_incident,
+)
+from spikeguard_server.repository.runs import segments_of
+from spikeguard_server.repository.samples import copy_to_incident
+
+_TAKEN_BACK = (CommandState.PROPOSED, CommandState.APPROVED)
+
+
+def tell(intake: Intake, events: Iterable[Event]) -> None:
+    """Write what `events` say, which were seen where the monitor stands now."""
+    told = [event for event in events if not _warned(intake, event)]
+    if not told:
+        return
+    incident, history = intake.open_incident(), list[Incident]()
+    segment = intake.attempts.segment(
+        intake.detection.place.attempt, intake.detection.place.segment
+    )
+    for event in told:
+        before = incident
+        incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
+        assert incident is not None
+        history.append(incident)
+        if isinstance(event, Opened):
+            _write(intake, history)
+            _opened(intake, incident)
+        elif isinstance(event, Closed):
+            _write(intake, history)
+            _closed(intake, incident)
+        elif isinstance(event, Recurred):
+            _judge(intake, incident, f"it came back at step {event.onset_step}", "recur")
+        elif before is not None and before.kind is not incident.kind:
+            _note(intake, incident, "revise", before.kind.value, incident.kind.value)
+    _write(intake, history)
+
+
+def _warned(intake: Intake, event: Event) -> bool:
+    """Write a precursor; False for any other event."""
+    if not isinstance(event, Precursor):
+        return False
+    add_precursor(
+        intake.connection, intake.run_id, intake.detection.place, event,
+        intake.run.open_incident, intake.now,
+    )  # fmt: skip
+    return True
+
+
+def _write(intake: Intake, history: list[Incident]) -> None:
+    """Write the newest record of one incident with the revisions that led to it."""
+    if history:
+        save_incident(intake.connection, intake.run_id, history[-1], intake.attempts, intake.now)
+        add_revisions(intake.connection, intake.run_id, history, intake.now)
+        history.clear()
+
+
+def _opened(intake: Intake, incident: Incident) -> None:
+    intake.run.incidents = intake.run.open_incident = incident.number
+    onset = Place(
+        intake.attempts.number(incident.segment.attempt),
+        incident.segment.number,
+        incident.onset_step,
+    )
+    before = intake.settings.incident_steps_before
+    claim_precursors(intake.connection, intake.run_id, incident.number, onset, before)
+    _copy(intake, incident, _lead_up(intake, incident, before))
+    _note(intake, incident, "open", None, incident.kind.value)
+
+
+def _closed(intake: Intake, incident: Incident) -> None:
+    """Nothing may be carried out for its sake any more, and what was is judged."""
+    assert incident.outcome is not None
+    intake.run.open_incident = None
+    copy_stored(intake, incident)
+    for command in commands_of(intake.connection, intake.run_id, incident.number):
+        if command.state in _TAKEN_BACK:
+            move(
+                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
+                actor=audit.SERVER, reason="the incident closed", now=intake.now,
+            )  # fmt: skip
+    _judge(intake, incident, f"the incident ended as {incident.outcome}", "close")
+
+
+def _judge(intake: Intake, incident: Incident, judgement: str, action: str) -> None:
+    """Record of every applied command what became of it."""
+    for command in commands_of(intake.connection, intake.run_id, incident.number):
+        if command.state is CommandState.APPLIED:
+            move(
+                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.JUDGE,
+                actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
+            )  # fmt: skip
+    outcome = None if incident.outcome is None else incident.outcome.value
+    _note(intake, incident, action, None, outcome or incident.kind.value)
+
+
+def _note(intake: Intake, incident: Incident, action: str, before: str | None, after: str) -> None:
+    audit.append(
+        intake.connection, intake.run_id, actor=audit.SERVER, action=action,
+        subject=str(IncidentId(intake.run.id, incident.number)), before=before, after=after,
+        reason=incident.reason,
+    )  # fmt: skip
+
+
+def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[Stretch]:
+    """The stretches that led to the onset, through the segments before if need be."""
+    rows = {
+        (row.attempt, row.segment): row for row in segments_of(intake.connection, intake.run_id)
+    }
+    number_of = {id: number for number, id in intake.attempts.ids.items()}
+    first, seek = max(0, incident.onset_step - steps), SegmentPoint(incident.segment, 2**53)
+    found: list[Stretch] = []
+    while (key := (number_of.get(seek.segment.attempt, 0), seek.segment.number)) in rows:
+        row = rows.pop(key)
+        found.append(Stretch(*key, first, seek.step))
+        if row.parent is None or row.parent.step < first:
+            break
+        seek = row.parent
+    return found
+
+
+def copy_stored(intake: Intake, incident: Incident) -> None:
+    """Keep what this message stored with the incident."""
+    _copy(intake, incident, intake.stored)
+
+
+def _copy(intake: Intake, incident: Incident, stretches: Iterable[Stretch]) -> None:
+    places = [(s.attempt, s.segment, s.first, s.last) for s in stretches]
+    copy_to_incident(intake.connection, intake.run_id, incident.number, places)
+
+
+def still_open(incident: Incident | None) -> bool:
+    return incident is not None and incident.state is not IncidentState.CLOSED

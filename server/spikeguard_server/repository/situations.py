@@ -1,0 +1,123 @@
+"""The facts that the policy is told, gathered from the database.
+
+Law: reads only. Whoever decides by what is gathered here holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from statistics import median
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import SegmentPoint, Verb
+from spikeguard_server.domain.health import Alarm, alarms_of, health_of
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.lineage import Lineage, lineage_of
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.situation import Situation, Target
+from spikeguard_server.repository.commands import past_commands
+from spikeguard_server.repository.incidents import (
+    Attempts,
+    doubtful_incidents,
+    unclaimed_precursors,
+)
+from spikeguard_server.repository.runs import AttemptRow, RunRow, segments_of
+from spikeguard_server.repository.samples import recent_step_times
+from spikeguard_server.repository.targets import TargetRow, targets_of
+
+_VERBS = {verb.value for verb in Verb}
+
+
+def situation_of(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: AttemptRow,
+    incident: Incident,
+    attempts: Attempts,
+    policy: Policy,
+    now: datetime,
+) -> Situation:
+    """What there is to know before proposing anything about `incident`, with `attempt` live."""
+    return Situation(
+        incident=incident,
+        step=run.last_step or 0,
+        position=run.position,
+        targets=targets_with_health(connection, run, attempt, attempts, policy),
+        capabilities=frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
+        step_time_s=step_time_of(connection, run),
+        tokens_per_step=attempt.tokens_per_step,
+        past=past_commands(connection, run.run_id, incident.number, now),
+    )
+
+
+def targets_with_health(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: AttemptRow,
+    attempts: Attempts,
+    policy: Policy,
+) -> tuple[Target, ...]:
+    """What the run descends from and could go back to."""
+    rows = targets_of(connection, run.run_id, attempt.number)
+    if not rows or run.current_segment is None or run.current_attempt is None:
+        return ()
+    lineage = current_lineage(connection, run, attempts)
+    alarms = _alarms(connection, run, attempts, rows, policy.health_horizon_steps)
+    targets = [_target(row, run, attempts, alarms, lineage, policy) for row in rows]
+    return tuple(t for t in targets if lineage.holds(SegmentPoint(t.segment, t.step)))
+
+
+def _target(
+    row: TargetRow,
+    run: RunRow,
+    attempts: Attempts,
+    alarms: Sequence[Alarm],
+    lineage: Lineage,
+    policy: Policy,
+) -> Target:
+    segment = attempts.segment(row.attempt, row.segment)
+    health = health_of(
+        SegmentPoint(segment, row.step),
+        newest_step=run.last_step or 0,
+        alarms=alarms,
+        lineage=lineage,
+        horizon_steps=policy.health_horizon_steps,
+    )
+    return Target(row.name, segment, row.step, row.position, row.medium, health)
+
+
+def current_lineage(connection: sql.Connection, run: RunRow, attempts: Attempts) -> Lineage:
+    """The path from the root to the segment that is trained now."""
+    assert run.current_attempt is not None
+    assert run.current_segment is not None
+    parents = {
+        attempts.segment(row.attempt, row.segment): row.parent
+        for row in segments_of(connection, run.run_id)
+    }
+    return lineage_of(parents, attempts.segment(run.current_attempt, run.current_segment))
+
+
+def _alarms(
+    connection: sql.Connection,
+    run: RunRow,
+    attempts: Attempts,
+    rows: Sequence[TargetRow],
+    horizon_steps: int,
+) -> list[Alarm]:
+    """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
+    incidents = doubtful_incidents(connection, run.run_id, attempts)
+    alarms = [alarm for incident in incidents for alarm in alarms_of(incident)]
+    since = max(rows[0].step, (run.last_step or 0) - horizon_steps)
+    for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
+        alarms.append(Alarm(attempts.segment(attempt, segment), step, step))
+    return alarms
+
+
+def step_time_of(connection: sql.Connection, run: RunRow) -> float | None:
+    """Median seconds of the newest steps; None where nobody measured."""
+    if run.current_attempt is None or run.current_segment is None:
+        return None
+    times = recent_step_times(connection, run.run_id, run.current_attempt, run.current_segment)
+    return median(times) if times else None
