@@ -33,7 +33,7 @@ class Ranks:
         """The model as the loop calls it: gradients are averaged over all ranks."""
         if self.world_size == 1:
             return model
-        return DistributedDataParallel(model)
+        return DistributedDataParallel(model, broadcast_buffers=False)  # they never change
 
     def mean(self, value: Tensor) -> Tensor:
         """The mean of a device scalar over all ranks; does not make the host wait on CUDA."""

@@ -53,7 +53,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
         seed=options.seed,
         writes=ranks.leads,
     )
-    progress = Progress(options.steps, options.tokens_per_step, shown=ranks.leads > options.quiet)
+    shown = ranks.leads and not options.quiet
+    progress = Progress(options.steps, options.tokens_per_step, shown=shown)
     log = StepLog(options.log if ranks.leads else None, progress)
     pace = Pace(options.step_time)
 
@@ -100,7 +101,7 @@ def train(options: Options, ranks: Ranks) -> Summary:
     return Summary(
         run=options.name,
         steps=guard.steps,
-        position=loader.position,
+        position=guard.position,
         validation_loss=validation_loss(
             model,
             corpus.validation,

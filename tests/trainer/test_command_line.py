@@ -1,0 +1,102 @@
+"""What the command line takes, says and leaves behind."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from spikeguard_trainer.options import parse_options
+from spikeguard_trainer.steplog import COLUMNS, Progress, StepLog
+
+from . import jobs
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--steps", "0"], "--steps: takes 1 to"),
+        (["--steps", "many"], "--steps: takes a whole number, got 'many'"),
+        (["--beta2", "1"], "--beta2: takes 0 to 0.99999, got 1"),
+        (["--fault", "meteor@3"], "--fault: 'meteor' is no fault; there are bad_batch"),
+        (["--preset", "huge"], "--preset: invalid choice: 'huge'"),
+        (["--step-time", "-1"], "--step-time: takes 0 to 3600, got -1"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_limit_and_ends_with_status_2(
+    option: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(["--out", str(tmp_path), *option])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_preset_fills_in_what_is_not_given(tmp_path: Path) -> None:
+    options = parse_options(["--out", str(tmp_path / "a"), "--preset", "tiny", "--lr", "0.1"])
+    assert (options.lr, options.steps, options.name) == (0.1, 400, "a")
+
+
+def test_the_help_explains_faults_environment_and_exit_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--help"])
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("lr_bump", "SPIKEGUARD_SERVER", "exit status"))
+
+
+def test_a_run_leaves_a_row_for_every_step_and_a_summary(tmp_path: Path) -> None:
+    said = jobs.run(tmp_path, "--steps", "12", "--run", "short", "--step-time", "0.02")
+    rows = jobs.rows(tmp_path)
+    assert list(rows[0]) == COLUMNS.split(",")
+    assert [(int(r["step"]), int(r["position"])) for r in rows] == [
+        (s, s - 1) for s in range(1, 13)
+    ]
+    ended = jobs.summary(tmp_path)
+    assert (ended["run"], ended["steps"], ended["position"]) == ("short", 12, 12)
+    assert (ended["tokens"], ended["rollbacks"], ended["segments"]) == (12 * 12 * 32, 0, 1)
+    assert ended["seconds"] >= 12 * 0.02
+    assert "step 12/12" in said
+    assert "\r" not in said
+    assert f"validation loss {ended['validation_loss']:.4f}" in said
+
+
+def test_what_the_guard_refuses_is_said_in_one_line_with_status_1(tmp_path: Path) -> None:
+    said = jobs.run(tmp_path, "--steps", "3", "--run", "not a name", status=1)
+    assert "Traceback" not in said
+    assert "run" in said
+
+
+def test_a_missing_text_ends_with_status_1(tmp_path: Path) -> None:
+    said = jobs.run(tmp_path, "--data", str(tmp_path / "none"), status=1)
+    assert "--data" in said
+    assert "Traceback" not in said
+
+
+def test_step_numbers_that_go_back_are_counted_and_told(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = StepLog(tmp_path / "log.csv", Progress(100, 10, shown=True, stream=stream))
+    for step in (1, 2, 3, 2, 3):
+        log.add(step, step - 1, torch.tensor(1.5), torch.tensor(float("nan")), 0.1)
+    log.close()
+    assert (log.rows, log.returns) == (5, 1)
+    assert "back to step 1 from step 3" in stream.getvalue()
+    assert [(r["step"], r["grad_norm"]) for r in jobs.rows(tmp_path)][-1] == ("3", "nan")
+
+
+def test_on_a_terminal_one_line_is_drawn_over_and_over() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    progress = Progress(2, 10, shown=True, stream=stream)
+    progress.show(1, 2.0)
+    progress.show(2, 1.0)
+    progress.close()
+    assert "\r" in stream.getvalue()
+    assert "step 2/2  loss 1.000" in stream.getvalue()
+    assert stream.getvalue().count("\n") == 1

@@ -1,0 +1,80 @@
+"""A run that was killed goes on as if it had not been."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from . import jobs
+
+STEPS = ("--steps", "60", "--checkpoint-every", "20")
+DATA_FAULT = ("--fault", "bad_batch@45:2")
+
+
+def final_state(out: Path) -> dict[str, Any]:
+    """Everything in the checkpoint of the last step."""
+    (folder,) = (out / "checkpoints").glob("checkpoint-00000060-*")
+    state: dict[str, Any] = torch.load(folder / "rank-00000.pt", weights_only=False)
+    return state
+
+
+def assert_same(one: Any, other: Any, path: str = "state") -> None:
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), path
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_same(one[key], other[key], f"{path}.{key}")
+    elif isinstance(one, list | tuple):
+        for number, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{path}[{number}]")
+    elif not callable(one):
+        assert one == other or one is other, path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed")
+    jobs.run(out, *STEPS, *DATA_FAULT)
+    return out
+
+
+def test_a_run_killed_twice_ends_with_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    """SIGKILL between checkpoints and after bad data: weights, moments, schedule, losses agree."""
+    for step in (30, 50):
+        jobs.kill_at(jobs.start(tmp_path, *STEPS, *DATA_FAULT), tmp_path, step)
+    jobs.run(tmp_path, *STEPS, *DATA_FAULT)
+    steps = [int(row["step"]) for row in jobs.rows(tmp_path)]
+    assert steps.count(21) == 2, "the restart went on from the checkpoint at step 20"
+    assert jobs.losses(tmp_path) == jobs.losses(undisturbed)
+    same = ("steps", "position", "validation_loss")
+    ended, expected = jobs.summary(tmp_path), jobs.summary(undisturbed)
+    assert {k: ended[k] for k in same} == {k: expected[k] for k in same}
+    for part in ("model", "optimizer", "scheduler"):
+        assert_same(_part(final_state(tmp_path), part), _part(final_state(undisturbed), part))
+
+
+def _part(state: dict[str, Any], name: str) -> Any:
+    """That part of the checkpoint, wherever the format keeps it."""
+    if name in state:
+        return state[name]
+    return next(v[name] for v in state.values() if isinstance(v, dict) and name in v)
+
+
+def test_a_finished_run_started_again_trains_nothing_more(undisturbed: Path) -> None:
+    before = jobs.rows(undisturbed), jobs.summary(undisturbed)["validation_loss"]
+    jobs.run(undisturbed, *STEPS, *DATA_FAULT)
+    after = jobs.summary(undisturbed)
+    assert (jobs.rows(undisturbed), after["validation_loss"]) == before
+    assert (after["trained_steps"], after["steps"], after["finished"]) == (0, 60, True)
+
+
+def test_a_restart_does_not_repeat_a_fault_of_the_moment(tmp_path: Path) -> None:
+    fault = ("--fault", "weight_noise@30:1:1")
+    jobs.kill_at(jobs.start(tmp_path, *STEPS, *fault), tmp_path, 35)
+    jobs.run(tmp_path, *STEPS, *fault)
+    hit, spared = (float(row["loss"]) for row in jobs.rows(tmp_path) if row["step"] == "31")
+    assert hit > spared + 0.5
