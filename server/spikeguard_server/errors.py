@@ -7,6 +7,7 @@ ServiceError
 ├── Forbidden          403  a token whose role or project does not reach this far
 │   └── NoPerson       403  a decision that needs a person's name behind it
 ├── NotFound           404
+├── MethodNotAllowed   405
 ├── Conflict           409  something else happened first
 │   ├── SequenceGap    409  `expected`: the message the server waits for
 │   ├── RevisionChanged 409 `current`: the command as it stands now
@@ -15,6 +16,7 @@ ServiceError
 ├── TooLarge           413
 ├── Unprocessable      422  a field breaks its limit
 ├── Busy               429  too much at once
+├── InternalError      500  our own fault, told without our insides
 └── Unready            503  starting, or the database cannot be reached
 
 Law: a message tells what broke which limit, a remedy what to do next; neither carries a secret or
@@ -109,6 +111,13 @@ class NotFound(ServiceError):
     status = 404
 
 
+class MethodNotAllowed(ServiceError):
+    """There is such a path, and it does not take this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
 class Conflict(ServiceError):
     """Something else happened first."""
 
@@ -194,6 +203,18 @@ class Busy(_Later):
     status = 429
 
 
+class InternalError(ServiceError):
+    """Something is wrong with the server itself; its log says what."""
+
+    code = "internal"
+    status = 500
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The server failed at this", "Try again; if it stays so, look at the server's log"
+        )
+
+
 class Unready(_Later):
     """The server is starting, or its database cannot be reached."""
 
@@ -208,6 +229,7 @@ ERRORS: tuple[type[ServiceError], ...] = (
     Forbidden,
     NoPerson,
     NotFound,
+    MethodNotAllowed,
     Conflict,
     SequenceGap,
     RevisionChanged,
@@ -216,5 +238,6 @@ ERRORS: tuple[type[ServiceError], ...] = (
     TooLarge,
     Unprocessable,
     Busy,
+    InternalError,
     Unready,
 )

@@ -1,0 +1,201 @@
+"""The server as one ASGI application: what it is made of, and how errors become answers.
+
+Law: everything enters through `create_app`; nothing happens at import. Errors are written here and
+nowhere else, in one shape; what is nobody's business stays in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from urllib.parse import quote
+
+import sqlalchemy as sql
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
+from spikeguard_server.domain.moves import IllegalMove as DomainIllegalMove
+from spikeguard_server.errors import (
+    Busy,
+    IllegalMove,
+    InternalError,
+    Malformed,
+    MethodNotAllowed,
+    NotFound,
+    NotSignedIn,
+    ServiceError,
+    TooLarge,
+    Unprocessable,
+    Unready,
+    VersionNotSpoken,
+)
+from spikeguard_server.ingest import Monitors
+from spikeguard_server.metrics import Metrics
+from spikeguard_server.pages import refusal_page
+from spikeguard_server.routes.answers import Answer, answer_of
+from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
+from spikeguard_server.routes.door import Services, guard, is_page
+from spikeguard_server.routes.every import include_all
+from spikeguard_server.routes.limits import HEADERS, BodyLimit, CarefulAnswers
+from spikeguard_server.routes.measured import Measured
+from spikeguard_server.routes.pages import page_of
+from spikeguard_server.settings import Settings
+from spikeguard_server.ticker import Ticker
+
+_log = logging.getLogger(__name__)
+WAIT = "Wait, then send it again"
+
+
+def create_app(
+    settings: Settings,
+    engine: sql.Engine,
+    *,
+    registry: CollectorRegistry | None = None,
+    ticker: bool = True,
+) -> FastAPI:
+    """The application over `engine`. `ticker=False` leaves what time alone moves to others."""
+    services = Services(
+        settings=settings,
+        engine=engine,
+        metrics=Metrics(registry or CollectorRegistry()),
+        monitors=Monitors(),
+        ticker=Ticker(settings, engine) if ticker else None,
+    )
+    app = FastAPI(
+        title="spikeguard",
+        version=version("spikeguard"),
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        default_response_class=Answer,
+        dependencies=[guard],
+        lifespan=_lifespan(services),
+    )
+    app.state.services = services
+    include_all(app)
+    app.openapi = describe(app)  # type: ignore[method-assign]
+    _handle_errors(app)
+    app.add_middleware(Measured, metrics=services.metrics)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(CarefulAnswers, https=services.secure)
+    return app
+
+
+def _lifespan(
+    services: Services,
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def run(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        if services.ticker is None:
+            yield
+            return
+        services.ticker.start()
+        try:
+            yield
+        finally:
+            services.ticker.stop()
+
+    return run
+
+
+def _handle_errors(app: FastAPI) -> None:
+    """Let every exception that can reach a client become a `ServiceError`'s answer."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        told = service_error(error)
+        if isinstance(told, InternalError):
+            _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return _answer(request, told)
+
+    for kind in _TOLD:
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(Exception, answer)
+
+
+_TOLD: tuple[type[Exception], ...] = (
+    ServiceError,
+    ProtocolError,
+    RequestValidationError,
+    HTTPException,
+    DomainIllegalMove,
+    DataError,
+    OperationalError,
+    PoolTimeout,
+)
+
+
+def service_error(error: Exception) -> ServiceError:
+    """What a client is told of `error`."""
+    match error:
+        case ServiceError():
+            return error
+        case UnknownVersion():
+            return VersionNotSpoken(
+                error.limit, error.remedy, field=error.field, supported=[VERSION]
+            )
+        case ProtocolError():
+            return Unprocessable(f"{error.field} {error.limit}", error.remedy, field=error.field)
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            return _refused(error)
+        case DomainIllegalMove():
+            return IllegalMove(str(error), "Look at it again: something else happened first")
+        case DataError():
+            return Unprocessable(
+                "A value is outside what can be stored", "Send smaller numbers and plain text"
+            )
+        case PoolTimeout():
+            return Busy("Every connection to the database is in use", WAIT)
+        case OperationalError():
+            return Unready("The database cannot be reached, or did not answer in time", WAIT)
+    return InternalError()
+
+
+def _invalid(error: RequestValidationError) -> ServiceError:
+    """The first thing that is wrong with the request's fields."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return Malformed("The body is not JSON", "Send JSON", field="body")
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    field = ".".join(place) or "body"
+    return Unprocessable(
+        f"{field}: {first['msg']}", "/openapi.json says what this call takes", field=field
+    )
+
+
+def _refused(error: HTTPException) -> ServiceError:
+    """What the framework refuses by itself."""
+    if isinstance(error.__cause__, TooLarge):
+        return error.__cause__
+    if error.status_code == 404:
+        return NotFound("There is nothing here", "/openapi.json lists what there is")
+    if error.status_code == 405:
+        return MethodNotAllowed("This path does not take this method", "/openapi.json lists them")
+    return Malformed("The request cannot be read", "Send it as /openapi.json says")
+
+
+def _answer(request: Request, told: ServiceError) -> Response:
+    """JSON for programs, a page for people; a person without a login is shown the way to it."""
+    path = request.url.path
+    if not is_page(path):
+        answer: Response = answer_of(told)
+    elif isinstance(told, NotSignedIn) and request.method == "GET":
+        answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+    else:
+        page = refusal_page(page_of(request.app.state.services, None), told)
+        answer = HTMLResponse(page, status_code=told.status, headers=told.headers)
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+    return answer

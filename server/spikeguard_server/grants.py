@@ -1,0 +1,162 @@
+"""Tokens, sessions and policies: given, taken away and changed, each with its entry in the audit.
+
+Law: the caller owns the transaction. A secret exists in the return value and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role
+from spikeguard_server.access import READERS, Caller, hash_secret, new_secret, read_person
+from spikeguard_server.domain.policy import Policy, policy_from_mapping
+from spikeguard_server.errors import Conflict, Forbidden, NotFound
+from spikeguard_server.repository.audit import append
+from spikeguard_server.repository.policies import write_policy
+from spikeguard_server.repository.tokens import NewToken, Token, add_token, revoke_token
+from spikeguard_server.tables import FLEET
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a new token may do, for whom and how long."""
+
+    role: Role
+    project: str | None = None  # None = every project
+    person: str | None = None
+    name: str | None = None  # what it is for
+    expires_in_s: float | None = None  # None = never
+
+
+def issue_token(connection: sql.Connection, grant: Grant, by: str) -> tuple[str, Token]:
+    """Make a token; its secret is told this once."""
+    secret = new_secret()
+    return secret, register_token(connection, grant, secret, by)
+
+
+def register_token(connection: sql.Connection, grant: Grant, secret: str, by: str) -> Token:
+    """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
+    person = None if grant.person is None else read_person(grant.person)
+    new = NewToken(
+        hash=hash_secret(secret),
+        role=grant.role,
+        project=grant.project,
+        person=person,
+        created_by=by,
+        expires_in_s=grant.expires_in_s,
+        name=grant.name,
+    )
+    token, fresh = add_token(connection, new)
+    if fresh:
+        _record(connection, by, "token.created", token, after=_words(token))
+    return token
+
+
+def withdraw_token(connection: sql.Connection, token_id: int, scope: str | None, by: str) -> None:
+    """Revoke a token and the sessions it opened; raise `NotFound` if none of it works."""
+    token = revoke_token(connection, token_id, scope)
+    if token is None:
+        raise NotFound(
+            f"There is no token {token_id} that works", "`spikeguard token list` shows them"
+        )
+    _record(connection, by, "token.revoked", token, before=_words(token))
+
+
+def open_session(
+    connection: sql.Connection, caller: Caller, name: str, lasts_s: float
+) -> tuple[str, Token]:
+    """Exchange a person's token for a session that carries a name."""
+    person = _person(caller, name)
+    if caller.role not in READERS:
+        raise Forbidden(
+            f"A token of role {caller.role} is not a person's", "Log in with one made for people"
+        )
+    if caller.is_session:
+        raise Forbidden("A session can't open another", "Log in with your access token")
+    left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
+    secret = new_secret()
+    new = NewToken(
+        hash=hash_secret(secret),
+        role=caller.role,
+        project=caller.project,
+        person=person,
+        created_by=person,
+        expires_in_s=left,
+        parent=caller.token_id,
+    )
+    token, _ = add_token(connection, new)
+    _record(connection, person, "session.opened", token, after=_words(token))
+    return secret, token
+
+
+def close_session(connection: sql.Connection, caller: Caller) -> None:
+    """Log out. A token that is no session stays: only an admin takes those away."""
+    if not caller.is_session:
+        raise Forbidden(
+            "This token is no session", "An admin revokes it: `spikeguard token revoke`"
+        )
+    if (token := revoke_token(connection, caller.token_id, None)) is not None:
+        _record(connection, token.created_by, "session.closed", token, before=_words(token))
+
+
+def put_policy(
+    connection: sql.Connection,
+    project: str,
+    plain: Mapping[str, Any],
+    by: str,
+    replaces: int | None = None,
+) -> Policy:
+    """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
+    wanted = {key: value for key, value in plain.items() if key != "version"}
+    written = write_policy(connection, project, policy_from_mapping(wanted), by)
+    if replaces is not None and written.version != replaces + 1:
+        raise Conflict(
+            f"Version {written.version - 1} is in force, not {replaces}",
+            "Read it again, then change that one",
+            field="version",
+            current=written.version - 1,
+        )
+    append(
+        connection,
+        FLEET,
+        actor=by,
+        action="policy.written",
+        subject=f"policy of {project}",
+        before=str(written.version - 1),
+        after=str(written.version),
+    )
+    return written
+
+
+def _person(caller: Caller, name: str) -> str:
+    if caller.person is None:
+        return read_person(name)
+    if name.strip() and read_person(name) != caller.person:
+        raise Forbidden(
+            "This token was made for another person",
+            "Leave the name empty, or log in with your own token",
+        )
+    return caller.person
+
+
+def _words(token: Token) -> str:
+    scope = f", project {token.project}" if token.project else ""
+    person = f", {token.person}" if token.person else ""
+    return f"{token.role}{scope}{person}"
+
+
+def _record(
+    connection: sql.Connection,
+    by: str,
+    action: str,
+    token: Token,
+    *,
+    before: str | None = None,
+    after: str | None = None,
+) -> None:
+    subject = f"{'session' if token.session else 'token'} {token.id}"
+    append(connection, FLEET, actor=by, action=action, subject=subject, before=before, after=after)

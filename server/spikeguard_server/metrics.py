@@ -1,0 +1,174 @@
+"""What Prometheus is told: of this process, and of the fleet as the database knows it.
+
+Law: registries are passed in. Names carry their unit; a label takes values from a closed set, but
+for `project` and `run` of the fleet: `MAX_RUNS` live runs at most, and gone when a run is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+MAX_RUNS: Final = 500
+_FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """What this process did since it started."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "spikeguard_http_requests",
+            "Requests answered, by call and status.",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self.latency = Histogram(
+            "spikeguard_http_request_duration_seconds",
+            "Time from the first byte of a request to the last of its answer.",
+            ("method", "route"),
+            buckets=_FAST,
+            registry=registry,
+        )
+        self.messages = Counter(
+            "spikeguard_ingest_messages",
+            "Messages from agents: stored, or why not.",
+            ("result",),
+            registry=registry,
+        )
+        self.samples = Counter(
+            "spikeguard_ingest_samples",
+            "Samples in the messages that were acknowledged.",
+            registry=registry,
+        )
+        self.message_bytes = Counter(
+            "spikeguard_ingest_bytes", "Bytes of messages received.", registry=registry
+        )
+        self.pool = Gauge(
+            "spikeguard_database_connections",
+            "Connections to the database in use by this process.",
+            registry=registry,
+        )
+        self.ticker_up = Gauge(
+            "spikeguard_ticker_up",
+            "1 while this process drives what time alone moves.",
+            registry=registry,
+        )
+
+    def text(self) -> bytes:
+        """The exposition of this process."""
+        return generate_latest(self.registry)
+
+
+@dataclass(frozen=True, slots=True)
+class RunGauges:
+    """One live run as the fleet page shows it."""
+
+    project: str
+    run: str
+    last_step: float | None
+    last_loss: float | None
+    last_grad_norm: float | None
+    tokens_per_second: float | None
+    age_s: float
+    incident_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The whole fleet, as the database knows it."""
+
+    runs: Mapping[str, int]  # state -> runs
+    incidents: Mapping[tuple[str, str], int]  # kind, state -> incidents
+    commands: Mapping[tuple[str, str], int]  # verb, state -> commands
+    approvals_waiting: int
+    oldest_approval_s: float
+    dropped_samples: int
+    live: tuple[RunGauges, ...] = ()  # at most MAX_RUNS, the newest
+
+
+def fleet_text(fleet: Fleet) -> bytes:
+    """The exposition of `fleet`, in a registry that lives for this one answer."""
+    registry = CollectorRegistry()
+    _counts(registry, "spikeguard_runs", "Runs known.", ("state",), _single(fleet.runs))
+    _counts(
+        registry,
+        "spikeguard_incidents",
+        "Incidents so far, by kind and state.",
+        ("kind", "state"),
+        fleet.incidents,
+    )
+    _counts(
+        registry,
+        "spikeguard_commands",
+        "Commands so far, by verb and state.",
+        ("verb", "state"),
+        fleet.commands,
+    )
+    _gauge(
+        registry,
+        "spikeguard_approvals_waiting",
+        "Proposals that wait for a person.",
+        fleet.approvals_waiting,
+    )
+    _gauge(
+        registry,
+        "spikeguard_approval_oldest_age_seconds",
+        "How long the oldest of them has waited; 0 if none does.",
+        fleet.oldest_approval_s,
+    )
+    _gauge(
+        registry,
+        "spikeguard_dropped_samples",
+        "Samples that agents had to drop, by their own count.",
+        fleet.dropped_samples,
+    )
+    _live_runs(registry, fleet.live)
+    return generate_latest(registry)
+
+
+def _single(counts: Mapping[str, int]) -> Mapping[tuple[str, ...], int]:
+    return {(word,): count for word, count in counts.items()}
+
+
+def _counts(
+    registry: CollectorRegistry,
+    name: str,
+    help_text: str,
+    labels: tuple[str, ...],
+    counts: Mapping[tuple[str, str], int] | Mapping[tuple[str, ...], int],
+) -> None:
+    gauge = Gauge(name, help_text, labels, registry=registry)
+    for values, count in counts.items():
+        gauge.labels(*values).set(count)
+
+
+def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float) -> None:
+    Gauge(name, help_text, registry=registry).set(value)
+
+
+_RUN_GAUGES: Final = {
+    "spikeguard_run_last_step": ("Newest optimizer step of a live run.", "last_step"),
+    "spikeguard_run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
+    "spikeguard_run_grad_norm": ("Global gradient norm at its newest step.", "last_grad_norm"),
+    "spikeguard_run_tokens_per_second": ("Training speed.", "tokens_per_second"),
+    "spikeguard_run_data_age_seconds": ("Seconds since its last message.", "age_s"),
+    "spikeguard_run_incident_open": ("1 while a spike is open.", "incident_open"),
+}
+
+
+def _live_runs(registry: CollectorRegistry, live: Iterable[RunGauges]) -> None:
+    gauges = {
+        attribute: Gauge(name, help_text, ("project", "run"), registry=registry)
+        for name, (help_text, attribute) in _RUN_GAUGES.items()
+    }
+    for run in live:
+        for attribute, gauge in gauges.items():
+            if (value := getattr(run, attribute)) is not None:
+                gauge.labels(run.project, run.run).set(float(value))

@@ -1,0 +1,9 @@
+"""The few pages that the server shows itself: log in, and decide. No scripts.
+
+Law: approving never depends on the dashboard. GET shows, POST acts; everything that comes from
+outside is escaped; a form works only from the page it was made for.
+"""
+
+from spikeguard_server.pages.render import Page, confirm_page, login_page, refusal_page, style
+
+__all__ = ["Page", "confirm_page", "login_page", "refusal_page", "style"]

@@ -1,0 +1,182 @@
+"""Renders the pages. Pure: facts in, HTML out; every value is escaped by the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from spikeguard_server.access import Caller
+from spikeguard_server.errors import ServiceError
+
+_TONES = {
+    **dict.fromkeys(("approved", "delivered"), "wait"),
+    **dict.fromkeys(("applied", "judged"), "good"),
+    **dict.fromkeys(("rejected", "superseded", "expired"), "wait"),
+    **dict.fromkeys(("refused", "failed", "unknown"), "alarm"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Who looks at a page, and what leads away from it."""
+
+    caller: Caller | None
+    dashboard_url: str
+
+    def facts(self) -> dict[str, Any]:
+        """What every template may show."""
+        if self.caller is None:
+            return {"person": None, "role": None, "dashboard_url": self.dashboard_url}
+        return {
+            "person": self.caller.person,
+            "role": self.caller.role.value,
+            "project": self.caller.project,
+            "expires_in_s": self.caller.expires_in_s,
+            "dashboard_url": self.dashboard_url,
+        }
+
+
+def login_page(
+    page: Page,
+    *,
+    key: str,
+    next_path: str = "",
+    name: str = "",
+    refusal: ServiceError | None = None,
+) -> str:
+    """The form to log in, or who is logged in."""
+    return _render("login.html", page, key=key, next=next_path, name=name, refusal=refusal)
+
+
+def confirm_page(
+    page: Page,
+    incident: Mapping[str, Any],
+    command: Mapping[str, Any],
+    *,
+    key: str,
+    currency: str,
+    refusal: ServiceError | None = None,
+) -> str:
+    """One command with its incident, and the two buttons while it waits."""
+    facts = {"incident": incident, "command": command, "currency": currency}
+    return _render("confirm.html", page, key=key, refusal=refusal, **facts)
+
+
+def refusal_page(page: Page, refusal: ServiceError) -> str:
+    """An error as a person reads it."""
+    return _render("refusal.html", page, refusal=refusal)
+
+
+@cache
+def style() -> str:
+    """The one style sheet."""
+    return (files("spikeguard_server.pages") / "templates" / "style.css").read_text()
+
+
+def _render(template: str, page: Page, **facts: Any) -> str:
+    return _environment().get_template(template).render({**page.facts(), **facts})
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("spikeguard_server.pages", "templates")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters |= {
+        "count": count,
+        "duration": duration,
+        "moment": moment,
+        "number": number,
+        "sentence": sentence,
+        "standing": standing,
+        "tone": lambda state: _TONES.get(state, "wait"),
+        "words": words,
+    }
+    return made
+
+
+def words(text: str) -> str:
+    """`outlier_batch` as a person writes it."""
+    return str(text).replace("_", " ")
+
+
+def number(value: float | None) -> str:
+    """A measured value to four digits; a dash for what was not measured."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def count(value: float) -> str:
+    """`110.6 M`."""
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `5.2 min`, `11.9 h`; a dash for what is not known."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def moment(value: datetime) -> str:
+    """`2026-03-14 03:07:12 UTC`."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def sentence(command: Mapping[str, Any]) -> str:
+    """What a command orders: `Roll back to step 4000 (step-4000) and skip batches [4185, 4205)`."""
+    return _SENTENCES[command["verb"]](command["arguments"])
+
+
+def _rollback(given: Mapping[str, Any]) -> str:
+    text = f"Roll back to step {given['step']} ({given['target']})"
+    if given.get("skip"):
+        text += f" and skip batches {_range(given['skip'])}"
+    if given.get("lr_factor"):
+        text += f", learning rate x {given['lr_factor']:.3g} for {given['lr_steps']} steps"
+    return text
+
+
+def _range(pair: Any) -> str:
+    return f"[{pair[0]}, {pair[1]})"
+
+
+_SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "rollback": _rollback,
+    "skip_batches": lambda given: f"Skip batches {_range(given['batches'])}",
+    "scale_lr": lambda given: (
+        f"Learning rate x {given['factor']:.3g} for {given['steps']} steps, then back"
+    ),
+    "checkpoint_now": lambda given: "Save a checkpoint now",  # noqa: ARG005
+    "watch": lambda given: f"Do nothing, look again after {given['steps']} steps",
+    "stop": lambda given: "Stop the attempt on all ranks",  # noqa: ARG005
+}
+
+
+def standing(command: Mapping[str, Any]) -> str:
+    """Where a decided command stands: `Approved by Ada Lovelace at …; the run has it`."""
+    state, person = command["state"], command["decided_by"] or "the policy"
+    decided = f" at {moment(command['decided_at'])}" if command["decided_at"] else ""
+    step = command["applied_step"]
+    return {
+        "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
+        "delivered": f"Approved by {person}{decided}. The run has it.",
+        "applied": f"Approved by {person}{decided}. Applied at step {step}.",
+        "judged": f"Approved by {person}{decided}. Applied at step {step}, and judged.",
+        "rejected": f"Rejected by {person}{decided}.",
+        "superseded": "A newer proposal has taken its place.",
+        "expired": "Nobody answered in time. Nothing was done.",
+        "refused": "The run would not do it.",
+        "failed": "The run tried and failed.",
+        "unknown": "The attempt ended without saying what became of it.",
+    }[state]

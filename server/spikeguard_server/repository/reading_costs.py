@@ -1,0 +1,75 @@
+"""What a cost is reckoned from: how far the run is, its pace, its price.
+
+Law: reads only, at the moment of asking: every step that passes makes a rollback dearer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Health, SegmentId
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.situation import Situation, Target
+from spikeguard_server.repository.incidents import attempts_by_number, incident_of
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.reading import Row
+from spikeguard_server.repository.samples import recent_step_times
+from spikeguard_server.repository.targets import targets_of
+from spikeguard_server.tables import attempts, runs
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A run at the moment of reading."""
+
+    incident: Incident
+    step: int
+    step_time_s: float | None
+    tokens_per_step: int | None
+    targets: tuple[Target, ...]
+    policy: Policy
+
+    def situation(self, step: int | None = None) -> Situation:
+        """What the domain reckons a cost from, now or at `step`."""
+        return Situation(
+            incident=self.incident,
+            step=self.step if step is None else step,
+            position=None,
+            targets=self.targets,
+            capabilities=frozenset(),
+            step_time_s=self.step_time_s,
+            tokens_per_step=self.tokens_per_step,
+        )
+
+
+def read_pace(connection: sql.Connection, incident: Row) -> Pace:
+    """The pace of an incident's run."""
+    run_id: UUID = incident.run_id
+    known = attempts_by_number(connection, run_id)
+    run = connection.execute(sql.select(runs).where(runs.c.run_id == run_id)).one()
+    here = run.current_attempt or incident.attempt
+    times = recent_step_times(connection, run_id, here, run.current_segment or 0)
+    tokens = sql.select(attempts.c.tokens_per_step).where(attempts.c.run_id == run_id)
+    return Pace(
+        incident=incident_of(incident, known),
+        step=run.last_step or incident.newest_step,
+        step_time_s=median(times) if times else None,
+        tokens_per_step=connection.scalar(tokens.where(attempts.c.number == here)),
+        targets=tuple(
+            Target(
+                row.name,
+                SegmentId(known.ids[row.attempt], row.segment),
+                row.step,
+                row.position,
+                row.medium,
+                Health.PENDING,
+            )
+            for row in targets_of(connection, run_id, here)
+        ),
+        policy=policy_of(connection, incident.project),
+    )

@@ -1,0 +1,76 @@
+"""The fleet in numbers, for Prometheus.
+
+Law: reads only; at most `MAX_RUNS` runs are named, the newest live ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.repository.reading_runs import waiting
+from spikeguard_server.tables import attempts, commands, incidents, runs
+
+
+def read_fleet(connection: sql.Connection) -> Fleet:
+    """Counts over every run, and the newest live runs."""
+    waits = connection.execute(
+        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
+    ).one()
+    return Fleet(
+        runs=dict(_counts(connection, runs.c.state)),
+        incidents=_pairs(connection, incidents.c.kind, incidents.c.state),
+        commands=_pairs(connection, commands.c.verb, commands.c.state),
+        approvals_waiting=waits[0],
+        oldest_approval_s=connection.scalar(_age(sql.literal(waits[1]))) or 0.0
+        if waits[1]
+        else 0.0,
+        dropped_samples=int(
+            connection.scalar(sql.select(sql.func.sum(attempts.c.dropped_samples))) or 0
+        ),
+        live=_live(connection),
+    )
+
+
+def _age(moment: sql.ColumnElement[Any]) -> sql.Select[Any]:
+    return sql.select(_seconds_since(moment))
+
+
+def _seconds_since(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
+    return sql.cast(sql.extract("epoch", sql.func.now() - moment), sql.Double)
+
+
+def _counts(connection: sql.Connection, *words: sql.ColumnElement[str]) -> list[tuple[Any, ...]]:
+    found = connection.execute(sql.select(*words, sql.func.count()).group_by(*words))
+    return [tuple(row) for row in found]
+
+
+def _pairs(
+    connection: sql.Connection, first: sql.ColumnElement[str], second: sql.ColumnElement[str]
+) -> dict[tuple[str, str], int]:
+    return {(a, b): count for a, b, count in _counts(connection, first, second)}
+
+
+def _live(connection: sql.Connection) -> tuple[RunGauges, ...]:
+    query = (
+        sql.select(runs, _seconds_since(runs.c.last_message_at).label("age_s"))
+        .where(runs.c.state != "ended")
+        .order_by(runs.c.created_at.desc())
+        .limit(MAX_RUNS)
+    )
+    return tuple(_gauges(row) for row in connection.execute(query))
+
+
+def _gauges(row: sql.Row[Any]) -> RunGauges:
+    return RunGauges(
+        project=row.project,
+        run=row.name,
+        last_step=row.last_step,
+        last_loss=row.last_loss,
+        last_grad_norm=row.last_grad_norm,
+        tokens_per_second=row.tokens_per_second,
+        age_s=row.age_s,
+        incident_open=row.open_incident is not None,
+    )

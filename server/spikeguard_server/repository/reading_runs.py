@@ -1,0 +1,118 @@
+"""Runs as the API shows them: the list, one run with its history, its audit.
+
+Law: reads only. What time does to a run (age, silence, a proposal's expiry) is reckoned against
+the database's clock at the moment of reading, so that a dead ticker can't make anything look alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandState, RunId
+from spikeguard_server.repository.reading import PageWanted, Row, write_cursor
+from spikeguard_server.tables import attempts, audit, commands, policies, runs
+
+
+def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
+    """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
+    columns = table.c
+    return sql.and_(
+        columns.state == CommandState.PROPOSED.value, columns.expires_at > sql.func.now()
+    )
+
+
+def _waits() -> sql.ColumnElement[bool]:
+    in_time = commands.c.expires_at_step.is_(None) | (
+        commands.c.expires_at_step > sql.func.coalesce(runs.c.last_step, 0)
+    )
+    return sql.exists().where(commands.c.run_id == runs.c.run_id, waiting(), in_time)
+
+
+def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
+    """How many attempts are thought to run now; `repository.runs.is_live` as SQL."""
+    newest = attempts.alias("newest")
+    began = sql.select(newest.c.started_at).where(
+        newest.c.run_id == runs.c.run_id, newest.c.number == runs.c.current_attempt
+    )
+    return (
+        sql.select(sql.func.count())
+        .where(
+            attempts.c.run_id == runs.c.run_id,
+            attempts.c.ended_at.is_(None),
+            sql.not_(attempts.c.lost),
+            attempts.c.alive_at > sql.func.now() - silent_after,
+            (attempts.c.number == runs.c.current_attempt)
+            | (attempts.c.alive_at > began.scalar_subquery()),
+        )
+        .scalar_subquery()
+    )
+
+
+def _shown(silent_after: timedelta) -> sql.Select[Any]:
+    age = sql.cast(sql.extract("epoch", sql.func.now() - runs.c.last_message_at), sql.Double)
+    return sql.select(
+        runs,
+        age.label("age_s"),
+        _waits().label("waiting_approval"),
+        _live_attempts(silent_after).label("live_attempts"),
+    )
+
+
+def list_runs(
+    connection: sql.Connection, project: str | None, page: PageWanted, silent_after: timedelta
+) -> tuple[Sequence[Row], str | None]:
+    """Runs of a project, or of all, newest first, and the cursor of the next page."""
+    query = _shown(silent_after).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
+    if project is not None:
+        query = query.where(runs.c.project == project)
+    if page.after is not None:
+        query = query.where(sql.tuple_(runs.c.created_at, runs.c.run_id) < page.after)
+    found = connection.execute(query.limit(page.limit + 1)).all()
+    return cut(found, page.limit, lambda row: (row.created_at.isoformat(), row.run_id))
+
+
+def read_run(connection: sql.Connection, run_id: UUID, silent_after: timedelta) -> Row:
+    """One run that exists."""
+    return connection.execute(_shown(silent_after).where(runs.c.run_id == run_id)).one()
+
+
+def read_attempts(connection: sql.Connection, run_id: UUID) -> Sequence[Row]:
+    """The attempts of a run, newest first."""
+    query = sql.select(attempts).where(attempts.c.run_id == run_id)
+    return connection.execute(query.order_by(attempts.c.number.desc())).all()
+
+
+def read_audit(
+    connection: sql.Connection, run_id: UUID, page: PageWanted
+) -> tuple[Sequence[Row], str | None]:
+    """What happened to a run, newest first, and the cursor of the next page."""
+    query = sql.select(audit).where(audit.c.run_id == run_id).order_by(audit.c.number.desc())
+    if page.after is not None:
+        query = query.where(audit.c.number < page.after[0])
+    found = connection.execute(query.limit(page.limit + 1)).all()
+    return cut(found, page.limit, lambda row: (row.number,))
+
+
+def cut(found: Sequence[Row], limit: int, key: Any) -> tuple[Sequence[Row], str | None]:
+    """The page itself, and the cursor if there is more behind it."""
+    if len(found) <= limit:
+        return found, None
+    return found[:limit], write_cursor(key(found[limit - 1]))
+
+
+def run_id_of(row: Row) -> RunId:
+    """The name of a row's run."""
+    return RunId(row.project, row.name)
+
+
+def read_policy_row(connection: sql.Connection, project: str) -> Row | None:
+    """When and by whom the policy in force was written; None for the built-in one."""
+    query = sql.select(policies.c.at, policies.c.actor).where(policies.c.project == project)
+    newest = query.order_by(policies.c.version.desc()).limit(1)
+    row: Row | None = connection.execute(newest).one_or_none()
+    return row

@@ -1,0 +1,69 @@
+"""What a run could go back to, as the API shows it.
+
+Law: reads only. A target off the line that is trained now can never be named, and is suspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Health, Medium, Rollback
+from spikeguard_server.domain.situation import Target
+from spikeguard_server.repository.commands import unfinished_commands
+from spikeguard_server.repository.incidents import Attempts, attempts_by_number, find_incident
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.reading import Row
+from spikeguard_server.repository.runs import AttemptRow, RunRow, attempts_of
+from spikeguard_server.repository.situations import targets_with_health
+from spikeguard_server.repository.targets import TargetRow, targets_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTarget:
+    """A target with what is held of it."""
+
+    row: TargetRow
+    attempt_id: str
+    health: Health
+    protected: bool  # kept while an incident is open: a decision may still want it
+
+
+def read_targets(connection: sql.Connection, row: Row) -> list[ShownTarget]:
+    """The targets of a run that exist, newest first."""
+    run = RunRow(**{name: row._mapping[name] for name in RunRow.__dataclass_fields__})
+    current = _current(connection, run)
+    if current is None:
+        return []
+    known = attempts_by_number(connection, run.run_id)
+    policy = policy_of(connection, run.project)
+    judged = targets_with_health(connection, run, current, known, policy)
+    health = {target.name: target.health for target in judged}
+    kept = _protected(connection, run, known, judged)
+    found = reversed(targets_of(connection, run.run_id, current.number))
+    return [
+        ShownTarget(t, known.ids[t.attempt], health.get(t.name, Health.SUSPECT), t.name in kept)
+        for t in found
+    ]
+
+
+def _current(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
+    found = attempts_of(connection, run.run_id)
+    return next((a for a in found if a.number == run.current_attempt), None)
+
+
+def _protected(
+    connection: sql.Connection, run: RunRow, known: Attempts, targets: Sequence[Target]
+) -> set[str]:
+    """As the agent is told: before the onset the newest, the newest healthy one on disk, and
+    whatever an unfinished command names."""
+    if run.open_incident is None:
+        return set()
+    incident = find_incident(connection, run.run_id, run.open_incident, known)
+    before = [t for t in targets if incident is None or t.step < incident.newest_onset_step]
+    healthy = [t for t in before if t.health is Health.HEALTHY and t.medium is Medium.DISK]
+    actions = [command.action for command in unfinished_commands(connection, run.run_id)]
+    ordered = {action.target for action in actions if isinstance(action, Rollback)}
+    return {t.name for t in (*before[-1:], *healthy[-1:])} | ordered

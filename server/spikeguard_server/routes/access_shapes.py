@@ -1,0 +1,149 @@
+"""What travels about tokens, sessions and the policy."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from spikeguard_protocol import Role
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.access import MAX_PERSON, SESSION_S
+from spikeguard_server.routes.shapes import TIME, Shape, example
+
+_NAME = f"^{NAME_PATTERN.pattern}$"
+SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
+
+
+class Login(Shape):
+    """A token that an admin gave to a person, and that person's name."""
+
+    model_config = example({"token": SECRET, "name": "Ada Lovelace"})
+
+    token: str = Field(min_length=20, max_length=200)
+    name: str = Field(default="", max_length=MAX_PERSON, description="empty if the token names you")
+
+
+class SessionBody(Shape):
+    """A person's token for 12 hours; the name stands behind every decision."""
+
+    model_config = example(
+        {
+            "token": SECRET,
+            "name": "Ada Lovelace",
+            "role": "operator",
+            "project": None,
+            "expires_in_s": float(SESSION_S),
+        }
+    )
+
+    token: str
+    name: str
+    role: Role
+    project: str | None
+    expires_in_s: float
+
+
+class Me(Shape):
+    """Who holds the token that was sent."""
+
+    model_config = example(
+        {"name": "Ada Lovelace", "role": "operator", "project": None, "expires_in_s": 41000.0}
+    )
+
+    name: str | None
+    role: Role
+    project: str | None
+    expires_in_s: float | None
+
+
+class TokenWanted(Shape):
+    """What a new token may do, for whom and how long."""
+
+    model_config = example(
+        {"role": "operator", "project": None, "person": "Ada Lovelace", "expires_in_s": 2592000}
+    )
+
+    role: Role
+    project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
+    person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
+    name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
+    expires_in_s: float | None = Field(default=None, gt=0, le=10 * 366 * 86400)
+
+
+TOKEN_EXAMPLE: dict[str, Any] = {
+    "id": 4,
+    "role": "operator",
+    "project": None,
+    "person": "Ada Lovelace",
+    "name": None,
+    "session": False,
+    "created_at": TIME,
+    "created_by": "Grace Hopper",
+    "expires_in_s": 2592000.0,
+}
+
+
+class TokenBody(Shape):
+    """A token without its secret, which nobody can be told again."""
+
+    model_config = example(TOKEN_EXAMPLE)
+
+    id: int
+    role: Role
+    project: str | None
+    person: str | None
+    name: str | None
+    session: bool = Field(description="made by a login")
+    created_at: datetime
+    created_by: str
+    expires_in_s: float | None
+
+
+class TokenMade(TokenBody):
+    """A new token with its secret, shown this once."""
+
+    model_config = example({**TOKEN_EXAMPLE, "token": SECRET})
+
+    token: str
+
+
+class TokenList(Shape):
+    """The tokens that work at present, newest first."""
+
+    model_config = example({"items": [TOKEN_EXAMPLE], "next_cursor": None})
+
+    items: list[TokenBody]
+    next_cursor: str | None
+
+
+POLICY_EXAMPLE: dict[str, Any] = {
+    "project": "default",
+    "version": 1,
+    "created_at": TIME,
+    "created_by": "Ada Lovelace",
+    "policy": {"act_confidence": 0.6, "price_per_hour": 98.0, "currency": "USD"},
+}
+
+
+class PolicyBody(Shape):
+    """The policy in force for a project; without an author it is the one the server comes with."""
+
+    model_config = example(POLICY_EXAMPLE)
+
+    project: str
+    version: int
+    created_at: datetime | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class PolicyWanted(Shape):
+    """A policy to put in force. `version` is the one it replaces: another one is a conflict."""
+
+    model_config = example({"project": "default", "version": 1, "policy": {"price_per_hour": 98.0}})
+
+    project: str = Field(pattern=_NAME)
+    version: int | None = Field(default=None, ge=1)
+    policy: dict[str, Any]

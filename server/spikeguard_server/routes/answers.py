@@ -1,0 +1,83 @@
+"""How answers are written: JSON that keeps non-finite floats, and errors in one shape.
+
+Law: `null` means not measured and never stands for NaN; floats go through the protocol's words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from spikeguard_protocol import to_json
+from spikeguard_server.errors import ServiceError
+
+
+class Answer(JSONResponse):
+    """JSON with `"nan"`, `"inf"`, `"-inf"` for non-finite floats and RFC 3339 for times."""
+
+    def render(self, content: Any) -> bytes:
+        plain = content.model_dump() if isinstance(content, BaseModel) else content
+        text = json.dumps(
+            to_json(plain),
+            default=_time,
+            allow_nan=False,
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        return text.encode()
+
+
+def _time(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    raise TypeError(f"{type(value).__name__} has no place in an answer")
+
+
+class ErrorDetail(BaseModel):
+    """What broke which limit, and what to do next."""
+
+    model_config = {"extra": "allow"}
+
+    code: str
+    field: str | None
+    message: str
+    remedy: str
+
+
+class ErrorBody(BaseModel):
+    """The one shape of every error."""
+
+    error: ErrorDetail
+
+
+def answer_of(error: ServiceError) -> Answer:
+    """The answer that `error` becomes."""
+    return Answer(error.body(), status_code=error.status, headers=error.headers)
+
+
+Documented = dict[int | str, dict[str, Any]]
+
+
+def refusals(*errors: ServiceError) -> Documented:
+    """OpenAPI entries with one example for each of `errors`, grouped by status."""
+    found: Documented = {}
+    for error in errors:
+        entry = found.setdefault(error.status, _entry(error))
+        entry["content"]["application/json"]["examples"][error.code] = {"value": error.body()}
+    return found
+
+
+def _entry(error: ServiceError) -> dict[str, Any]:
+    words = (type(error).__doc__ or "").splitlines()[0]
+    content: dict[str, Any] = {"application/json": {"examples": {}}}
+    return {"model": ErrorBody, "description": words, "content": content}
+
+
+def merge(*parts: Iterable[tuple[int | str, dict[str, Any]]]) -> Documented:
+    """Several `refusals` as one."""
+    return {status: entry for part in parts for status, entry in part}

@@ -1,0 +1,121 @@
+"""A person's yes or no to a proposal, by the API or by the page."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from spikeguard_protocol import CommandId, IncidentId
+from spikeguard_server.errors import IllegalMove, NoPerson, NotFound, RevisionChanged, Unprocessable
+from spikeguard_server.ingest.decisions import approve, reject
+from spikeguard_server.repository.reading import existing_run
+from spikeguard_server.repository.reading_costs import read_pace
+from spikeguard_server.repository.reading_incidents import read_commands, read_incident
+from spikeguard_server.routes.answers import Answer, refusals
+from spikeguard_server.routes.door import (
+    CallerDep,
+    Number,
+    RunDep,
+    Services,
+    ServicesDep,
+    person_of,
+)
+from spikeguard_server.routes.incident_bodies import command_body
+from spikeguard_server.routes.incident_shapes import (
+    COMMAND_EXAMPLE,
+    Approval,
+    CommandBody,
+    Rejection,
+)
+
+router = APIRouter(tags=["decisions"])
+_PATH = "/v1/runs/{project}/{name}/incidents/{number}/commands/{command}"
+_REFUSALS = refusals(
+    NoPerson(),
+    NotFound("There is no command gpt-124m-7#3.1", "`spikeguard incidents` lists them"),
+    RevisionChanged(COMMAND_EXAMPLE),
+    IllegalMove("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
+)
+
+
+def decide(
+    services: Services, command: CommandId, verdict: str, revision: int, person: str, reason: str
+) -> None:
+    """Approve or reject in a person's name; the page's two buttons."""
+    if verdict == "approve":
+        approve(services.engine, command, revision, person, settings=services.settings)
+    elif verdict == "reject":
+        _check_reason(reason)
+        reject(services.engine, command, revision, person, reason, settings=services.settings)
+    else:
+        raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip():
+        raise Unprocessable(
+            "A rejection needs a reason", "Say why: the record keeps it", field="reason"
+        )
+
+
+@router.post(
+    _PATH + "/approve",
+    summary="Approve a proposal",
+    response_model=CommandBody,
+    response_class=Answer,
+    responses=_REFUSALS,
+)
+def post_approval(
+    services: ServicesDep,
+    caller: CallerDep,
+    run: RunDep,
+    number: Number,
+    command: Number,
+    approval: Approval,
+) -> Answer:
+    """Hands the command to the run, which carries it out at its next step boundary."""
+    public_id = CommandId(IncidentId(run, number), command)
+    return _decided(services, public_id, "approve", approval.revision, person_of(caller), "")
+
+
+@router.post(
+    _PATH + "/reject",
+    summary="Reject a proposal",
+    response_model=CommandBody,
+    response_class=Answer,
+    responses=_REFUSALS,
+)
+def post_rejection(
+    services: ServicesDep,
+    caller: CallerDep,
+    run: RunDep,
+    number: Number,
+    command: Number,
+    rejection: Rejection,
+) -> Answer:
+    """Nothing is done; the policy waits before it proposes the same again."""
+    public_id = CommandId(IncidentId(run, number), command)
+    person, reason = person_of(caller), rejection.reason
+    return _decided(services, public_id, "reject", rejection.revision, person, reason)
+
+
+def _decided(
+    services: Services, command: CommandId, verdict: str, revision: int, person: str, reason: str
+) -> Answer:
+    try:
+        decide(services, command, verdict, revision, person, reason)
+    except RevisionChanged:
+        raise RevisionChanged(read_body(services, command)) from None
+    return Answer(read_body(services, command))
+
+
+def read_body(services: Services, command: CommandId) -> CommandBody:
+    """A command as it stands now; raise `NotFound` if there is none."""
+    incident = command.incident
+    with services.engine.connect() as connection:
+        key = existing_run(connection, incident.run)
+        row = read_incident(connection, key, incident.run, incident.number)
+        known = read_commands(connection, [(key, incident.number)]).get((key, incident.number), [])
+        for facts in known:
+            if facts.row.number == command.number:
+                return command_body(facts, read_pace(connection, row))
+    raise NotFound(f"There is no command {command}", "Open it from its incident")

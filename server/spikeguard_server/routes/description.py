@@ -1,0 +1,114 @@
+"""The OpenAPI document: who may call what, and what every call may answer.
+
+Law: roles come from `access.TABLE` and errors from the tree in `errors`, so that the document
+can't say anything else than the server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from spikeguard_server.access import TABLE, Rule
+from spikeguard_server.errors import Forbidden, NotSignedIn, Unprocessable, Unready
+from spikeguard_server.routes.answers import refusals
+
+DESCRIPTION = """\
+Watches large-model pre-training, names loss spikes, proposes a recovery, and has it carried out
+once a person approves.
+
+Floats that are not finite travel as the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that
+nothing was measured. Times are RFC 3339 in UTC, durations seconds. Every error has one shape:
+`{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these.
+"""
+TAGS = [
+    {"name": "agents", "description": "What training jobs send."},
+    {"name": "runs", "description": "Runs, their curves, their audit."},
+    {"name": "incidents", "description": "Spikes, their evidence, their post-mortems."},
+    {"name": "decisions", "description": "A person's yes or no. The name stands in the audit."},
+    {"name": "policy", "description": "Which recovery is proposed when, and who approves it."},
+    {"name": "access", "description": "Logging in, and the tokens that admins give out."},
+    {"name": "pages", "description": "Pages without scripts for people with a browser."},
+    {"name": "metrics", "description": "For Prometheus."},
+    {"name": "health", "description": "For load balancers."},
+]
+_SCHEME = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token that an admin made, or a session's.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "spikeguard_session",
+        "description": "Set by /login; good for the pages only.",
+    },
+}
+_ALWAYS = refusals(
+    Unprocessable(
+        "limit: Input should be less than or equal to 1000", "Ask for less", field="limit"
+    ),
+    Unready("The database cannot be reached", "Wait, then send it again"),
+)
+_GUARDED = refusals(
+    NotSignedIn("There is no token", "Send `Authorization: Bearer TOKEN`"),
+    Forbidden("A token of role viewer may not do this", "Use a token of role admin or operator"),
+)
+
+
+def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """What makes the document of `app`, once."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    return openapi
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+    )
+    document.setdefault("components", {})["securitySchemes"] = _SCHEME
+    for path, calls in document["paths"].items():
+        for method, call in calls.items():
+            _describe_call(call, TABLE[method.upper(), path], page=path.startswith("/confirm"))
+    return document
+
+
+def _describe_call(call: dict[str, Any], rule: Rule, *, page: bool) -> None:
+    scheme = "session" if page else "bearer"
+    call["security"] = [] if rule.public else [{scheme: []}]
+    if not rule.public:
+        person = "; needs a person's name behind the token" if rule.person else ""
+        roles = ", ".join(sorted(rule.roles))
+        call["description"] = f"{call.get('description', '')}\n\nRoles: {roles}{person}."
+    for status, entry in ({} if rule.public else _GUARDED).items() | _ALWAYS.items():
+        _add(call["responses"], str(status), entry)
+
+
+def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:
+    """Add an error's examples beside those that the call names itself."""
+    known = responses.get(status)
+    if known is None or "HTTPValidationError" in str(known):
+        responses[status] = _plain(entry)
+        return
+    content = known.setdefault("content", {}).setdefault("application/json", {})
+    content.setdefault("examples", {}).update(entry["content"]["application/json"]["examples"])
+
+
+def _plain(entry: dict[str, Any]) -> dict[str, Any]:
+    examples = dict(entry["content"]["application/json"]["examples"])
+    schema = {"$ref": "#/components/schemas/ErrorBody"}
+    content = {"application/json": {"schema": schema, "examples": examples}}
+    return {"description": entry["description"], "content": content}

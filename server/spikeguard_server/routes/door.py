@@ -1,0 +1,162 @@
+"""What every endpoint is handed: the services of this process, and who is calling.
+
+Law: nothing global. `authorize` stands before every endpoint and looks up the call in
+`access.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Lock
+from time import monotonic
+from typing import Annotated, Final, Generic, TypeVar
+
+import sqlalchemy as sql
+from fastapi import Depends, Path, Query, Request
+
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.access import TABLE, Caller, hash_secret, judge
+from spikeguard_server.errors import NotSignedIn
+from spikeguard_server.ingest import Monitors
+from spikeguard_server.metrics import Metrics
+from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
+from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.settings import Settings
+from spikeguard_server.ticker import Ticker
+
+FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
+COOKIE: Final = "spikeguard_session"
+PAGES: Final = ("/login", "/logout", "/confirm/")
+_NAME = f"^{NAME_PATTERN.pattern}$"
+
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """A value that is made anew once it is older than `seconds`; one maker at a time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._lock = seconds, Lock()
+        self._made_at = -math.inf
+        self._value: T | None = None
+
+    def get(self, make: Callable[[], T]) -> T:
+        """The value, not older than it may be."""
+        with self._lock:
+            if self._value is None or monotonic() - self._made_at > self._seconds:
+                self._value, self._made_at = make(), monotonic()
+            return self._value
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What this process works with."""
+
+    settings: Settings
+    engine: sql.Engine
+    metrics: Metrics
+    monitors: Monitors
+    ticker: Ticker | None  # None where another process drives time
+    fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
+
+    @property
+    def silent_after(self) -> timedelta:
+        """How long a run may say nothing and still count as live."""
+        return timedelta(seconds=self.settings.silent_after_s)
+
+    @property
+    def secure(self) -> bool:
+        """Whether people reach this server by https."""
+        return self.settings.public_url.startswith("https://")
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(_services)]
+
+
+def is_page(path: str) -> bool:
+    """Whether a person with a browser comes here."""
+    return path.startswith(PAGES)
+
+
+def session_secret(request: Request) -> str | None:
+    """The cookie's session token."""
+    return request.cookies.get(COOKIE)
+
+
+def find_by_secret(services: Services, secret: str | None) -> Caller | None:
+    """Who holds `secret`; None for none or for one that does not work."""
+    if not secret or len(secret) > 200:
+        return None
+    with services.engine.connect() as connection:
+        return find_caller(connection, hash_secret(secret))
+
+
+def _authorize(request: Request, services: ServicesDep) -> Caller | None:
+    """Judge the call; None only where it needs no token."""
+    rule = TABLE[request.method, request.scope["route"].path]
+    if rule.public:
+        return None
+    secret = session_secret(request) if is_page(request.url.path) else _bearer(request)
+    caller = find_by_secret(services, secret)
+    if caller is None:
+        raise NotSignedIn(
+            "This token is unknown, expired or revoked" if secret else "There is no token",
+            "Log in again, or ask an admin for a token"
+            if secret
+            else "Send `Authorization: Bearer TOKEN`",
+        )
+    judge(caller, rule)
+    if project := request.path_params.get("project"):
+        caller.check_project(project)
+    return caller
+
+
+def _bearer(request: Request) -> str | None:
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else None
+
+
+guard = Depends(_authorize)
+
+
+def _caller(caller: Annotated[Caller | None, guard]) -> Caller:
+    assert caller is not None, "a public call was given a caller"
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def person_of(caller: Caller) -> str:
+    """The name behind a decision; the rule of the call has made sure that there is one."""
+    assert caller.person is not None
+    return caller.person
+
+
+Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"])]
+Project = Annotated[str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT])]
+Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[3])]
+
+
+def _run(project: Project, name: Name) -> RunId:
+    return RunId(project, name)
+
+
+RunDep = Annotated[RunId, Depends(_run)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
+
+
+def page_wanted(limit: int, cursor: str | None, *readers: Reader) -> PageWanted:
+    """Which part of a list is asked for; `readers` read the parts of its key."""
+    return PageWanted(limit, read_cursor(cursor, readers))

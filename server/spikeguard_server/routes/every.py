@@ -1,0 +1,39 @@
+"""Every call that the server takes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from spikeguard_server.routes import (
+    decisions,
+    document,
+    health,
+    incidents,
+    messages,
+    pages,
+    policy,
+    runs,
+    scrape,
+    sessions,
+    tokens,
+)
+
+ROUTERS: tuple[APIRouter, ...] = (
+    messages.router,
+    runs.router,
+    incidents.router,
+    decisions.router,
+    policy.router,
+    sessions.router,
+    tokens.router,
+    pages.router,
+    scrape.router,
+    health.router,
+    document.router,
+)
+
+
+def include_all(app: FastAPI) -> None:
+    """Let `app` take every call."""
+    for router in ROUTERS:
+        app.include_router(router)

@@ -1,0 +1,166 @@
+"""From rows to the bodies of incidents and commands, with the cost as of now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId
+from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
+from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.repository.commands import action_of
+from spikeguard_server.repository.reading import Row
+from spikeguard_server.repository.reading_costs import Pace, read_pace
+from spikeguard_server.repository.reading_incidents import (
+    CommandFacts,
+    Evidence,
+    read_commands,
+    read_evidence,
+)
+from spikeguard_server.routes.incident_shapes import (
+    CommandBody,
+    CommandRevision,
+    CostBody,
+    EvidenceBody,
+    IncidentBody,
+    IncidentDetail,
+    IncidentRevision,
+    PrecursorBody,
+)
+from spikeguard_server.routes.shapes import SegmentRef, TrendBody
+
+_MEASURED = (
+    "number", "state", "kind", "confidence", "reason", "settled", "onset_step", "detected_step",
+    "peak_step", "closed_step", "signal", "pre_loss", "peak_loss", "excess", "newest_step",
+    "dropped", "recurrences", "outcome", "opened_at", "closed_at", "project",
+)  # fmt: skip
+_TOLD = (
+    "number", "verb", "state", "revision", "reason", "policy_version", "expires_at_step",
+    "proposed_at", "decided_at", "decided_by", "decision_reason", "delivered_at", "finished_at",
+    "applied_step", "result", "judgement",
+)  # fmt: skip
+
+
+def incident_bodies(connection: sql.Connection, rows: Sequence[Row]) -> list[IncidentBody]:
+    """Incidents of a list, each with what it proposes now."""
+    keys = [(row.run_id, row.number) for row in rows]
+    waiting = read_commands(connection, keys, waiting_only=True)
+    return [
+        IncidentBody(**_facts(row), proposal=_proposal(connection, row, waiting)) for row in rows
+    ]
+
+
+def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
+    """One incident with everything known about it."""
+    key = (row.run_id, row.number)
+    known = read_commands(connection, [key]).get(key, [])
+    waiting = read_commands(connection, [key], waiting_only=True)
+    evidence = read_evidence(connection, row)
+    pace = read_pace(connection, row) if known else None
+    return IncidentDetail(
+        **_facts(row),
+        proposal=_proposal(connection, row, waiting),
+        revisions=[IncidentRevision(**_pick(r, _REVISED)) for r in evidence.revisions],
+        evidence=_evidence(row, evidence),
+        commands=[command_body(facts, pace) for facts in known if pace is not None],
+        has_postmortem=evidence.has_report,
+    )
+
+
+_MOVED = ("step", "signal", "value", "z")
+_REVISED = ("number", "step", "at", "kind", "confidence", "reason")
+
+
+def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:
+    """A command, its cost as of now or, once it was carried out, as it was."""
+    row = facts.row
+    incident = IncidentId(RunId(row.project, row.name), row.incident)
+    return CommandBody(
+        **_pick(row, _TOLD),
+        id=str(CommandId(incident, row.number)),
+        incident=str(incident),
+        arguments=plain_arguments(row.arguments),
+        cost=CostBody.model_validate(_cost(row, pace)),
+        attempt=row.attempt_id,
+        expires_in_s=max(0.0, row.expires_in_s) if _pending(row) else None,
+        revisions=[_revision(revision) for revision in facts.revisions],
+    )
+
+
+def plain_arguments(stored: Any) -> dict[str, Any]:
+    """An action's fields without the protocol's tags; ranges as `[a, b]`."""
+    return {name: _plain(value) for name, value in stored.items() if name != "type"}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping) and value.keys() >= {"first", "end"}:
+        return [value["first"], value["end"]]
+    return value
+
+
+def _pending(row: Row) -> bool:
+    return CommandState(row.state) in WAITING | IN_FLIGHT
+
+
+def _cost(row: Row, pace: Pace) -> Cost:
+    """What it would cost now, what it did cost, or nothing where it never came to that."""
+    state, action = CommandState(row.state), action_of(row.arguments)
+    if state in EXECUTED:
+        return cost_of(action, pace.situation(row.applied_step), pace.policy)
+    if _pending(row) or state is CommandState.UNKNOWN:
+        return cost_of(action, pace.situation(), pace.policy)
+    return cost_of_steps(0, pace.situation(), pace.policy)
+
+
+def _revision(row: Row) -> CommandRevision:
+    return CommandRevision(
+        number=row.number,
+        at=row.at,
+        verb=row.verb,
+        arguments=plain_arguments(row.arguments),
+        reason=row.reason,
+    )
+
+
+def _proposal(
+    connection: sql.Connection, row: Row, waiting: Mapping[Any, list[CommandFacts]]
+) -> CommandBody | None:
+    found = waiting.get((row.run_id, row.number))
+    return command_body(found[-1], read_pace(connection, row)) if found else None
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    run = RunId(row.project, row.name)
+    batches = None if row.onset_first is None else (row.onset_first, row.onset_end)
+    return {
+        **_pick(row, _MEASURED),
+        "id": str(IncidentId(run, row.number)),
+        "run": row.name,
+        "onset_batches": batches,
+        "segment": SegmentRef(attempt=row.attempt_id, number=row.segment),
+        "trend": trend_body(row),
+    }
+
+
+def trend_body(row: Row) -> TrendBody | None:
+    """Where the loss was heading before an incident."""
+    if row.trend_step is None:
+        return None
+    return TrendBody(
+        step=row.trend_step, level=row.trend_level, slope=row.trend_slope, scale=row.trend_scale
+    )
+
+
+def _evidence(row: Row, evidence: Evidence) -> EvidenceBody:
+    return EvidenceBody(
+        first_moves=dict(zip(row.move_names, row.move_steps, strict=True)),
+        worst_z=dict(zip(row.z_names, row.z_values, strict=True)),
+        peaks=dict(evidence.peaks),
+        precursors=[PrecursorBody(**_pick(r, _MOVED)) for r in evidence.precursors],
+    )
+
+
+def _pick(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    return {name: row._mapping[name] for name in names}

@@ -1,0 +1,261 @@
+"""What travels about incidents and the commands they lead to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from spikeguard_protocol import CommandState, IncidentState, Kind, Outcome, Verb
+from spikeguard_server.routes.shapes import (
+    ATTEMPT,
+    SEGMENT_EXAMPLE,
+    TIME,
+    TREND_EXAMPLE,
+    Number,
+    SegmentRef,
+    Shape,
+    TrendBody,
+    example,
+)
+
+COMMAND_EXAMPLE: dict[str, Any] = {
+    "id": "gpt-124m-7#3.1",
+    "number": 1,
+    "incident": "gpt-124m-7#3",
+    "verb": "rollback",
+    "arguments": {"target": "step-4000", "step": 4000, "skip": [4185, 4205]},
+    "state": "proposed",
+    "revision": 2,
+    "reason": "loss settled 0.31 above its trend; the last healthy checkpoint is 190 steps back",
+    "policy_version": 1,
+    "cost": {"steps": 211, "seconds": 312.0, "tokens": 110624768, "money": None},
+    "attempt": ATTEMPT,
+    "expires_in_s": 3480.0,
+    "expires_at_step": None,
+    "proposed_at": TIME,
+    "decided_at": None,
+    "decided_by": None,
+    "decision_reason": None,
+    "delivered_at": None,
+    "finished_at": None,
+    "applied_step": None,
+    "result": None,
+    "judgement": None,
+    "revisions": [
+        {
+            "number": 1,
+            "at": TIME,
+            "verb": "watch",
+            "arguments": {"steps": 200},
+            "reason": "the loss is falling back by itself",
+        }
+    ],
+}
+INCIDENT_EXAMPLE: dict[str, Any] = {
+    "id": "gpt-124m-7#3",
+    "run": "gpt-124m-7",
+    "project": "default",
+    "number": 3,
+    "state": "open",
+    "kind": "lingering",
+    "confidence": 0.86,
+    "reason": "loss is 0.31 above trend and no longer falling",
+    "settled": False,
+    "onset_step": 4186,
+    "detected_step": 4186,
+    "peak_step": 4188,
+    "closed_step": None,
+    "onset_batches": [4185, 4186],
+    "segment": SEGMENT_EXAMPLE,
+    "signal": "grad_norm",
+    "pre_loss": 2.61,
+    "peak_loss": 5.92,
+    "excess": 0.31,
+    "newest_step": 4211,
+    "dropped": False,
+    "recurrences": 0,
+    "outcome": None,
+    "opened_at": TIME,
+    "closed_at": None,
+    "trend": TREND_EXAMPLE,
+    "proposal": COMMAND_EXAMPLE,
+}
+DETAIL_EXAMPLE: dict[str, Any] = {
+    **INCIDENT_EXAMPLE,
+    "revisions": [
+        {
+            "number": 1,
+            "step": 4186,
+            "at": TIME,
+            "kind": "recoverable",
+            "confidence": 0.5,
+            "reason": "the loss is 8.1 deviations above trend; too early to tell",
+        }
+    ],
+    "evidence": {
+        "first_moves": {"grad_norm": 4186, "loss": 4187},
+        "worst_z": {"grad_norm": "inf", "loss": 41.2},
+        "peaks": {"loss": 5.92},
+        "precursors": [{"step": 4185, "signal": "update_norm", "value": 31.0, "z": 9.2}],
+    },
+    "commands": [COMMAND_EXAMPLE],
+    "has_postmortem": False,
+}
+
+
+def _pair(value: Any) -> Any:
+    return (value.first, value.end) if hasattr(value, "end") else value
+
+
+Range = Annotated[tuple[int, int], BeforeValidator(_pair)]  # half-open positions [a, b)
+
+
+class CostBody(Shape):
+    """What approving would cost, reckoned at the moment of reading."""
+
+    steps: int
+    seconds: float | None
+    tokens: int | None
+    money: float | None = Field(description="null until a price per hour is set")
+
+
+class CommandRevision(Shape):
+    """What the proposal said before."""
+
+    number: int
+    at: datetime
+    verb: Verb
+    arguments: dict[str, Any]
+    reason: str
+
+
+class CommandBody(Shape):
+    """A command from proposal to judgement."""
+
+    model_config = example(COMMAND_EXAMPLE)
+
+    id: str
+    number: int
+    incident: str
+    verb: Verb
+    arguments: dict[str, Any]
+    state: CommandState
+    revision: int
+    reason: str
+    policy_version: int | None
+    cost: CostBody
+    attempt: str | None
+    expires_in_s: float | None
+    expires_at_step: int | None
+    proposed_at: datetime
+    decided_at: datetime | None
+    decided_by: str | None
+    decision_reason: str | None
+    delivered_at: datetime | None
+    finished_at: datetime | None
+    applied_step: int | None
+    result: str | None
+    judgement: str | None
+    revisions: list[CommandRevision]
+
+
+class IncidentBody(Shape):
+    """One spike, from onset to close."""
+
+    model_config = example(INCIDENT_EXAMPLE)
+
+    id: str
+    run: str
+    project: str
+    number: int
+    state: IncidentState
+    kind: Kind
+    confidence: float
+    reason: str
+    settled: bool
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    closed_step: int | None
+    onset_batches: Range | None
+    segment: SegmentRef
+    signal: str
+    pre_loss: Number | None
+    peak_loss: Number | None
+    excess: Number | None
+    newest_step: int
+    dropped: bool
+    recurrences: int
+    outcome: Outcome | None
+    opened_at: datetime
+    closed_at: datetime | None
+    trend: TrendBody | None
+    proposal: CommandBody | None
+
+
+class IncidentRevision(Shape):
+    """What the incident was held to be, and from when."""
+
+    number: int
+    step: int
+    at: datetime
+    kind: Kind
+    confidence: float
+    reason: str
+
+
+class PrecursorBody(Shape):
+    """A leading signal that left its baseline before the loss moved."""
+
+    step: int
+    signal: str
+    value: Number
+    z: Number
+
+
+class EvidenceBody(Shape):
+    """Which signal moved when, and how far."""
+
+    first_moves: dict[str, int]
+    worst_z: dict[str, Number]
+    peaks: dict[str, Number]
+    precursors: list[PrecursorBody]
+
+
+class IncidentDetail(IncidentBody):
+    """An incident with its revisions, its evidence and every command."""
+
+    model_config = example(DETAIL_EXAMPLE)
+
+    revisions: list[IncidentRevision]
+    evidence: EvidenceBody
+    commands: list[CommandBody]
+    has_postmortem: bool
+
+
+class IncidentList(Shape):
+    """Incidents, newest first."""
+
+    model_config = example({"items": [INCIDENT_EXAMPLE], "next_cursor": None})
+
+    items: list[IncidentBody]
+    next_cursor: str | None
+
+
+class Approval(Shape):
+    """Which revision of the proposal is approved: the one that was seen."""
+
+    model_config = example({"revision": 2})
+
+    revision: int = Field(ge=1)
+
+
+class Rejection(Shape):
+    """Which revision is rejected, and why; the record keeps the reason."""
+
+    model_config = example({"revision": 2, "reason": "a new tokenizer shard began here on purpose"})
+
+    revision: int = Field(ge=1)
+    reason: str = Field(min_length=1, max_length=2000)

@@ -1,0 +1,85 @@
+"""How large a request may be, and the headers that every answer carries.
+
+Law: plain ASGI; a body is counted as it streams in and never kept beyond its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spikeguard_protocol import MAX_BYTES
+from spikeguard_server.errors import TooLarge
+
+SMALL_BYTES: Final = 64 * 1024
+LIMITS: Final[Mapping[str, int]] = {"/v1/messages": MAX_BYTES, "/v1/policy": 256 * 1024}
+DRAIN_BYTES: Final = 64 * 2**20  # read and thrown away, so that the sender hears the answer
+
+CONTENT_POLICY: Final = (
+    "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final[Mapping[str, str]] = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Content-Security-Policy": CONTENT_POLICY,
+}
+
+
+class CarefulAnswers:
+    """Adds the headers of a careful web service to answers that do not set their own."""
+
+    def __init__(self, app: ASGIApp, *, https: bool) -> None:
+        self._app = app
+        extra = {"Strict-Transport-Security": "max-age=31536000"} if https else {}
+        self._headers = {**HEADERS, **extra}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class BodyLimit:
+    """Refuses bodies over the limit of their path with `TooLarge`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            receive = _Counted(receive, LIMITS.get(scope["path"], SMALL_BYTES))
+        await self._app(scope, receive, send)
+
+
+class _Counted:
+    """A `receive` that raises `TooLarge` once more than `limit` bytes have come."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit, self._seen = receive, limit, 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            await self._drain(message)
+            raise TooLarge(self._limit)
+        return message
+
+    async def _drain(self, message: Message) -> None:
+        while message.get("more_body") and self._seen < DRAIN_BYTES:
+            message = await self._receive()
+            self._seen += len(message.get("body", b""))

@@ -1,0 +1,224 @@
+"""The pages: log in, log out, and decide on a command. No scripts, no state but the cookie.
+
+Law: GET shows, POST acts. A form works only from the page that was made for this session.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+
+from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_server.access import Caller, form_key, hash_secret, new_secret, same_key
+from spikeguard_server.errors import Forbidden, NotFound, ServiceError
+from spikeguard_server.grants import close_session
+from spikeguard_server.pages import Page, confirm_page, login_page, style
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.reading import existing_run
+from spikeguard_server.repository.reading_incidents import read_incident
+from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.routes.decisions import decide
+from spikeguard_server.routes.door import (
+    COOKIE,
+    CallerDep,
+    Number,
+    RunDep,
+    Services,
+    ServicesDep,
+    find_by_secret,
+    person_of,
+    session_secret,
+)
+from spikeguard_server.routes.incident_bodies import incident_detail
+from spikeguard_server.routes.incident_shapes import IncidentDetail
+from spikeguard_server.routes.sessions import log_in
+
+router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
+LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
+
+Text = Annotated[str, Form(max_length=2000)]
+
+
+def page_of(services: Services, caller: Caller | None) -> Page:
+    """Who looks, and where the dashboard is."""
+    return Page(caller, services.settings.dashboard_url)
+
+
+def _login(
+    services: Services,
+    request: Request,
+    *,
+    next_path: str = "",
+    name: str = "",
+    refusal: ServiceError | None = None,
+) -> Response:
+    caller = find_by_secret(services, session_secret(request))
+    seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
+    html = login_page(
+        page_of(services, caller),
+        key=form_key(seed, "login"),
+        next_path=next_path,
+        name=name,
+        refusal=refusal,
+    )
+    answer = HTMLResponse(html, status_code=refusal.status if refusal else 200)
+    answer.set_cookie(
+        LOGIN_COOKIE, seed, max_age=3600, path="/login", httponly=True, samesite="strict",
+        secure=services.secure,
+    )  # fmt: skip
+    return answer
+
+
+def safe_next(services: Services, path: str) -> str:
+    """Where to go after the login: a page of ours or the dashboard, else the login page."""
+    if path.startswith("/confirm/") and "\\" not in path and "\r" not in path and "\n" not in path:
+        return path
+    dashboard = services.settings.dashboard_url
+    return path if dashboard and _origin(path) == _origin(dashboard) else "/login"
+
+
+def _origin(url: str) -> tuple[str, str] | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.netloc) if parts.scheme in ("http", "https") else None
+
+
+@router.get("/login", summary="The page to log in")
+def show_login(services: ServicesDep, request: Request, next: str = "") -> Response:
+    """The form, or who is logged in."""
+    return _login(services, request, next_path=safe_next(services, next))
+
+
+@router.post("/login", summary="Log in from the page")
+def do_login(
+    services: ServicesDep,
+    request: Request,
+    token: Annotated[str, Form(max_length=400)] = "",
+    name: Annotated[str, Form(max_length=400)] = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+    next: Annotated[str, Form(max_length=1000)] = "",
+) -> Response:
+    """Sets the session's cookie and goes on to where the person came from."""
+    path = safe_next(services, next)
+    try:
+        _check_login_form(request, key)
+        session = log_in(services, token, name)
+    except ServiceError as refusal:
+        return _login(services, request, next_path=path, name=name, refusal=refusal)
+    answer = RedirectResponse(path, status_code=303)
+    answer.set_cookie(
+        COOKIE, session.token, max_age=int(session.expires_in_s), path="/", httponly=True,
+        samesite="lax", secure=services.secure,
+    )  # fmt: skip
+    answer.delete_cookie(LOGIN_COOKIE, path="/login")
+    return answer
+
+
+def _check_login_form(request: Request, key: str) -> None:
+    seed = request.cookies.get(LOGIN_COOKIE, "")
+    if not seed or not same_key(key, form_key(seed, "login")):
+        raise Forbidden("This form was not made for this browser, or is too old", "Send it again")
+
+
+@router.post("/logout", summary="Log out from the page")
+def do_logout(services: ServicesDep, request: Request) -> Response:
+    """Ends the session and forgets the cookie."""
+    if secret := session_secret(request):
+        with services.engine.begin() as connection:
+            caller = find_caller(connection, hash_secret(secret))
+            if caller is not None and caller.is_session:
+                close_session(connection, caller)
+    answer = RedirectResponse("/login", status_code=303)
+    answer.delete_cookie(COOKIE, path="/")
+    return answer
+
+
+@router.get("/confirm/{project}/{name}/{number}/{command}", summary="The page that decides")
+def show_confirm(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    run: RunDep,
+    number: Number,
+    command: Number,
+) -> Response:
+    """One command with its incident; looking changes nothing."""
+    return _confirm(services, caller, request, CommandId(IncidentId(run, number), command))
+
+
+@router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
+def do_confirm(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    run: RunDep,
+    number: Number,
+    command: Number,
+    verdict: Text = "",
+    revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
+    reason: Text = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+) -> Response:
+    """Acts in the person's name, then shows what became of it."""
+    public_id = CommandId(IncidentId(run, number), command)
+    try:
+        if not same_key(key, _key(request, public_id)):
+            raise Forbidden(
+                "This form is not from this page, or your session is another", "Look again"
+            )
+        decide(services, public_id, verdict, revision, person_of(caller), reason)
+    except ServiceError as refusal:
+        return _confirm(services, caller, request, public_id, refusal)
+    return RedirectResponse(request.url.path, status_code=303)
+
+
+def _key(request: Request, command: CommandId) -> str:
+    return form_key(session_secret(request) or "", f"confirm {command}")
+
+
+def _confirm(
+    services: Services,
+    caller: Caller,
+    request: Request,
+    command: CommandId,
+    refusal: ServiceError | None = None,
+) -> Response:
+    detail, currency = _detail(services, command.incident.run, command.incident.number)
+    shown = next((entry for entry in detail.commands if entry.number == command.number), None)
+    if shown is None:
+        raise NotFound(f"There is no command {command}", "Open it from its incident")
+    html = confirm_page(
+        page_of(services, caller),
+        detail.model_dump(),
+        shown.model_dump(),
+        key=_key(request, command),
+        currency=currency,
+        refusal=refusal,
+    )
+    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+
+
+def _detail(services: Services, run: RunId, number: int) -> tuple[IncidentDetail, str]:
+    """The incident, and the currency of its costs."""
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        currency = policy_of(connection, run.project).currency
+        return incident_detail(connection, row), currency
+
+
+@router.get("/pages/style.css", summary="The style sheet of the pages", include_in_schema=False)
+def get_style() -> Response:
+    """Public: it holds nothing but colours and sizes."""
+    headers = {"Cache-Control": "public, max-age=3600"}
+    return PlainTextResponse(style(), media_type="text/css; charset=utf-8", headers=headers)
+
+
+@router.get("/", summary="Where people begin", include_in_schema=False)
+def get_root() -> Response:
+    """There is nothing here but the way to the login."""
+    return RedirectResponse("/login", status_code=303)

@@ -1,0 +1,124 @@
+"""Runs, their curves and their audit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_server.errors import NotFound, Unprocessable
+from spikeguard_server.repository.reading import existing_run
+from spikeguard_server.repository.reading_incidents import open_incident
+from spikeguard_server.repository.reading_runs import list_runs, read_audit, read_run
+from spikeguard_server.repository.reading_series import (
+    MAX_POINTS,
+    Window,
+    read_series,
+    read_signals,
+)
+from spikeguard_server.routes.answers import Answer, refusals
+from spikeguard_server.routes.door import (
+    CallerDep,
+    Cursor,
+    Limit,
+    RunDep,
+    ServicesDep,
+    page_wanted,
+)
+from spikeguard_server.routes.incident_bodies import trend_body
+from spikeguard_server.routes.run_bodies import run_body, run_detail
+from spikeguard_server.routes.shapes import (
+    AuditEntry,
+    AuditList,
+    RunBody,
+    RunDetail,
+    RunList,
+    SeriesBody,
+)
+
+router = APIRouter(tags=["runs"])
+NO_RUN = refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are"))
+Signals = Annotated[str, Query(max_length=1100, examples=["loss,grad_norm"])]
+Points = Annotated[int, Query(ge=2, le=MAX_POINTS)]
+Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+
+
+def window(signals: str, first: int | None, last: int | None, points: int) -> Window:
+    """Which curves are asked for; raise `Unprocessable` for a window that ends before it begins."""
+    last = MAX_STEP if last is None else last
+    if last < (first or 0):
+        raise Unprocessable(
+            "The last step lies before the first", "Ask for first <= last", field="last"
+        )
+    return Window(read_signals(signals), first or 0, last, points)
+
+
+@router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=Answer)
+def get_runs(
+    services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
+) -> Answer:
+    """The runs that the token may see, newest first."""
+    page = page_wanted(limit, cursor, datetime.fromisoformat, UUID)
+    with services.engine.connect() as connection:
+        found, more = list_runs(connection, caller.project, page, services.silent_after)
+    items: list[RunBody] = [run_body(row, services.silent_after) for row in found]
+    return Answer(RunList(items=items, next_cursor=more))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}",
+    summary="One run with its history",
+    response_model=RunDetail,
+    response_class=Answer,
+    responses=NO_RUN,
+)
+def get_run(services: ServicesDep, run: RunDep) -> Answer:
+    """Its attempts, its tree of segments, and what it can return to."""
+    with services.engine.connect() as connection:
+        row = read_run(connection, existing_run(connection, run), services.silent_after)
+        return Answer(run_detail(connection, row, services.silent_after))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/series",
+    summary="Curves of a run",
+    response_model=SeriesBody,
+    response_class=Answer,
+    responses=NO_RUN,
+)
+def get_series(
+    services: ServicesDep,
+    run: RunDep,
+    signals: Signals = "loss",
+    first: Step = None,
+    last: Step = None,
+    points: Points = 2000,
+) -> Answer:
+    """Steps [first, last] of every segment, the line that is trained now first."""
+    wanted = window(signals, first, last, points)
+    with services.engine.connect() as connection:
+        key = existing_run(connection, run)
+        series = read_series(connection, key, wanted)
+        spike = open_incident(connection, key)
+    return Answer({**series, "trend": trend_body(spike) if spike else None})
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/audit",
+    summary="What happened to a run",
+    response_model=AuditList,
+    response_class=Answer,
+    responses=NO_RUN,
+)
+def get_audit(
+    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
+) -> Answer:
+    """Every change of state: who, what, when, why. Newest first."""
+    page = page_wanted(limit, cursor, int)
+    with services.engine.connect() as connection:
+        found, more = read_audit(connection, existing_run(connection, run), page)
+    items = [AuditEntry.model_validate(row) for row in found]
+    return Answer(AuditList(items=items, next_cursor=more))

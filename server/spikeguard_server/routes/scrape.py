@@ -1,0 +1,45 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from sqlalchemy.pool import QueuePool
+
+from spikeguard_server.metrics import fleet_text
+from spikeguard_server.repository.reading_fleet import read_fleet
+from spikeguard_server.routes.answers import Documented
+from spikeguard_server.routes.door import Services, ServicesDep
+
+router = APIRouter(tags=["metrics"])
+_MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT: Documented = {
+    200: {
+        "description": "Prometheus text exposition.",
+        "content": {
+            "text/plain": {
+                "example": "# HELP spikeguard_runs Runs known.\n# TYPE spikeguard_runs gauge\n"
+                'spikeguard_runs{state="live"} 3.0\n'
+            }
+        },
+    }
+}
+
+
+@router.get("/metrics", summary="This process", response_class=Response, responses=_TEXT)
+def get_metrics(services: ServicesDep) -> Response:
+    """Counters of this process alone: scrape every replica."""
+    pool = services.engine.pool
+    services.metrics.pool.set(pool.checkedout() if isinstance(pool, QueuePool) else 0)
+    services.metrics.ticker_up.set(float(services.ticker is not None and services.ticker.alive))
+    return Response(services.metrics.text(), media_type=_MEDIA)
+
+
+@router.get("/metrics/fleet", summary="The fleet", response_class=Response, responses=_TEXT)
+def get_fleet(services: ServicesDep) -> Response:
+    """The fleet as the database knows it: scrape one replica, or all behind one address."""
+    return Response(services.fleet.get(lambda: _read(services)), media_type=_MEDIA)
+
+
+def _read(services: Services) -> bytes:
+    with services.engine.connect() as connection:
+        return fleet_text(read_fleet(connection))

@@ -1,0 +1,74 @@
+"""Who is there: log in, log out, and whose token this is."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from spikeguard_server.access import read_secret
+from spikeguard_server.errors import Forbidden, NotSignedIn
+from spikeguard_server.grants import close_session, open_session
+from spikeguard_server.routes.access_shapes import Login, Me, SessionBody
+from spikeguard_server.routes.answers import Answer, refusals
+from spikeguard_server.routes.door import CallerDep, Services, ServicesDep, find_by_secret
+
+router = APIRouter(tags=["access"])
+
+_LOGIN_REFUSALS = refusals(
+    NotSignedIn("This token is unknown, expired or revoked", "Ask an admin for a new one"),
+    Forbidden(
+        "This token was made for another person",
+        "Leave the name empty, or log in with your own token",
+    ),
+)
+
+
+def log_in(services: Services, token: str, name: str) -> SessionBody:
+    """Exchange an access token for a session; the page and the API do the same."""
+    caller = find_by_secret(services, read_secret(token))
+    if caller is None:
+        raise NotSignedIn(
+            "This token is unknown, expired or revoked", "Ask an admin for a new one", field="token"
+        )
+    with services.engine.begin() as connection:
+        lasts_s = services.settings.session_hours * 3600
+        secret, made = open_session(connection, caller, name, lasts_s)
+    return SessionBody(
+        token=secret,
+        name=made.created_by,
+        role=made.role,
+        project=made.project,
+        expires_in_s=made.expires_in_s or 0.0,
+    )
+
+
+@router.post(
+    "/v1/sessions",
+    summary="Log in",
+    response_model=SessionBody,
+    response_class=Answer,
+    responses=_LOGIN_REFUSALS,
+)
+def post_session(services: ServicesDep, login: Login) -> Answer:
+    """Exchange an access token for a session that carries your name."""
+    return Answer(log_in(services, login.token, login.name))
+
+
+@router.delete("/v1/sessions/current", summary="Log out", status_code=204)
+def delete_session(services: ServicesDep, caller: CallerDep) -> Response:
+    """End the session whose token this is."""
+    with services.engine.begin() as connection:
+        close_session(connection, caller)
+    return Response(status_code=204)
+
+
+@router.get("/v1/me", summary="Whose token this is", response_model=Me, response_class=Answer)
+def get_me(caller: CallerDep) -> Answer:
+    """The name, the role and the scope behind the token that was sent."""
+    return Answer(
+        Me(
+            name=caller.person,
+            role=caller.role,
+            project=caller.project,
+            expires_in_s=caller.expires_in_s,
+        )
+    )
