@@ -8,7 +8,7 @@ and dashed. Colours come from `palette`, and every one of them is said by a word
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,7 +22,11 @@ from spikeguard_dashboard.shapes import Series, Stretch, Trend
 
 BAND_SCALES = 3.0  # robust standard deviations on each side of the trend
 MAX_BAND_POINTS = 200
+BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
 LABEL_ROW_PX = 13
+FEW_POINTS = 120
+FEW_DECADES = 200.0
+DASHES = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3]}
 Window = tuple[int, int]  # first and last step shown
 STANDS, UNDONE = "stands", "undone by a rollback"
 
@@ -54,6 +58,8 @@ class Panel:
     height: int = 220  # pixels
     dark: bool = False
     steps: Window | None = None  # the window; None = all there is
+    first: bool = True  # moments are named above the first of several panels
+    last: bool = True  # the step axis is named below the last one
 
 
 def curve_points(series: Series, signal: str, kept: Kept) -> pd.DataFrame:
@@ -92,26 +98,19 @@ def signal_chart(
 ) -> alt.LayerChart:
     """One signal over steps, with what happened to the run marked on it."""
     points = curve_points(series, panel.signal, kept)
-    seen = points[points["value"].map(math.isfinite)]
-    if panel.log:
-        seen = seen[seen["value"] > 0]
-    colours = palette(dark=panel.dark)
-    window = panel.steps or _range(points)
-    layers = [
-        *_span_layers(spans, window, colours),
-        *_band_layers(trend, window, panel, colours),
-        *_marker_layers(markers, window, colours),
-        *_curve_layers(points, seen, window, panel, colours),
-        *_edge_layers(points, window, panel, colours),
-        _hover_layer(points, window, panel),
-    ]
-    return _dressed(alt.LayerChart(layer=layers), panel, colours)
-
-
-def _step_axis(window: Window) -> alt.X:
-    scale = alt.Scale(domain=list(window), nice=False, zero=False)
-    axis = alt.Axis(title="Step", format=",d", tickMinStep=1, labelOverlap=True, grid=False)
-    return alt.X("step:Q", scale=scale, axis=axis)
+    ticks = log_ticks(points["value"]) if panel.log else ()
+    frame = _Frame(panel, panel.steps or _range(points), palette(dark=panel.dark), ticks)
+    return _dressed(
+        [
+            *_span_layers(spans, frame),
+            *_band_layers(trend, frame),
+            *_marker_layers(markers, frame),
+            *_curve_layers(points, frame),
+            *_edge_layers(points, frame),
+            _hover_layer(points, frame),
+        ],
+        frame,
+    )
 
 
 def _range(points: pd.DataFrame) -> Window:
@@ -120,60 +119,97 @@ def _range(points: pd.DataFrame) -> Window:
     return int(points["step"].min()), max(int(points["step"].max()), int(points["step"].min()) + 1)
 
 
-def _value_scale(panel: Panel, field: str = "value") -> alt.Y:
-    scale = alt.Scale(type="log", nice=False) if panel.log else alt.Scale(zero=False, nice=True)
-    axis = alt.Axis(title=words.axis_title(panel.signal), tickCount=5, format="~g", minExtent=44)
-    return alt.Y(f"{field}:Q", scale=scale, axis=axis)
+def log_ticks(values: Iterable[float]) -> list[float]:
+    """Powers of ten within `values`, with their double and fivefold where those are few."""
+    there = [value for value in values if math.isfinite(value) and value > 0]
+    if not there:
+        return []
+    low, high = min(there), max(there)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if high / low < FEW_DECADES else (1,)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
-def _curve_layers(
-    points: pd.DataFrame, seen: pd.DataFrame, window: Window, panel: Panel, colours: Palette
-) -> list[alt.Chart]:
-    """Lines, broken where a value was not finite; dots where there are few of them."""
-    broken = points.copy()
-    broken["value"] = broken["value"].where(broken.index.isin(seen.index))
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What all layers of one chart share: they must agree on both axes."""
+
+    panel: Panel
+    window: Window
+    colours: Palette
+    ticks: Sequence[float] = ()  # of the value axis; Vega chooses where it is empty
+
+    def x(self) -> alt.X:
+        scale = alt.Scale(domain=list(self.window), nice=False, zero=False)
+        title = "Step" if self.panel.last else None
+        axis = alt.Axis(
+            title=title, format=",d", tickMinStep=1, tickCount=10, labelOverlap=True, grid=False
+        )
+        return alt.X("step:Q", scale=scale, axis=axis)
+
+    def y(self, field: str = "value") -> alt.Y:
+        log = self.panel.log
+        scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=True)
+        title = words.axis_title(self.panel.signal)
+        axis = alt.Axis(title=title, tickCount=4, format="~g", minExtent=46, labelOverlap=True)
+        if self.ticks:
+            axis.values = list(self.ticks)
+        return alt.Y(f"{field}:Q", scale=scale, axis=axis)
+
+    def shown(self, step: int) -> bool:
+        return self.window[0] <= step <= self.window[1]
+
+    def late(self, step: int) -> bool:
+        """Whether a name would run out of the plot on the right."""
+        low, high = self.window
+        return step > low + 0.75 * (high - low)
+
+
+def _drawable(points: pd.DataFrame, frame: _Frame) -> pd.Series[bool]:
+    """Which values have a place on the axis: finite, and above zero on a log scale."""
+    finite = points["value"].map(math.isfinite).astype(bool)
+    return finite & (points["value"] > 0) if frame.panel.log else finite
+
+
+def _curve_layers(points: pd.DataFrame, frame: _Frame) -> list[alt.Chart]:
+    """Lines, broken where a value has no place; dots as well where there are few of them."""
+    broken = points.assign(value=points["value"].where(_drawable(points, frame)))
+    colours, fates = frame.colours, [STANDS, UNDONE]
+    fate_colours = alt.Scale(domain=fates, range=[colours.curve, colours.abandoned])
+    fate_dashes = alt.Scale(domain=fates, range=[[1, 0], [3, 3]])
     base = alt.Chart(broken).encode(
-        x=_step_axis(window),
-        y=_value_scale(panel),
+        x=frame.x(),
+        y=frame.y(),
         detail="line:N",
-        color=alt.Color(
-            "fate:N",
-            scale=alt.Scale(domain=[STANDS, UNDONE], range=[colours.curve, colours.abandoned]),
-            legend=None,
-        ),
+        color=alt.Color("fate:N", scale=fate_colours, legend=None),
         opacity=alt.condition(alt.datum.fate == UNDONE, alt.value(0.7), alt.value(1.0)),
-        strokeDash=alt.StrokeDash(
-            "fate:N", scale=alt.Scale(domain=[STANDS, UNDONE], range=[[1, 0], [3, 3]]), legend=None
-        ),
     )
-    line = base.mark_line(strokeWidth=1.5, clip=True, interpolate="linear")
-    if len(points) > 120:
+    dashes = alt.StrokeDash("fate:N", scale=fate_dashes, legend=None)
+    line = base.mark_line(strokeWidth=1.5, clip=True).encode(strokeDash=dashes)
+    if len(points) > FEW_POINTS:
         return [line]
-    dots = base.mark_point(size=14, filled=True, clip=True).encode(strokeDash=alt.Undefined)
-    return [line, dots]
+    return [line, base.mark_point(size=14, filled=True, clip=True)]
 
 
-def _edge_layers(
-    points: pd.DataFrame, window: Window, panel: Panel, colours: Palette
-) -> list[alt.Chart]:
-    """A triangle for every value that is not finite: up at the top, down for minus infinity."""
-    lost = points[~points["value"].map(math.isfinite)]
-    below = lost["value"] == -math.inf
+def _edge_layers(points: pd.DataFrame, frame: _Frame) -> list[alt.Chart]:
+    """A triangle for every value without a place, at the edge it left through."""
+    lost = points[~_drawable(points, frame)]
+    below = lost["value"] <= 0
     return [
-        *_triangles(lost[~below], window, "triangle-up", 7, colours),
-        *_triangles(lost[below], window, "triangle-down", panel.height - 7, colours),
+        *_triangles(lost[~below], frame, "triangle-up", 7),
+        *_triangles(lost[below], frame, "triangle-down", frame.panel.height - 7),
     ]
 
 
-def _triangles(
-    rows: pd.DataFrame, window: Window, shape: str, y_px: int, colours: Palette
-) -> list[alt.Chart]:
+def _triangles(rows: pd.DataFrame, frame: _Frame, shape: str, y_px: int) -> list[alt.Chart]:
     if rows.empty:
         return []
     chart = alt.Chart(rows.drop(columns="value")).mark_point(
-        shape=shape, size=70, filled=True, color=colours.onset, opacity=1.0, clip=True
+        shape=shape, size=70, filled=True, color=frame.colours.onset, opacity=1.0, clip=True
     )
-    return [chart.encode(x=_step_axis(window), y=alt.value(y_px), tooltip=_tooltips("Not finite"))]
+    tooltips = _tooltips(words.title(frame.panel.signal))
+    return [chart.encode(x=frame.x(), y=alt.value(y_px), tooltip=tooltips)]
 
 
 def _tooltips(name: str) -> list[alt.Tooltip]:
@@ -186,75 +222,77 @@ def _tooltips(name: str) -> list[alt.Tooltip]:
     ]
 
 
-def _hover_layer(points: pd.DataFrame, window: Window, panel: Panel) -> alt.Chart:
+def _hover_layer(points: pd.DataFrame, frame: _Frame) -> alt.Chart:
     """A line under the pointer, at the nearest step, with the values of that step."""
     near = alt.selection_point(nearest=True, on="pointerover", encodings=["x"], empty=False)
     chart = alt.Chart(points.drop(columns="value")).mark_rule(strokeWidth=1, color="#808a99")
     shown = chart.encode(
-        x=_step_axis(window),
+        x=frame.x(),
         opacity=alt.condition(near, alt.value(0.9), alt.value(0.0)),
-        tooltip=_tooltips(words.title(panel.signal)),
+        tooltip=_tooltips(words.title(frame.panel.signal)),
     )
     return cast(alt.Chart, shown.add_params(near))
 
 
-def _band_layers(
-    trend: Trend | None, window: Window, panel: Panel, colours: Palette
-) -> list[alt.Chart]:
+def _band_layers(trend: Trend | None, frame: _Frame) -> list[alt.Chart]:
     """The baseline: the extrapolated trend and three robust standard deviations around it."""
-    if trend is None:
+    rows = _band_rows(trend, frame) if trend else []
+    if not rows:
         return []
-    rows = pd.DataFrame(_band_rows(trend, *window, log=panel.log))
-    chart = alt.Chart(rows).encode(x=_step_axis(window))
-    area = chart.mark_area(color=colours.band, opacity=0.18, clip=True)
-    line = chart.mark_line(color=colours.band, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
-    return [
-        area.encode(y=_value_scale(panel, "low"), y2="high:Q"),
-        line.encode(y=_value_scale(panel, "level")),
-    ]
+    colour = frame.colours.band
+    chart = alt.Chart(pd.DataFrame(rows)).encode(x=frame.x())
+    area = chart.mark_area(color=colour, opacity=0.18, clip=True)
+    line = chart.mark_line(color=colour, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
+    return [area.encode(y=frame.y("low"), y2="high:Q"), line.encode(y=frame.y("level"))]
 
 
-def _band_rows(trend: Trend, low: int, high: int, *, log: bool) -> list[dict[str, float]]:
+def _band_rows(trend: Trend, frame: _Frame) -> list[dict[str, float]]:
     """The band at evenly spread steps; on a log scale only where it is above zero."""
-    stride = max(1, (high - low) // MAX_BAND_POINTS)
+    low, high = max(frame.window[0], trend.step - BAND_STARTS_BEFORE), frame.window[1]
     half = BAND_SCALES * trend.scale
+    stride = max(1, (high - low) // MAX_BAND_POINTS)
     levels = [(step, trend.at(step)) for step in [*range(low, high, stride), high]]
     return [
         {"step": step, "level": level, "low": level - half, "high": level + half}
         for step, level in levels
-        if not log or level > half
+        if not frame.panel.log or level > half
     ]
 
 
-def _marker_layers(markers: Sequence[Marker], window: Window, colours: Palette) -> list[alt.Chart]:
-    """A line and a name above the plot for each moment, a row each, so that near ones are read."""
-    low, high = window
-    inside = [marker for marker in markers if low <= marker.step <= high]
+def _marker_layers(markers: Sequence[Marker], frame: _Frame) -> list[alt.Chart]:
+    """A line for each moment and its name above the plot, in a row of its own.
+
+    The rows are ordered such that no line runs through a name: names on the right of their line
+    descend, names on its left ascend.
+    """
+    inside = sorted((m for m in markers if frame.shown(m.step)), key=lambda marker: marker.step)
+    late = [marker for marker in inside if frame.late(marker.step)]
+    early = [marker for marker in inside if not frame.late(marker.step)]
     return [
         layer
-        for row, marker in enumerate(sorted(inside, key=lambda marker: -marker.step))
-        for layer in _marker(marker, row, window, colours)
+        for row, marker in enumerate([*late, *reversed(early)])
+        for layer in _marker(marker, row, frame)
     ]
 
 
-def _marker(marker: Marker, row: int, window: Window, colours: Palette) -> list[alt.Chart]:
-    low, high = window
-    late = marker.step > low + 0.7 * (high - low)
+def _marker(marker: Marker, row: int, frame: _Frame) -> list[alt.Chart]:
+    colour = getattr(frame.colours, marker.role)
     data = pd.DataFrame([{"step": marker.step, "label": f"{marker.label} {marker.step:,}"}])
-    colour = getattr(colours, marker.role)
-    dash = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3]}[marker.role]
-    chart = alt.Chart(data).encode(x=_step_axis(window))
-    top = -LABEL_ROW_PX * row - 8
-    line = chart.mark_rule(color=colour, strokeWidth=1.25, strokeDash=dash).encode(y=alt.value(top))
-    name = chart.mark_text(
-        color=colour, align="right" if late else "left", dx=-4 if late else 4, fontSize=11
-    )
-    return [line.encode(y2=alt.value("height")), name.encode(y=alt.value(top), text="label:N")]
+    chart = alt.Chart(data).encode(x=frame.x())
+    line = chart.mark_rule(color=colour, strokeWidth=1.25, strokeDash=DASHES[marker.role])
+    if not frame.panel.first:
+        return [line]
+    top = alt.value(-LABEL_ROW_PX * row - 8)
+    if frame.late(marker.step):
+        name = chart.mark_text(color=colour, fontSize=11, align="right", dx=-4)
+    else:
+        name = chart.mark_text(color=colour, fontSize=11, align="left", dx=4)
+    return [line.encode(y=top, y2=alt.value("height")), name.encode(y=top, text="label:N")]
 
 
-def _span_layers(spans: Sequence[Span], window: Window, colours: Palette) -> list[alt.Chart]:
-    """A shaded stretch for each incident, named at its foot."""
-    low, high = window
+def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
+    """A shaded stretch for each incident, named above the plot."""
+    low, high = frame.window
     rows = [
         {"step": max(low, span.first), "end": min(high, _end(span, high)), "label": span.label}
         for span in spans
@@ -262,10 +300,13 @@ def _span_layers(spans: Sequence[Span], window: Window, colours: Palette) -> lis
     ]
     if not rows:
         return []
-    chart = alt.Chart(pd.DataFrame(rows)).encode(x=_step_axis(window))
-    shade = chart.mark_rect(color=colours.onset, opacity=0.13, clip=True).encode(x2="end:Q")
-    edge = chart.mark_rule(color=colours.onset, opacity=0.8, clip=True)
-    name = chart.mark_text(color=colours.onset, align="left", baseline="bottom", dx=3, fontSize=11)
+    colour = frame.colours.onset
+    chart = alt.Chart(pd.DataFrame(rows)).encode(x=frame.x())
+    shade = chart.mark_rect(color=colour, opacity=0.13, clip=True).encode(x2="end:Q")
+    edge = chart.mark_rule(color=colour, opacity=0.8, clip=True)
+    if not frame.panel.first:
+        return [shade, edge]
+    name = chart.mark_text(color=colour, align="left", baseline="bottom", dx=3, fontSize=11)
     return [shade, edge, name.encode(y=alt.value(-2), text="label:N")]
 
 
@@ -273,10 +314,16 @@ def _end(span: Span, high: int) -> int:
     return high if span.last is None else max(span.last, span.first)
 
 
-def _dressed(chart: alt.LayerChart, panel: Panel, colours: Palette) -> alt.LayerChart:
-    """The quiet look that all charts share."""
+def _dressed(layers: list[alt.Chart], frame: _Frame) -> alt.LayerChart:
+    """The layers in the quiet look that all charts share; the height is the plot's own."""
+    colours = frame.colours
     dressed = (
-        chart.properties(height=panel.height, width="container")
+        alt.LayerChart(layer=layers)
+        .properties(
+            height=frame.panel.height,
+            width="container",
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        )
         .configure_view(strokeWidth=0)
         .configure_axis(
             gridColor=colours.grid,

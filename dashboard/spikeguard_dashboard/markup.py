@@ -48,6 +48,11 @@ def chip(word: str, text: str | None = None) -> Html:
     return Html(f'<span class="chip {tone}">{escape(text or words.plain(word))}</span>')
 
 
+def unbroken(*contents: Content) -> Html:
+    """Pieces that stay on one line."""
+    return Html(f'<span class="nowrap">{joined(*contents).text}</span>')
+
+
 def soft(text: str) -> Html:
     """Text that stands back."""
     return Html(f'<span class="soft">{escape(text)}</span>')
@@ -120,16 +125,19 @@ class Column:
     wide: bool = False  # left out on a phone
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Content]]) -> Html:
-    """A table that scrolls by itself where it is too wide."""
+def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Content]], *, stacked: bool = False
+) -> Html:
+    """A table that scrolls by itself where it is too wide, or stacks its cells on a phone."""
     styles = [_cell_style(column) for column in columns]
     head = "".join(
         f'<th class="{style}">{escape(column.title)}</th>'
         for column, style in zip(columns, styles, strict=True)
     )
+    style = ' class="stacked"' if stacked else ""
     body = "".join(f"<tr>{_cells(row, styles)}</tr>" for row in rows)
     return Html(
-        f'<div class="sg-scroll"><table><thead><tr>{head}</tr></thead>'
+        f'<div class="sg-scroll"><table{style}><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 

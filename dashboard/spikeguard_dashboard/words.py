@@ -69,10 +69,10 @@ def title(signal: str) -> str:
     return SIGNAL.get(signal, (signal, ""))[0]
 
 
-def axis_title(signal: str) -> str:
-    """What a signal is called on an axis, with its unit."""
+def axis_title(signal: str) -> list[str]:
+    """What a signal is called on an axis, and below that its unit."""
     name, unit = SIGNAL.get(signal, (signal, ""))
-    return f"{name} ({unit})" if unit else name
+    return [name, f"({unit})"] if unit else [name]
 
 
 def plain(word: str) -> str:

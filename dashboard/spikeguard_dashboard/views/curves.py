@@ -11,7 +11,7 @@ from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_char
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
 from spikeguard_dashboard.shapes import RunDetail, Series
 
-TALL_PX, LOW_PX = 260, 150
+TALL_PX, LOW_PX = 220, 130
 
 
 def draw_curves(
@@ -27,20 +27,23 @@ def draw_curves(
 ) -> None:
     """The first signal tall, the others lower; one that was not measured is said in words."""
     missing = [signal for signal in signals if not measured(series, signal)]
-    for place, signal in enumerate(signal for signal in signals if signal not in missing):
+    there = [signal for signal in signals if signal not in missing]
+    for place, signal in enumerate(there):
         panel = Panel(
             signal,
             log=log_norms and is_norm(signal),
             height=LOW_PX if place else TALL_PX,
             dark=dark,
             steps=window,
+            first=place == 0,
+            last=place == len(there) - 1,
         )
         trend = series.trend if signal == "loss" else None
         chart = signal_chart(
             series,
             panel,
             kept,
-            markers=markers if not place else _unnamed(markers),
+            markers=markers,
             spans=spans,
             trend=trend,
         )
@@ -48,11 +51,6 @@ def draw_curves(
     if missing:
         names = ", ".join(words.title(signal).lower() for signal in missing)
         st.html(markup.block(markup.paragraph(markup.soft(f"Not measured here: {names}."))))
-
-
-def _unnamed(markers: Sequence[Marker]) -> list[Marker]:
-    """The same moments without their names, which stand above the first curve."""
-    return [Marker(marker.step, "", marker.role) for marker in markers]
 
 
 def is_norm(signal: str) -> bool:

@@ -90,7 +90,7 @@ def _kind(incident: IncidentDetail) -> Html:
     rows: list[Sequence[Content]] = [
         [
             words.count(revision["step"]),
-            markup.joined(
+            markup.unbroken(
                 markup.chip(revision["kind"]), markup.soft(words.percent(revision["confidence"]))
             ),
             revision["reason"],
@@ -219,9 +219,11 @@ def commands(items: Sequence[Command], visit: Visit) -> Html:
         return markup.paragraph(markup.soft("None so far."))
     columns = [
         *(Column("Command"), Column("State"), Column("What"), Column("Decided by")),
-        *(Column("When"), Column("Applied at step", numeric=True), Column("What became of it")),
+        *(Column("When"), Column("Applied at step", numeric=True, wide=True)),
+        Column("What became of it"),
     ]
-    return markup.table(columns, [_command_row(item, visit) for item in items])
+    rows = [_command_row(item, visit) for item in items]
+    return markup.table(columns, rows, stacked=True)
 
 
 def _command_row(item: Command, visit: Visit) -> list[Content]:

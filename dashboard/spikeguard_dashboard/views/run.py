@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import streamlit as st
 
@@ -86,7 +87,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         staleness(seen)
         return
     draw_curves(
-        seen.data,
+        replace(seen.data, trend=None),
         kept_stretches(seen.data, detail),
         signals,
         log_norms=log_norms,

@@ -86,7 +86,7 @@ def _urgency(run: Run) -> tuple[bool, bool, bool]:
 def _run_row(run: Run) -> list[Content]:
     found = RunId(run["project"], run["name"])
     return [
-        markup.link(str(found), markup.run_address(found)),
+        markup.unbroken(markup.link(str(found), markup.run_address(found))),
         _state(run),
         _needs(run, found),
         words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
@@ -117,18 +117,20 @@ def _needs(run: Run, found: RunId) -> Content:
 
 def incident_table(incidents: Sequence[Incident], visit: Visit) -> Html:
     """One row an incident."""
-    return markup.table(INCIDENT_COLUMNS, [_incident_row(item, visit) for item in incidents])
+    rows = [_incident_row(item, visit) for item in incidents]
+    return markup.table(INCIDENT_COLUMNS, rows, stacked=True)
 
 
 def _incident_row(incident: Incident, visit: Visit) -> list[Content]:
     run = RunId(incident["project"], incident["run"].rpartition("/")[2])
     waiting = words.waiting(incident["proposal"])
     state = markup.chip("waiting", "waiting for a decision") if waiting else ""
+    address = markup.incident_address(run, incident["number"])
     sure = words.percent(incident["confidence"])
     return [
-        markup.link(incident["id"], markup.incident_address(run, incident["number"])),
+        markup.unbroken(markup.link(incident["id"], address)),
         markup.joined(markup.chip(incident["state"]), state),
-        markup.joined(markup.chip(incident["kind"]), markup.soft(sure)),
+        markup.unbroken(markup.chip(incident["kind"]), markup.soft(sure)),
         words.story(incident),
-        words.clock(incident["opened_at"], visit.zone),
+        markup.unbroken(words.clock(incident["opened_at"], visit.zone)),
     ]
