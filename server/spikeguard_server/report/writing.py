@@ -237,22 +237,20 @@ def _commands(facts: PostMortem) -> tuple[Block, ...]:
     if not facts.commands:
         return (Paragraph("None was proposed."),)
     rows = tuple(_command_row(command) for command in facts.commands)
-    header = ("command", "order", "state", "decided by", "decided", "carried out")
+    header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
     reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
-    return (Table(header, rows), reasons)
+    return (Table(header, rows, frozenset({6})), reasons)
 
 
 def _command_row(command: CommandFact) -> tuple[str, ...]:
-    done = "" if command.applied_step is None else f"step {command.applied_step:,}"
-    if command.finished_at is not None:
-        done = f"{done}{', ' if done else ''}{time_of(command.finished_at)}"
     return (
         command.id,
         action_of(command.action),
         command.state.value,
         _decider(command),
         time_of(command.decided_at),
-        done,
+        time_of(command.finished_at),
+        _step(command.applied_step),
     )
 
 
@@ -292,7 +290,7 @@ def _cost(facts: PostMortem) -> tuple[Block, ...]:
         ("Steps trained again", count(spent.steps)),
         ("Batches skipped", count(spent.batches_skipped)),
         ("Tokens trained in vain", "unknown" if spent.tokens is None else large(spent.tokens)),
-        ("Time", duration(spent.seconds)),
+        ("Time lost", duration(spent.seconds)),
     ]
     if spent.money is not None:
         rows.append(("Money", f"{spent.money:,.2f} {facts.currency}"))

@@ -1,0 +1,231 @@
+"""Every state x event pair of both tables, and the page that draws them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from spikeguard_protocol import (
+    BatchRange,
+    CommandState,
+    IncidentState,
+    Kind,
+    Outcome,
+    ResultState,
+    SegmentId,
+    Verb,
+)
+from spikeguard_server.domain import command_life, incident_life
+from spikeguard_server.domain.command_life import (
+    COMMAND_MOVES,
+    EVENT_OF_RESULT,
+    CommandEvent,
+    can,
+    legal_events,
+)
+from spikeguard_server.domain.events import (
+    Closed,
+    Judgement,
+    Opened,
+    Precursor,
+    Recurred,
+    Revised,
+    Trend,
+)
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.incident_life import INCIDENT_MOVES, IncidentEvent, acted, fold
+from spikeguard_server.domain.moves import IllegalMove, mermaid
+
+SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
+AGAIN = SegmentId("00c0ffee00c0ffee", 1)
+PAGE = Path(__file__).parents[3] / "docs" / "lifecycles.md"
+
+# What the design says in words, written out once more by hand.
+LEGAL_COMMAND = {
+    ("proposed", "revise"): "proposed",
+    ("proposed", "supersede"): "superseded",
+    ("proposed", "reject"): "rejected",
+    ("proposed", "expire"): "expired",
+    ("proposed", "approve"): "approved",
+    ("approved", "supersede"): "superseded",
+    ("approved", "reject"): "rejected",
+    ("approved", "expire"): "expired",
+    ("approved", "deliver"): "delivered",
+    ("delivered", "refuse"): "refused",
+    ("delivered", "apply"): "applied",
+    ("delivered", "fail"): "failed",
+    ("delivered", "lose"): "unknown",
+    ("delivered", "expire"): "unknown",
+    ("unknown", "refuse"): "refused",
+    ("unknown", "apply"): "applied",
+    ("unknown", "fail"): "failed",
+    ("applied", "judge"): "judged",
+}
+LEGAL_INCIDENT = {
+    ("open", "revise"): "open",
+    ("open", "act"): "recovering",
+    ("open", "recur"): "open",
+    ("open", "close"): "closed",
+    ("recovering", "revise"): "recovering",
+    ("recovering", "act"): "recovering",
+    ("recovering", "recur"): "open",
+    ("recovering", "close"): "closed",
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(CommandState, CommandEvent)))
+def test_a_command_moves_as_the_design_says_and_never_otherwise(
+    state: CommandState, event: CommandEvent
+) -> None:
+    expected = LEGAL_COMMAND.get((state.value, event.value))
+    assert can(state, event) is (expected is not None)
+    if expected is not None:
+        assert command_life.move(state, event) == expected
+        return
+    with pytest.raises(IllegalMove, match=f"command that is {state} does not take {event}"):
+        command_life.move(state, event)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(IncidentState, IncidentEvent)))
+def test_an_incident_moves_as_the_design_says_and_never_otherwise(
+    state: IncidentState, event: IncidentEvent
+) -> None:
+    expected = LEGAL_INCIDENT.get((state.value, event.value))
+    if expected is not None:
+        assert incident_life.move(state, event) == expected
+        return
+    with pytest.raises(IllegalMove, match=f"incident that is {state} does not take {event}"):
+        incident_life.move(state, event)
+
+
+def test_every_state_of_a_command_can_be_reached_and_every_path_ends() -> None:
+    reached, waiting = {CommandState.PROPOSED}, [CommandState.PROPOSED]
+    while waiting:
+        state = waiting.pop()
+        after = {command_life.move(state, event) for event in legal_events(state)} - reached
+        reached |= after
+        waiting += after
+    assert reached == set(CommandState)
+    final = {state for state in CommandState if not legal_events(state)}
+    assert final == {"superseded", "rejected", "expired", "refused", "failed", "judged"}
+
+
+@pytest.mark.parametrize("result", list(ResultState))
+def test_a_late_result_is_recorded_after_the_fence_has_fallen(result: ResultState) -> None:
+    lost = command_life.move(CommandState.DELIVERED, CommandEvent.EXPIRE)
+    assert lost is CommandState.UNKNOWN
+    assert command_life.move(lost, EVENT_OF_RESULT[result]) == result.value
+
+
+def test_the_page_shows_the_tables_as_they_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert mermaid(COMMAND_MOVES, CommandState.PROPOSED) in page
+    assert mermaid(INCIDENT_MOVES, IncidentState.OPEN) in page
+
+
+# --- folding events into the record ---
+
+LOOK = Judgement(Kind.RECOVERABLE, 0.55, "most such spikes heal")
+WORSE = Judgement(Kind.LINGERING, 0.8, "stopped falling")
+OPENED = Opened(
+    step=101,
+    onset_step=100,
+    onset_batches=BatchRange(99, 100),
+    signal="grad_norm",
+    z=22.0,
+    pre_loss=3.1,
+    trend=Trend(99, 3.1, 0.0, 0.02),
+    judgement=LOOK,
+    first_moves={"grad_norm": 100},
+)
+
+
+def _folded(*events: Opened | Revised | Recurred | Closed) -> Incident:
+    incident: Incident | None = None
+    for event in events:
+        incident = fold(incident, event, number=3, segment=SEGMENT)
+    assert incident is not None
+    return incident
+
+
+def _revised(step: int, excess: float | None, peak: float | None = 5.0) -> Revised:
+    return Revised(step, WORSE, 102, peak, excess, {"loss": 90.0}, settled=False)
+
+
+def test_an_incident_keeps_what_its_opening_said() -> None:
+    incident = _folded(OPENED)
+    assert (incident.number, incident.state, incident.segment) == (3, "open", SEGMENT)
+    assert (incident.onset_step, incident.detected_step, incident.newest_step) == (100, 101, 101)
+    assert incident.worst_z == {"grad_norm": 22.0}
+    assert incident.first_moves == {"grad_norm": 100}
+
+
+def test_a_revision_adds_signals_and_replaces_the_judgement() -> None:
+    incident = _folded(OPENED, _revised(120, 0.4))
+    assert (incident.kind, incident.confidence, incident.reason) == ("lingering", 0.8, WORSE.reason)
+    assert incident.worst_z == {"grad_norm": 22.0, "loss": 90.0}
+    assert (incident.peak_step, incident.peak_loss, incident.newest_step) == (102, 5.0, 120)
+
+
+@pytest.mark.parametrize(
+    ("excess", "newest"), [(0.4, 120), (0.01, 102), (math.nan, 120), (math.inf, 120), (None, 120)]
+)
+def test_the_newest_anomalous_step_follows_the_loss_while_it_stands_out(
+    excess: float | None, newest: int
+) -> None:
+    assert _folded(OPENED, _revised(120, excess)).anomalous_step == newest
+
+
+def test_a_revision_without_a_finite_loss_leaves_the_peak_where_it_was() -> None:
+    blank = replace(_revised(120, math.nan, None), peak_step=0)
+    assert _folded(OPENED, blank).peak_step == 100
+
+
+def test_only_a_cure_makes_an_incident_recovering() -> None:
+    incident = _folded(OPENED)
+    for verb in Verb:
+        cures = verb in (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)
+        assert acted(incident, verb).state == ("recovering" if cures else "open")
+
+
+def test_a_recurrence_opens_it_again_and_remembers_both_onsets() -> None:
+    treated = acted(_folded(OPENED), Verb.ROLLBACK)
+    again = Recurred(97, 95, BatchRange(110, 111), WORSE)
+    incident = fold(treated, again, number=3, segment=AGAIN)
+    assert incident is not None
+    assert (incident.state, incident.recurrences, incident.onset_step) == ("open", 1, 100)
+    assert (incident.newest_segment, incident.newest_onset_step) == (AGAIN, 95)
+    assert incident.newest_onset_batches == BatchRange(110, 111)
+
+
+def test_a_closed_incident_takes_no_further_event() -> None:
+    closed = _folded(OPENED, Closed(300, Outcome.HEALED, LOOK))
+    assert (closed.state, closed.outcome, closed.closed_step) == ("closed", "healed", 300)
+    with pytest.raises(IllegalMove):
+        fold(closed, _revised(301, 0.0), number=3, segment=SEGMENT)
+    with pytest.raises(IllegalMove):
+        acted(closed, Verb.ROLLBACK)
+
+
+def test_a_new_spike_after_the_close_is_a_new_incident_and_before_it_an_error() -> None:
+    closed = _folded(OPENED, Closed(300, Outcome.HEALED, LOOK))
+    following = fold(closed, OPENED, number=4, segment=SEGMENT)
+    assert following is not None
+    assert (following.number, following.state) == (4, "open")
+    with pytest.raises(ValueError, match="incident 4 is still open"):
+        fold(following, OPENED, number=5, segment=SEGMENT)
+
+
+def test_a_precursor_belongs_to_no_incident_and_changes_none() -> None:
+    warning = Precursor(90, "update_norm", 4.0, 7.0)
+    assert fold(None, warning, number=1, segment=SEGMENT) is None
+    assert fold(_folded(OPENED), warning, number=1, segment=SEGMENT) == _folded(OPENED)
+
+
+def test_an_event_without_an_incident_is_refused() -> None:
+    with pytest.raises(ValueError, match="belongs to no incident"):
+        fold(None, _revised(120, 0.1), number=1, segment=SEGMENT)
