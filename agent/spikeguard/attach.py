@@ -1,16 +1,44 @@
-"""The door."""
+"""The door: checks what it is given, puts the parts together, changes nothing if it refuses.
+
+Law: a wrong call raises `AttachError` that names the argument and the remedy, on every rank alike.
+Collective: in a job of several ranks all of them call it. It reads the journal before anything
+trains, so what an earlier attempt skipped or abandoned stays so.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from spikeguard.agreement import Agreement
 from spikeguard.checkpoints import CheckpointDirectory
-from spikeguard.guard import Guard
-from spikeguard.settings import Settings
+from spikeguard.collector import Collector
+from spikeguard.data import DataFeed
+from spikeguard.errors import AttachError
+from spikeguard.faults import Faults, log
+from spikeguard.guard import Guard, Parts
+from spikeguard.journal import Journal
+from spikeguard.learning_rate import ScaledRates
+from spikeguard.mailbox import Mailbox
+from spikeguard.outbox import Outbox, leftovers
+from spikeguard.progress import Progress
+from spikeguard.recovery import Recovery
+from spikeguard.reflex import Reflex, can_drop
+from spikeguard.sender import Sender
+from spikeguard.settings import Connection, Settings, read_connection, with_environment
+from spikeguard.snapshots import Snapshots
+from spikeguard.training_state import TrainingState
+from spikeguard.transport import Transport
+from spikeguard.world import World, join_world, share_text
+from spikeguard_protocol import Record, RunId
 
 
 def attach(
@@ -29,5 +57,188 @@ def attach(
     micro_batches: int = 1,
     settings: Settings | None = None,
 ) -> Guard:
-    """Watch `model` and `optimizer`; see the module's own docstring."""
-    raise NotImplementedError
+    """Watch `model` and `optimizer`; returns the guard that the loop calls.
+
+    `run`, `project`, `server`, `token` also come from SPIKEGUARD_RUN, _PROJECT, _SERVER, _TOKEN (or
+    _TOKEN_FILE); without a server the guard works offline. `state`: whatever else has a
+    `state_dict` and must go back in a rollback (an EMA, a GradScaler). `directory`: journal and
+    outbox, shared by all attempts of the run; by default `spikeguard` beside the checkpoints.
+    `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
+    """
+    _check_arguments(model, optimizer, scheduler, state, tokens_per_step, micro_batches)
+    if checkpoints is not None and not isinstance(checkpoints, CheckpointDirectory):
+        raise AttachError("checkpoints", "it is no CheckpointDirectory", "Wrap the path in one")
+    chosen = with_environment(settings or Settings())
+    connection = read_connection(run, project, server, token)
+    home = _directory(directory, checkpoints, connection.run)
+    world = join_world(chosen.agreement_timeout_s)
+    journal, attempt = _open_journal(world, home, connection.run)
+    faults = Faults(world.rank)
+    mailbox = Mailbox()
+    outbox, sender = _open_line(world, connection, home, attempt, mailbox, chosen, faults)
+
+    def report(record: Record) -> None:
+        guard._report(record)
+
+    progress = Progress(attempt)
+    feed = DataFeed(journal.ledger, micro_batches)
+    rates = ScaledRates(optimizer)
+    snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
+    recovery = Recovery(
+        world,
+        TrainingState(model, optimizer, scheduler, state),
+        feed,
+        rates,
+        progress,
+        snapshots if chosen.snapshot_every else None,
+        checkpoints,
+        journal,
+        report,
+        faults,
+    )
+    if world.leads:
+        recovery.sweep()
+    reflex = Reflex(optimizer, chosen.drop_non_finite)
+    parts = Parts(
+        world,
+        chosen,
+        progress,
+        feed,
+        rates,
+        Collector(model, optimizer, reflex, chosen, world.size),
+        recovery,
+        journal,
+        mailbox,
+        faults,
+        Agreement(world, chosen.agreement_lag) if world.size > 1 else None,
+        outbox,
+        sender,
+        tokens_per_step,
+        _facts(model, optimizer, chosen, micro_batches),
+        _version(),
+    )
+    guard = Guard(parts, model, optimizer)
+    if outbox is not None and sender is not None:
+        outbox.start()
+        sender.start()
+    return guard
+
+
+def _check_arguments(
+    model: Any,
+    optimizer: Any,
+    scheduler: Any,
+    state: Sequence[Any],
+    tokens_per_step: int | None,
+    micro_batches: int,
+) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise AttachError("model", f"it is a {type(model).__name__}", "Give a torch.nn.Module")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise AttachError("optimizer", f"it is a {kind}", "Give a torch.optim.Optimizer")
+    owned = {id(p) for p in model.parameters()}
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not owned & trained:
+        raise AttachError(
+            "optimizer", "it trains no parameter of the model", "Make it from model.parameters()"
+        )
+    if scheduler is not None:
+        _check_state("scheduler", scheduler)
+    if not isinstance(state, list | tuple):
+        raise AttachError("state", f"it is a {type(state).__name__}", "Give a list of objects")
+    for item in state:
+        _check_state("state", item)
+    if tokens_per_step is not None and tokens_per_step < 1:
+        raise AttachError("tokens_per_step", f"it is {tokens_per_step}", "Give at least 1, or None")
+    if micro_batches < 1:
+        raise AttachError("micro_batches", f"it is {micro_batches}", "Give at least 1")
+
+
+def _check_state(argument: str, item: Any) -> None:
+    if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+        raise AttachError(
+            argument,
+            f"{type(item).__name__} has no state_dict() and load_state_dict()",
+            "Give objects that have both, so that a rollback can take them back",
+        )
+
+
+def _directory(
+    directory: str | PathLike[str] | None, checkpoints: CheckpointDirectory | None, run: RunId
+) -> Path:
+    if directory is not None:
+        return Path(directory)
+    if checkpoints is not None:
+        return checkpoints.path.parent / "spikeguard"
+    return Path(".spikeguard") / run.project / run.name
+
+
+def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
+    """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
+    journal = Journal(None, run)
+    news: dict[str, Any] = {}
+    if world.leads:
+        try:
+            journal = Journal(home / "journal.jsonl", run)
+            news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
+        except AttachError as error:
+            news = {"error": [error.argument, error.problem, error.remedy]}
+        except (OSError, ValueError, KeyError) as error:
+            problem = f"{home} cannot hold the journal: {error}"
+            news = {"error": ["directory", problem, "Give a folder that this user can write"]}
+    told = json.loads(share_text(world, json.dumps(news)))
+    if "error" in told:
+        raise AttachError(*told["error"])
+    if not world.leads:
+        journal.adopt(told["journal"])
+    return journal, told["attempt"]
+
+
+def _open_line(
+    world: World,
+    connection: Connection,
+    home: Path,
+    attempt: str,
+    mailbox: Mailbox,
+    settings: Settings,
+    faults: Faults,
+) -> tuple[Outbox | None, Sender | None]:
+    if not world.leads:
+        return None, None
+    if connection.server is None:
+        log.warning("no server: set SPIKEGUARD_SERVER to have run %s watched", connection.run)
+        return None, None
+    folder = home / "outbox"
+    left = leftovers(folder, connection.run, settings.outbox_bytes)
+    outbox = Outbox(folder / attempt, connection.run, attempt, settings.outbox_bytes)
+    transport = Transport(connection.server, connection.token, settings.timeout_s)
+    return outbox, Sender(transport, outbox, left, mailbox, settings, faults)
+
+
+def _facts(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: Settings, micro: int
+) -> dict[str, str]:
+    """What a reader of the record wants to know of the job, as text."""
+    group = optimizer.param_groups[0]
+    words = ("lr", "betas", "eps", "weight_decay")
+    named: dict[str, str] = {word: str(group[word]) for word in words if word in group}
+    parameters = list(model.parameters())
+    return {
+        **named,
+        "optimizer": type(optimizer).__name__,
+        "parameters": str(sum(p.numel() for p in parameters)),
+        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "device": parameters[0].device.type,
+        "micro_batches": str(micro),
+        "reflex": "drop" if settings.drop_non_finite and can_drop(optimizer) else "report",
+        "torch": torch.__version__,
+        "host": os.uname().nodename,
+    }
+
+
+def _version() -> str:
+    try:
+        return version("spikeguard")
+    except PackageNotFoundError:
+        return "unknown"

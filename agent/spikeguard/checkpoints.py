@@ -27,6 +27,7 @@ from spikeguard_protocol import Medium, ProtocolError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 
 
 class CheckpointDirectory:
@@ -92,8 +93,9 @@ class CheckpointDirectory:
         """Names to remove now: abandoned ones, then the oldest beyond `keep`."""
         gone = set(abandoned)
         live = [t.name for t in self.targets() if t.name not in gone]
-        old = [name for name in live[: -self.keep] if name not in protected]
-        return sorted(gone) + old
+        old = live[: -self.keep]
+        spared = [name for name in old if name in protected][-MOST_PROTECTED:]
+        return sorted(gone) + [name for name in old if name not in spared]
 
 
 def _rank_file(rank: int) -> str:

@@ -33,7 +33,7 @@ class Journal:
 
     def __init__(self, path: Path | None, run: RunId) -> None:
         self.results: dict[str, CommandResult] = {}
-        self.begun: dict[str, int] = {}  # command -> step, while it is being applied
+        self.begun: dict[str, tuple[int, bool]] = {}  # command -> step, whether a restart keeps it
         self.ledger = Ledger()
         self.abandonments: list[Abandonment] = []
         self._path = path
@@ -111,7 +111,8 @@ class Journal:
                 "Give each run a directory of its own",
             )
         if entry["entry"] == "begun":
-            self.begun[entry["command"]] = entry["step"]
+            lasting = bool(entry["skip"] or entry["abandoned"])
+            self.begun[entry["command"]] = (entry["step"], lasting)
             skips = [entry["skip"]] if entry["skip"] else []
             self._apply_effects(skips, entry["abandoned"])
         if entry["entry"] == "result":
@@ -128,19 +129,18 @@ class Journal:
     def unfinished(self) -> list[CommandResult]:
         """Results for commands that an earlier attempt began and did not live to report.
 
-        What they skip and abandon holds since it was written ahead, so the restart, which begins
-        from before the abandoned stretch, completes them.
+        What they skip and abandon was written ahead and holds, so the restart, which begins from
+        before the abandoned stretch, completes them; anything else died with the attempt.
         """
-        return [
-            CommandResult(
-                command,
-                ResultState.APPLIED,
-                "the attempt ended while applying it; the next one started from before the spike "
-                "and leaves the same batches out",
-                step,
-            )
-            for command, step in self.begun.items()
-        ]
+        return [_interrupted(command, *begun) for command, begun in self.begun.items()]
+
+
+def _interrupted(command: str, step: int, lasting: bool) -> CommandResult:
+    if lasting:
+        said = "completed by a restart: it began before the spike and leaves the batches out"
+        return CommandResult(command, ResultState.APPLIED, said, step)
+    said = "the attempt ended before it took effect"
+    return CommandResult(command, ResultState.FAILED, said, step)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

@@ -18,11 +18,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from spikeguard_protocol import Gap, Message, Record, RunId, Samples, from_json, to_json
+from spikeguard_protocol import (
+    AttemptEnded,
+    Gap,
+    Message,
+    Record,
+    RunId,
+    Samples,
+    from_json,
+    to_json,
+)
 
 WAITING = 20_000  # records between the loop and the disk
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
@@ -74,6 +84,11 @@ class Outbox:
             self._overflowed += 1
             return
         self._waiting.append((time.monotonic(), record))
+
+    @property
+    def sequence(self) -> int:
+        """The highest number that a message has got."""
+        return self._open.sequence - 1
 
     @property
     def empty(self) -> bool:
@@ -172,6 +187,7 @@ class Outbox:
 
     def _seal(self) -> None:
         letter, self._open = self._open, _Letter(self._open.sequence + 1, lines=[])
+        self._note(letter.sequence, "open")
         file, self._file = self._file, None
         if file is not None and _synced(file) and self._on_disk(letter):
             letter.lines = None
@@ -222,14 +238,24 @@ class Outbox:
         gap = Gap(letter.sequence, letter.sequence, "the outbox was full", _samples_in(records))
         self._rewrite(letter, [*kept, gap])
 
+    def mark_ended(self) -> None:
+        """The attempt said its last word; whoever finds this later adds nothing."""
+        self._note(self._open.sequence - 1, "ended")
+
+    def _note(self, sequence: int, state: str) -> None:
+        with suppress(OSError):
+            os.pwrite(self._own, f"{sequence:012d} {state:5}".encode(), 0)
+
     def _find_leftovers(self) -> int:
         """Take in the messages of an attempt that was killed; returns the highest number."""
-        newest = 0
+        noted, _, state = os.pread(self._own, 32, 0).decode().partition(" ")
+        self.ended = state.strip() == "ended"
+        newest = int(noted or 0)
         for path in sorted(self.folder.glob("[0-9]*.jsonl")):
             stat = path.stat()
             age = max(0.0, time.time() - stat.st_mtime)
-            newest = int(path.stem)
-            self._sealed.append(_Letter(newest, stat.st_size, 1, time.monotonic() - age))
+            newest = max(newest, int(path.stem))
+            self._sealed.append(_Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age))
         return newest
 
     def _path(self, letter: _Letter) -> Path:
@@ -245,6 +271,8 @@ def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
             outbox = Outbox(folder, run, folder.name, limit)
         except OSError:
             continue  # its attempt is alive and holds the lock
+        if not outbox.ended and outbox.sequence > 0:
+            outbox.put(AttemptEnded("killed; its last messages were sent by the next attempt"))
         if outbox.empty:
             outbox.close()
         else:

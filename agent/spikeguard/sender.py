@@ -17,7 +17,6 @@ from spikeguard.mailbox import Mailbox
 from spikeguard.outbox import Outbox
 from spikeguard.settings import Settings
 from spikeguard.transport import Advice, Transport, Verdict
-from spikeguard_protocol import AttemptEnded
 
 
 class Sender:
@@ -39,8 +38,6 @@ class Sender:
         self._closing = threading.Event()
         self._failures = 0
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
-        for old in self._leftovers:
-            old.put(AttemptEnded("killed; its last messages were sent by the next attempt"))
 
     def start(self) -> None:
         """Begin."""
@@ -59,9 +56,11 @@ class Sender:
         if self._thread.is_alive():
             self._transport.interrupt()
             self._thread.join(1.0)
+        self._outbox.mark_ended()
         for outbox in (self._outbox, *self._leftovers):
             outbox.close()
-        return self._outbox.folder.exists() is False
+        self._transport.close()
+        return self._outbox.empty
 
     def _run(self) -> None:
         while not self._done():

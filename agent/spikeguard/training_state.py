@@ -188,6 +188,17 @@ def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
     return copied
 
 
+def localised(tree: Any) -> Any:
+    """`tree` with every sharded tensor as this rank's shard; copies nothing."""
+    if isinstance(tree, Tensor):
+        return local(tree).detach()
+    if isinstance(tree, dict):
+        return {key: localised(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(localised(value) for value in tree)
+    return tree
+
+
 def tree_bytes(tree: Any) -> int:
     """Bytes of all tensors in `tree`."""
     if isinstance(tree, Tensor):

@@ -1,0 +1,110 @@
+"""How all ranks come to act at the same step.
+
+One tiny asynchronous reduction a step on the agent's own gloo group carries rank 0's word (the
+number of the newest order, whether to be attentive, which snapshots to pin) and every rank's loss.
+At step N every rank reads the slot of step N - K, so all learn of an order at the same boundary.
+Law: nobody branches on whether a slot is ready: it is waited for, with the group's timeout. After
+a failed wait this rank never votes again, so no command can be carried out by some ranks alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from spikeguard.collector import LOSS_SUM, LOSS_WEIGHT, Row
+from spikeguard.world import World
+from spikeguard_protocol import Signal
+
+PINS = 2
+_SERIAL, _ATTENTIVE, _SUM, _WEIGHT, _PINS = 0, 1, 2, 3, 4
+Pin = tuple[int, int]  # step and segment of a snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What rank 0 says to all ranks at a step."""
+
+    serial: int = 0  # orders announced so far
+    attentive: bool = False
+    pins: tuple[Pin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks know of an earlier step."""
+
+    word: Word
+    row: Row | None
+    values: dict[str, float]  # of the row, loss reduced over all ranks
+
+
+@dataclass(slots=True)
+class _Slot:
+    sums: Tensor
+    worst: Tensor
+    works: Sequence[Any]
+    row: Row | None
+    values: dict[str, float]
+
+
+class Agreement:
+    """The slots in flight; at most K."""
+
+    def __init__(self, world: World, lag: int) -> None:
+        self._world, self._lag = world, lag
+        self._slots: deque[_Slot] = deque()
+        self.broken = False
+
+    def exchange(self, word: Word, row: Row | None) -> Agreed | None:
+        """Post this step's slot and read that of K steps ago; None while there is none."""
+        self._slots.append(self._post(word, row))
+        return self._settle() if len(self._slots) > self._lag else None
+
+    def drain(self) -> list[Agreed]:
+        """Wait for every slot in flight; all ranks at the same boundary."""
+        return [self._settle() for _ in range(len(self._slots))]
+
+    def _post(self, word: Word, row: Row | None) -> _Slot:
+        values = row.read() if row is not None else {}
+        sums = torch.zeros(_PINS + 2 * PINS, dtype=torch.float64)
+        if self._world.leads:
+            sums[_SERIAL], sums[_ATTENTIVE] = word.serial, float(word.attentive)
+            for place, (step, segment) in enumerate(word.pins[:PINS]):
+                sums[_PINS + 2 * place], sums[_PINS + 2 * place + 1] = step, segment
+        sums[_SUM], sums[_WEIGHT] = values.get(LOSS_SUM, 0.0), values.get(LOSS_WEIGHT, 0.0)
+        own = values.get(Signal.LOSS, -math.inf)
+        worst = torch.tensor([math.inf if math.isnan(own) else own], dtype=torch.float64)
+        works = [
+            dist.all_reduce(sums, group=self._world.group, async_op=True),
+            dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=self._world.group, async_op=True),
+        ]
+        return _Slot(sums, worst, works, row, values)
+
+    def _settle(self) -> Agreed:
+        slot = self._slots.popleft()
+        try:
+            for work in slot.works:
+                work.wait(self._world.timeout)
+        except Exception:
+            self.broken = True
+            raise
+        sums = slot.sums.tolist()
+        pairs = [(int(sums[_PINS + 2 * n]), int(sums[_PINS + 2 * n + 1])) for n in range(PINS)]
+        word = Word(int(sums[_SERIAL]), sums[_ATTENTIVE] > 0, tuple(p for p in pairs if p[0]))
+        return Agreed(word, slot.row, _reduced(slot.values, sums, float(slot.worst[0])))
+
+
+def _reduced(values: dict[str, float], sums: list[float], worst: float) -> dict[str, float]:
+    rest = {k: v for k, v in values.items() if k not in (LOSS_SUM, LOSS_WEIGHT)}
+    if Signal.LOSS in rest and sums[_WEIGHT]:
+        rest[Signal.LOSS] = sums[_SUM] / sums[_WEIGHT]
+        rest[Signal.LOSS_RANK_MAX] = worst
+    return rest

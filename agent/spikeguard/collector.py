@@ -1,0 +1,187 @@
+"""What is measured at each step, and when.
+
+Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
+`slow_signals_every` steps, and every step while the server is attentive: param_norm, adam_v_norm
+and the exact update_norm.
+Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
+carry their step with them. The norm before clipping is taken once, for clipping, reflex and
+report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
+the optimizer's step (the sample); on slow steps parameters and moments once each, and the exact
+update. The host waits nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikeguard.norms import global_norm, gradients, second_moments
+from spikeguard.readback import Pending, Readback
+from spikeguard.reflex import Reflex, loss_scale
+from spikeguard.settings import Settings
+from spikeguard.updates import all_parameters, sample_of
+from spikeguard_protocol import BatchRange, Signal
+
+LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step's sample while its values are on their way."""
+
+    step: int
+    segment: int
+    batches: BatchRange | None
+    known: dict[str, float]  # measured on the host
+    pending: Pending
+
+    def read(self) -> dict[str, float]:
+        """All its values by name; waits for the device if they have not arrived."""
+        return {**self.pending.read(), **self.known}
+
+
+class LossMeter:
+    """Weighted mean of a step's micro-batches, on the device."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self._weight: float | Tensor = 0.0
+
+    def add(self, loss: Tensor, weight: float | Tensor | None) -> None:
+        """Note one micro-batch's mean loss and its weight (tokens; 1 if none is given)."""
+        share = 1.0 if weight is None else weight
+        if isinstance(share, Tensor):
+            share = share.detach().to(torch.float32)
+        part = loss.detach().to(torch.float32).reshape(()) * share
+        self._sum = part if self._sum is None else self._sum + part
+        self._weight = self._weight + share
+
+    @property
+    def total(self) -> Tensor | None:
+        """Weighted sum so far."""
+        return self._sum
+
+    def take(self) -> tuple[Tensor, float | Tensor] | None:
+        """Sum and weight, then start anew; None if there was no loss."""
+        taken = None if self._sum is None else (self._sum, self._weight)
+        self._sum, self._weight = None, 0.0
+        return taken
+
+
+class Collector:
+    """Measures between `guard.step()` and `guard.step()`."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        reflex: Reflex,
+        settings: Settings,
+        ranks: int,
+    ) -> None:
+        self._optimizer, self._reflex, self._settings = optimizer, reflex, settings
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._ranks = ranks
+        self._sample = sample_of(model, optimizer, settings.update_sample_share)
+        self._everything = all_parameters(optimizer)
+        self._readback = Readback()
+        self.losses = LossMeter()
+        self.attentive = False
+        self._scalars: dict[str, Tensor] = {}
+        self._known: dict[str, float] = {}
+        self._grad_norm: Tensor | None = None
+        self._rates: Sequence[Any] = ()
+
+    def clip(self, max_norm: float | None) -> Tensor:
+        """Take the norm before clipping, then clip if a limit is given; returns that norm."""
+        grads = gradients(self._parameters)
+        norm = global_norm(grads)
+        if norm is None:
+            return torch.zeros(())
+        self._grad_norm = norm
+        self._scalars[Signal.GRAD_NORM] = norm
+        if max_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
+        return norm
+
+    @torch.no_grad()
+    def before_step(self, step: int, rates: Sequence[Any]) -> None:
+        """In the optimizer's pre-hook: judge the update and remember where parameters stand."""
+        self._rates = rates
+        norm = self._norm_at_step()
+        if norm is not None:
+            loss = self.losses.total if self._ranks == 1 else None  # must be equal on all ranks
+            self._scalars[Signal.UPDATE_DROPPED] = self._reflex.before_step(norm, loss)
+        self._sample.before_step()
+        if self.is_slow(step) and self._settings.exact_update_norm:
+            self._everything.before_step()
+
+    def _norm_at_step(self) -> Tensor | None:
+        scale = loss_scale(self._optimizer)
+        norm = self._grad_norm
+        if norm is None:
+            norm = global_norm(gradients(self._parameters))
+            if norm is None:
+                return None
+            self._scalars[Signal.GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
+        elif scale is not None:
+            self._scalars[Signal.GRAD_NORM] = norm / scale
+        return norm
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """In the optimizer's post-hook: how far the parameters moved."""
+        self._reflex.after_step()
+        self._keep(Signal.UPDATE_NORM_SAMPLED, self._sample.after_step(self._rates))
+        self._keep(Signal.UPDATE_NORM, self._everything.after_step(self._rates))
+        if self._rates:
+            rate = self._rates[0]
+            if isinstance(rate, Tensor):
+                self._scalars[Signal.LR] = rate.clone()
+            else:
+                self._known[Signal.LR] = float(rate)
+
+    def is_slow(self, step: int) -> bool:
+        """Whether the signals that read everything are measured at `step`."""
+        return self.attentive or step % self._settings.slow_signals_every == 0
+
+    @torch.no_grad()
+    def finish_step(
+        self, step: int, segment: int, batches: BatchRange | None, known: dict[str, float]
+    ) -> Row:
+        """Send the step's scalars on their way."""
+        if self.is_slow(step):
+            self._keep(Signal.PARAM_NORM, global_norm([p.detach() for p in self._parameters]))
+            self._keep(Signal.ADAM_V_NORM, global_norm(second_moments(self._optimizer)))
+        self._keep_loss()
+        row = Row(
+            step, segment, batches, {**self._known, **known}, self._readback.send(self._scalars)
+        )
+        self.reset()
+        return row
+
+    def reset(self) -> None:
+        """Forget what was measured since the last step."""
+        self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
+        self.losses.take()
+
+    def _keep(self, signal: Signal, value: Tensor | None) -> None:
+        if value is not None:
+            self._scalars[signal] = value
+
+    def _keep_loss(self) -> None:
+        taken = self.losses.take()
+        if taken is None:
+            return
+        total, weight = taken
+        self._scalars[Signal.LOSS] = total / weight
+        if self._ranks > 1:
+            self._scalars[LOSS_SUM] = total
+            if isinstance(weight, Tensor):
+                self._scalars[LOSS_WEIGHT] = weight
+            else:
+                self._known[LOSS_WEIGHT] = weight

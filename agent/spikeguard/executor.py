@@ -1,0 +1,292 @@
+"""Carries out orders between steps: checks, agrees, acts, answers.
+
+Law: at most once, by the journal; never past its attempt, its time or its step; on every rank at
+the same boundary or on none. Prepare (load, verify) changes nothing; then every rank votes; then
+rank 0 makes the intent durable and all vote on that; only then does anything change. From there a
+failure leaves ranks in different states, so it ends the attempt everywhere (`AttemptAborted`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spikeguard.data import DataFeed
+from spikeguard.errors import AttemptAborted
+from spikeguard.faults import Faults
+from spikeguard.journal import Journal
+from spikeguard.learning_rate import LrScale, ScaledRates
+from spikeguard.lineage import Abandonment, abandoned_by_return
+from spikeguard.mailbox import Delivery, Mailbox
+from spikeguard.progress import Progress
+from spikeguard.recovery import Recovery, Report
+from spikeguard.targets import Target, Tree
+from spikeguard.world import World, all_agree, share_text
+from spikeguard_protocol import (
+    Action,
+    BatchRange,
+    CheckpointNow,
+    CommandResult,
+    Order,
+    ResultState,
+    Rollback,
+    ScaleLr,
+    SegmentReason,
+    SegmentStarted,
+    SkipBatches,
+    Stop,
+    Verb,
+    Watch,
+    from_json,
+    to_json,
+    verb_of,
+)
+
+REPEAT_S = 30.0  # an order still delivered after its result was put: put it again
+
+
+class Refusal(Exception):
+    """Why an order is not carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A verified rollback: nothing but the commit is left to do."""
+
+    target: Target
+    tree: Tree
+    abandoned: tuple[Abandonment, ...]
+
+
+class Executor:
+    """Acts on the mailbox at step boundaries."""
+
+    def __init__(
+        self,
+        world: World,
+        progress: Progress,
+        feed: DataFeed,
+        rates: ScaledRates,
+        recovery: Recovery,
+        journal: Journal,
+        mailbox: Mailbox,
+        report: Report,
+        drain: Callable[[], None],
+        faults: Faults,
+    ) -> None:
+        self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
+        self._recovery, self._journal, self._mailbox = recovery, journal, mailbox
+        self._report, self._drain, self._faults = report, drain, faults
+        self._answered_at: dict[str, float] = {}
+        self._next_segment = progress.segment + 1
+        self.announced = 0  # rank 0: orders made known to the other ranks
+        self._seen = 0
+
+    def capabilities(self) -> tuple[Verb, ...]:
+        """What can be carried out in this loop."""
+        always = (Verb.SCALE_LR, Verb.WATCH)
+        data = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
+        back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
+        rollback = (Verb.ROLLBACK,) if self._feed.in_use and back else ()
+        save = (Verb.CHECKPOINT_NOW,) if self._recovery.checkpoints is not None else ()
+        return (*data, *rollback, *always, *save)
+
+    def act_alone(self) -> None:
+        """In a job of one process: carry out what has come."""
+        while (delivery := self._waiting()) is not None:
+            self._carry_out(delivery)
+
+    def announce(self) -> int:
+        """Rank 0: the number of orders so far, one more if one waits that nobody knows of."""
+        if self._world.leads and self.announced == self._seen and self._waiting() is not None:
+            self.announced += 1
+        return self.announced
+
+    def act_together(self, serial: int) -> None:
+        """All ranks, having read the same `serial` at the same boundary."""
+        if serial <= self._seen:
+            return
+        self._seen = serial
+        delivery = self._waiting() if self._world.leads else None
+        if delivery is not None and (reason := self._void(delivery)) is not None:
+            self._answer(delivery.order.command, ResultState.REFUSED, reason)
+            delivery = None
+        text = share_text(self._world, json.dumps(to_json(delivery.order)) if delivery else "")
+        if text:
+            self._execute(from_json(Order, json.loads(text)))
+
+    def _waiting(self) -> Delivery | None:
+        """The oldest delivered order that has no result; repeats results the server missed."""
+        now = time.monotonic()
+        for delivery in self._mailbox.deliveries:
+            stored = self._journal.results.get(delivery.order.command)
+            if stored is None:
+                return delivery
+            if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
+                self._answered_at[stored.command] = now
+                self._report(stored)
+        return None
+
+    def _carry_out(self, delivery: Delivery) -> None:
+        reason = self._void(delivery)
+        if reason is not None:
+            self._answer(delivery.order.command, ResultState.REFUSED, reason)
+        else:
+            self._execute(delivery.order)
+
+    def _void(self, delivery: Delivery) -> str | None:
+        """Why an order may not be carried out any more; None if it may."""
+        order, steps = delivery.order, self._progress.steps
+        if order.attempt != self._progress.attempt:
+            return f"it was meant for attempt {order.attempt}"
+        if delivery.expired(time.monotonic()):
+            return f"it expired {order.expires_in_s:.0f} s after it was read"
+        if order.expires_at_step is not None and steps >= order.expires_at_step:
+            return f"it expired at step {order.expires_at_step}; the run is at {steps}"
+        if verb_of(order.action) not in self.capabilities():
+            return f"this loop cannot {verb_of(order.action)}"
+        return None
+
+    def _execute(self, order: Order) -> None:
+        """Prepare, vote, make durable, vote, commit."""
+        prepared, reason = self._prepared(order.action)
+        if not all_agree(self._world, reason is None):
+            why = reason or "another rank could not prepare it"
+            self._answer(order.command, ResultState.REFUSED, why)
+            return
+        reason = self._made_durable(order, prepared) if self._world.leads else None
+        if not all_agree(self._world, reason is None):
+            why = reason or "rank 0 could not write its journal"
+            self._answer(order.command, ResultState.REFUSED, why)
+            return
+        if not self._world.leads:  # these keep in memory what rank 0 has written
+            self._made_durable(order, prepared)
+        if isinstance(order.action, Rollback) and prepared is not None:
+            self._roll_back(order.command, order.action, prepared)
+        else:
+            state, said = self._done(order.action)
+            self._answer(order.command, state, said)
+
+    def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
+        try:
+            if isinstance(action, Rollback):
+                return self._load(action), None
+            if isinstance(action, SkipBatches):
+                self._check_unread(action.batches)
+            return None, None
+        except Refusal as refusal:
+            return None, str(refusal)
+        except Exception as error:
+            self._faults.note("prepare", error)
+            return None, f"it could not be prepared: {type(error).__name__}: {error}"[:500]
+
+    def _check_unread(self, batches: BatchRange) -> None:
+        if batches.first < self._feed.position:
+            raise Refusal(
+                f"position {batches.first} was read already; the next one is {self._feed.position}"
+            )
+
+    def _load(self, action: Rollback) -> Prepared:
+        target = self._recovery.find(action.target)
+        if target is None:
+            raise Refusal(f"target {action.target} is gone")
+        if self._recovery.abandoned(target):
+            raise Refusal(f"target {action.target} was abandoned by an earlier rollback")
+        if target.step != action.step:
+            raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
+        tree = self._recovery.load(target)
+        reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
+        if reason is not None:
+            raise Refusal(f"target {action.target} cannot be restored: {reason}")
+        lost = abandoned_by_return(self._progress.lineage, target.lineage, target.step)
+        return Prepared(target, tree, tuple(lost))
+
+    def _made_durable(self, order: Order, prepared: Prepared | None) -> str | None:
+        action = order.action
+        skip = action.skip if isinstance(action, Rollback) else None
+        skip = action.batches if isinstance(action, SkipBatches) else skip
+        try:
+            self._journal.begin(
+                order.command,
+                self._progress.steps,
+                skip,
+                prepared.abandoned if prepared is not None else (),
+            )
+        except OSError as error:
+            return f"the journal cannot be written: {error.strerror}"
+        return None
+
+    def _done(self, action: Action) -> tuple[ResultState, str]:
+        try:
+            return self._act(action)
+        except Exception as error:
+            self._faults.note("command", error)
+            return ResultState.FAILED, f"{type(error).__name__}: {error}"[:500]
+
+    def _act(self, action: Action) -> tuple[ResultState, str]:
+        steps = self._progress.steps
+        match action:
+            case SkipBatches(batches=batches):
+                return ResultState.APPLIED, f"will leave out [{batches.first}, {batches.end})"
+            case ScaleLr(factor=factor, steps=count):
+                self._rates.scale = LrScale(factor, steps, count)
+                return ResultState.APPLIED, f"x{factor:g} for {count} steps"
+            case CheckpointNow():
+                name = self._recovery.checkpoint()
+                done = ResultState.APPLIED if name else ResultState.FAILED
+                return done, name or "a rank could not write its part"
+            case Watch(steps=count):
+                return ResultState.APPLIED, f"watching for {count} steps"
+            case Stop():
+                self._feed.stopped = True
+                return ResultState.APPLIED, "the loop ends at this step"
+        return ResultState.REFUSED, "unknown action"
+
+    def _roll_back(self, command: str, action: Rollback, prepared: Prepared) -> None:
+        before = self._progress.steps
+        self._drain()
+        self._restore_or_abort(prepared)
+        if action.lr_factor is not None and action.lr_steps is not None:
+            self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
+        self._next_segment += 1
+        left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
+        said = f"from step {before} back to {prepared.target.name}{left_out}"
+        self._answer(command, ResultState.APPLIED, said, before)
+        self._report(
+            SegmentStarted(
+                self._progress.segment,
+                SegmentReason.ROLLBACK,
+                self._progress.parent,
+                self._feed.position,
+                command,
+            )
+        )
+        self._recovery.forget_abandoned()
+
+    def _restore_or_abort(self, prepared: Prepared) -> None:
+        problem = "another rank could not restore the target"
+        restored = False
+        try:
+            self._recovery.restore(prepared.target, prepared.tree, self._next_segment)
+            restored = True
+        except Exception as error:
+            problem = f"restoring {prepared.target.name} failed half-way: {error!r}"
+        try:
+            restored = all_agree(self._world, restored)
+        except Exception as error:
+            restored, problem = False, f"the ranks could not agree on the restore: {error!r}"
+        if not restored:
+            raise AttemptAborted(problem)
+
+    def _answer(
+        self, command: str, state: ResultState, reason: str, step: int | None = None
+    ) -> None:
+        at = self._progress.steps if step is None else step
+        result = CommandResult(command, state, reason[:2000], at)
+        with self._faults.shield("journal"):
+            self._journal.end(result)
+        self._journal.results[command] = result
+        self._answered_at[command] = time.monotonic()
+        self._report(result)

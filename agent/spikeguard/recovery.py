@@ -1,0 +1,165 @@
+"""Saving states of the run and going back to them.
+
+Law: a state is saved and restored at a step boundary only, whole: training state, data position,
+counters, learning-rate scale. Abandoned states are never loaded. What changes files is rank 0's;
+where all ranks have to have succeeded they say so to each other before anything counts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from spikeguard.checkpoints import CheckpointDirectory
+from spikeguard.data import DataFeed
+from spikeguard.faults import Faults
+from spikeguard.journal import Journal
+from spikeguard.learning_rate import LrScale, ScaledRates
+from spikeguard.lineage import is_abandoned
+from spikeguard.progress import Progress
+from spikeguard.snapshots import Snapshots
+from spikeguard.targets import Target, Tree, target_name
+from spikeguard.training_state import TrainingState, localised
+from spikeguard.world import World, all_agree
+from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
+
+Report = Callable[[Record], None]
+
+
+class Recovery:
+    """Every place the run can go back to."""
+
+    def __init__(
+        self,
+        world: World,
+        state: TrainingState,
+        feed: DataFeed,
+        rates: ScaledRates,
+        progress: Progress,
+        snapshots: Snapshots | None,
+        checkpoints: CheckpointDirectory | None,
+        journal: Journal,
+        report: Report,
+        faults: Faults,
+    ) -> None:
+        self._world, self._state, self._feed, self._rates = world, state, feed, rates
+        self._progress, self._journal, self._report = progress, journal, report
+        self._faults = faults
+        self.snapshots, self.checkpoints = snapshots, checkpoints
+        self.protected: frozenset[str] = frozenset()
+
+    def live(self) -> Tree:
+        """References to everything, as of this step boundary."""
+        scale = self._rates.scale
+        return {
+            **self._state.capture(),
+            "data": self._feed.capture(),
+            "lr_scale": scale.plain() if scale is not None else None,
+        }
+
+    def snapshot(self) -> None:
+        """Copy the state into the ring."""
+        if self.snapshots is None:
+            return
+        live = self.live()
+        if not self.snapshots.fits(live):
+            self._faults.note("snapshots", "one snapshot is larger than Settings.snapshot_bytes")
+            self.snapshots = None
+            return
+        target = self._target("memory", Medium.MEMORY)
+        for name in self.snapshots.take(target, live):
+            self._report(TargetDeleted(name))
+        self._report(target.record())
+
+    def checkpoint(self) -> str | None:
+        """Write the state to disk on every rank; its name, or None if a rank failed."""
+        if self.checkpoints is None:
+            return None
+        target = self._target("checkpoint", Medium.DISK)
+        written = False
+        with self._faults.shield("checkpoint"):
+            self.checkpoints.write_state(target.name, self._world.rank, localised(self.live()))
+            written = True
+        if not all_agree(self._world, written):
+            return None
+        if self._world.leads:
+            self.checkpoints.write_manifest(target, self._world.size)
+            self._report(target.record())
+            self._prune()
+        return target.name
+
+    def _target(self, kind: str, medium: Medium) -> Target:
+        progress = self._progress
+        segment = SegmentId(progress.attempt, progress.segment)
+        name = target_name(kind, progress.steps, segment)
+        return Target(name, progress.steps, self._feed.position, progress.lineage, medium)
+
+    def _prune(self) -> None:
+        assert self.checkpoints is not None
+        lost = [t.name for t in self.checkpoints.targets() if self.abandoned(t)]
+        for name in self.checkpoints.superfluous(lost, self.protected):
+            self.checkpoints.remove(name)
+            self._report(TargetDeleted(name))
+
+    def abandoned(self, target: Target) -> bool:
+        """Whether a rollback left `target` behind."""
+        return is_abandoned(target.lineage, target.point, self._journal.abandonments)
+
+    def find(self, name: str) -> Target | None:
+        """The target of that name in memory or on disk, if it is still there."""
+        held = self.snapshots.find(name) if self.snapshots is not None else None
+        if held is not None:
+            return held.target
+        return self.checkpoints.find(name) if self.checkpoints is not None else None
+
+    def load(self, target: Target) -> Tree:
+        """The state on the host; raise OSError or ValueError if it cannot be read."""
+        tree: Tree | None
+        if target.medium is Medium.MEMORY:
+            tree = self.snapshots.load(target.name) if self.snapshots is not None else None
+        elif self.checkpoints is not None:
+            tree = self.checkpoints.load(target.name, self._world.rank, self._world.size)
+        else:
+            tree = None
+        if tree is None:
+            raise ValueError(f"target {target.name} is gone")
+        return tree
+
+    def refusal(self, tree: Tree) -> str | None:
+        """Why `tree` cannot be restored here; None if it can."""
+        return self._state.refusal(tree)
+
+    def restore(self, target: Target, tree: Tree, segment: int) -> None:
+        """Become `target`, about to train `segment`; half done if it raises."""
+        self._state.restore(tree)
+        self._feed.restore(tree["data"], tree["random"])
+        scale: dict[str, Any] | None = tree["lr_scale"]
+        self._rates.scale = LrScale(**scale) if scale is not None else None
+        self._progress.continue_from(target.lineage, target.step, segment)
+
+    def forget_abandoned(self) -> None:
+        """Free the snapshots that a rollback left behind."""
+        if self.snapshots is None:
+            return
+        lost = [t.name for t in self.snapshots.targets if self.abandoned(t)]
+        for name in self.snapshots.forget(lost):
+            self._report(TargetDeleted(name))
+
+    def candidates(self) -> list[Target]:
+        """Checkpoints to resume from, newest first."""
+        found = self.checkpoints.targets() if self.checkpoints is not None else []
+        return [target for target in reversed(found) if not self.abandoned(target)]
+
+    def sweep(self) -> None:
+        """Remove folders that a crash left without a manifest; at start, rank 0 only."""
+        if self.checkpoints is None:
+            return
+        for folder in self.checkpoints.path.glob("checkpoint-*"):
+            if (
+                self.checkpoints.find(folder.name) is None
+                and not (folder / "manifest.json").exists()
+            ):
+                with suppress(OSError):
+                    shutil.rmtree(folder)

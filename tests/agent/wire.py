@@ -1,0 +1,139 @@
+"""A small faithful server on a real socket: sequence numbers, acknowledgements, orders."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeVar
+
+from spikeguard_protocol import (
+    Ack,
+    Action,
+    CommandResult,
+    Message,
+    Order,
+    Samples,
+    decode_message,
+    encode,
+)
+
+Kind = TypeVar("Kind")
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Wire:
+    """What the server stored, and the knobs that tests turn."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, list[Message]] = {}
+        self.orders: list[Order] = []
+        self.attentive = False
+        self.protected: tuple[str, ...] = ()
+        self.intercept: Callable[[Message], Answer | None] = lambda message: None
+        self.received = 0
+        self.url = ""
+        self._lock = threading.Lock()
+
+    @property
+    def attempt(self) -> str:
+        """The newest attempt."""
+        return list(self.messages)[-1]
+
+    def records(self, kind: type[Kind], attempt: str | None = None) -> list[Kind]:
+        """Every stored record of `kind`, in order."""
+        with self._lock:
+            chosen = [attempt] if attempt else list(self.messages)
+            found = [r for a in chosen for m in self.messages[a] for r in m.records]
+        return [record for record in found if isinstance(record, kind)]
+
+    def history(self) -> list[Any]:
+        """Every stored record of the newest attempt but samples, in order."""
+        return [r for r in self.records(object, self.attempt) if not isinstance(r, Samples)]
+
+    def column(self, signal: str) -> dict[tuple[int, int], float]:
+        """(segment, step) -> value, where it was measured."""
+        return {
+            (s.segment, step): value
+            for s in self.records(Samples)
+            for step, value in zip(s.steps, s.signals.get(signal, ()), strict=False)
+            if value is not None
+        }
+
+    def order(self, action: Action, number: int = 1, **changes: Any) -> str:
+        """Deliver an order for the newest attempt from the next answer on."""
+        command = f"test#1.{number}"
+        details = {"expires_in_s": 60.0, "expires_at_step": None, **changes}
+        attempt = details.pop("attempt", None) or self.attempt
+        self.orders.append(Order(command, attempt, action, **details))
+        return command
+
+    def result(self, command: str) -> CommandResult | None:
+        return next((r for r in self.records(CommandResult) if r.command == command), None)
+
+    def answer(self, body: bytes) -> Answer:
+        message = decode_message(body)
+        with self._lock:
+            self.received += 1
+            special = self.intercept(message)
+            if special is not None:
+                return special
+            stored = self.messages.setdefault(message.attempt, [])
+            if message.sequence > len(stored) + 1:
+                error = {"code": "sequence_gap", "field": None, "message": "", "remedy": ""}
+                plain = {"error": error, "expected": len(stored) + 1}
+                return 409, {}, json.dumps(plain).encode()
+            if message.sequence == len(stored) + 1:
+                stored.append(message)
+            return 200, {}, encode(self._ack(message.attempt, len(stored)))
+
+    def _ack(self, attempt: str, sequence: int) -> Ack:
+        stored = [r for m in self.messages[attempt] for r in m.records]
+        known = {r.command for r in stored if isinstance(r, CommandResult)}
+        waiting = tuple(o for o in self.orders if o.command not in known)
+        return Ack(sequence, waiting, self.attentive, self.protected)
+
+
+def await_that(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """Wait until `condition()` is true; returns its value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+    return value
+
+
+@contextmanager
+def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
+    """`wire` behind a real HTTP server."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status, headers, answer = wire.answer(body)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    wire.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield wire
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
