@@ -1,0 +1,223 @@
+"""How well spikes are found in real training logs: our monitor beside other people's rules.
+
+`python -m benchmarks.detection [--traces DIR] [--quick] [--json]`. The logs are not ours to ship;
+their folder holds `index.jsonl` (labels, sources) and `csv/`. Scoring: alarms no more than 50 rows
+apart are one episode; it hits an excursion if it overlaps [onset - 5, peak + max(20, recovery)];
+early rows and the surroundings of isolated or minor events count neither way.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.detection_rules import RULES, Alarm
+from spikeguard_protocol import Kind
+from spikeguard_server.replay.reading import read_samples
+
+EPISODE_GAP = 50
+
+
+@dataclass
+class Score:
+    """Sums over the series of one group."""
+
+    series: int = 0
+    rows: int = 0
+    excursions: int = 0
+    found: int = 0
+    false_alarms: int = 0
+    delays: list[int] = field(default_factory=list)
+    recoverable: int = 0  # found excursions whose incident ended as recoverable or outlier
+    wrong_actions: int = 0  # found excursions for which a rollback was ever called for
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, other: Score) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def table(self) -> dict[str, Any]:
+        hits = self.found + self.false_alarms
+        recall = self.found / self.excursions if self.excursions else None
+        precision = self.found / hits if hits else None
+        both = recall is not None and precision is not None and recall + precision > 0
+        return {
+            "series": self.series,
+            "rows": self.rows,
+            "excursions": self.excursions,
+            "found": self.found,
+            "false_alarms": self.false_alarms,
+            "recall": recall,
+            "precision": precision,
+            "f1": 2 * recall * precision / (recall + precision) if both else None,  # type: ignore[operator]
+            "false_alarms_per_100k": 1e5 * self.false_alarms / max(self.rows, 1),
+            "median_delay": statistics.median(self.delays) if self.delays else None,
+            "named_recoverable": self.recoverable,
+            "wrong_actions": self.wrong_actions,
+        }
+
+
+def groups_of(series: Mapping[str, Any]) -> list[str]:
+    """The groups that a series is counted in."""
+    name, clean = series["file"], not series["events"]
+    groups = ["all event-free"] if clean else []
+    if "llama31_8b" in name and "Cisco_hpf_n8" in name:
+        return ["Llama-8B", *groups]
+    if series["group"] == "algoperf":
+        return ["AlgoPerf WMT" if "_wmt" in name else "AlgoPerf other", *groups]
+    return [str(series["group"]), *groups]
+
+
+def score(series: Mapping[str, Any], alarms: Sequence[Alarm]) -> Score:
+    """Score one rule's alarms on one series."""
+    events = [event for event in series["events"] if event["shape"] == "excursion"]
+    result = Score(series=1, rows=series["n_points"], excursions=len(events))
+    episodes = _episodes(alarms)
+    hit: set[int] = set()
+    for event in events:
+        first, last = _reach(event)
+        found = [e for e in episodes if e[0].row <= last and e[-1].row >= first]
+        hit.update(id(episode) for episode in found)
+        if found:
+            _count_found(result, event, found[0])
+        else:
+            result.notes.append(f"missed {series['file']} row {event['onset_index']}")
+    for episode in episodes:
+        if id(episode) not in hit and not _neutral(series, episode):
+            result.false_alarms += 1
+            result.notes.append(f"false {series['file']} row {episode[0].row} {episode[0].kind}")
+    return result
+
+
+def _count_found(result: Score, event: Mapping[str, Any], episode: Sequence[Alarm]) -> None:
+    result.found += 1
+    result.delays.append(max(0, episode[0].row - int(event["onset_index"])))
+    last = episode[-1]
+    result.recoverable += last.kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)
+    result.wrong_actions += any(alarm.wrong_action for alarm in episode)
+
+
+def _episodes(alarms: Sequence[Alarm]) -> list[list[Alarm]]:
+    episodes = list[list[Alarm]]()
+    for alarm in sorted(alarms, key=lambda alarm: alarm.row):
+        if episodes and alarm.row - episodes[-1][-1].row <= EPISODE_GAP:
+            episodes[-1].append(alarm)
+        else:
+            episodes.append([alarm])
+    return episodes
+
+
+def _reach(event: Mapping[str, Any]) -> tuple[int, int]:
+    recovery = event["recover_points"] or 0
+    return int(event["onset_index"]) - 5, int(event["peak_index"]) + max(20, int(recovery))
+
+
+def _neutral(series: Mapping[str, Any], episode: Sequence[Alarm]) -> bool:
+    start = episode[0].row
+    if start < min(200, series["n_points"] / 10):
+        return True
+    spans = [
+        (event["onset_index"] - 5, event["onset_index"] + 20)
+        for event in series["events"]
+        if event["shape"] == "isolated"
+    ]
+    spans += [(e["onset_index"] - 10, e["onset_index"] + 60) for e in series["minor_events"]]
+    spans += [(at, at + 200) for at in _discontinuities(series)]
+    return any(first <= start <= last for first, last in spans)
+
+
+def _discontinuities(series: Mapping[str, Any]) -> list[int]:
+    return [
+        int(at["index"]) if isinstance(at, dict) else int(at) for at in series["discontinuities"]
+    ]
+
+
+def run_series(
+    task: tuple[Path, Mapping[str, Any], Sequence[str]],
+) -> dict[str, tuple[Score, float]]:
+    """Score every rule on one series; the time is in seconds."""
+    folder, series, rules = task
+    samples = read_samples(folder / series["file"])
+    results = {}
+    for rule in rules:
+        start = time.perf_counter()
+        alarms = RULES[rule](samples)
+        results[rule] = (score(series, alarms), time.perf_counter() - start)
+    return results
+
+
+def measure(options: Namespace) -> dict[str, Any]:
+    """The whole table: rule -> group -> figures."""
+    index = [json.loads(line) for line in (options.traces / "index.jsonl").open()]
+    if options.quick:
+        index = [series for series in index if "Cisco_hpf_n8" in series["file"]][:6]
+    tables: dict[str, dict[str, Score]] = {rule: {} for rule in options.rules}
+    seconds = dict.fromkeys(options.rules, 0.0)
+    tasks = [(options.traces, series, options.rules) for series in index]
+    with ProcessPoolExecutor(options.workers) as pool:
+        for series, results in zip(index, pool.map(run_series, tasks), strict=True):
+            for rule, (result, spent) in results.items():
+                seconds[rule] += spent
+                for group in groups_of(series):
+                    tables[rule].setdefault(group, Score()).add(result)
+    rows = sum(series["n_points"] for series in index)
+    return {
+        rule: {
+            "groups": {name: found.table() for name, found in sorted(groups.items())},
+            "notes": {name: found.notes for name, found in sorted(groups.items())},
+            "samples_per_second": rows / seconds[rule],
+        }
+        for rule, groups in tables.items()
+    }
+
+
+def show(results: Mapping[str, Any], notes: bool) -> None:
+    """Print the table for a person."""
+    print(f"{'rule':26} {'group':15} series  spikes found false  F1    /100k  delay healed wrong")
+    for rule, result in results.items():
+        for group, row in result["groups"].items():
+            f1 = "  - " if row["f1"] is None else f"{row['f1']:.2f}"
+            delay = "-" if row["median_delay"] is None else f"{row['median_delay']:g}"
+            print(
+                f"{rule:26} {group:15} {row['series']:6} {row['excursions']:7} {row['found']:5} "
+                f"{row['false_alarms']:5}  {f1} {row['false_alarms_per_100k']:6.1f} {delay:>6} "
+                f"{row['named_recoverable']:6} {row['wrong_actions']:5}"
+            )
+            for note in result["notes"][group] if notes and rule == "spikeguard" else ():
+                print("   ", note)
+        print(f"{rule:26} {result['samples_per_second']:,.0f} samples/s on one core")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = ArgumentParser(prog="benchmarks.detection", description=__doc__)
+    parser.add_argument("--traces", type=Path, default=Path("../shared/data/traces"))
+    parser.add_argument("--quick", action="store_true", help="six series only")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--notes", action="store_true", help="list every miss and false alarm")
+    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args(arguments)
+    if not (options.traces / "index.jsonl").exists():
+        print(
+            f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR",
+            file=sys.stderr,
+        )
+        return 2
+    results = measure(options)
+    if options.json:
+        print(json.dumps(results))
+    else:
+        show(results, options.notes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

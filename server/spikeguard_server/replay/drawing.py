@@ -1,0 +1,89 @@
+"""The findings of a replay as a picture. Needs matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from spikeguard_protocol import Kind
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.replay.findings import Findings, Found
+
+COLOUR = {
+    Kind.RECOVERABLE: "#2a9d8f",
+    Kind.OUTLIER_BATCH: "#8d99ae",
+    Kind.LINGERING: "#e9a03b",
+    Kind.DIVERGENT: "#d1495b",
+}
+
+
+def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) -> None:
+    """Draw curve, incidents with their kinds, and the band around the trend before each."""
+    norms = _series(samples, "grad_norm")
+    figure = Figure(figsize=(12, 6 if norms[0] else 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots(
+        2 if norms[0] else 1,
+        1,
+        sharex=True,
+        squeeze=False,
+        height_ratios=[3, 1][: 1 + bool(norms[0])],
+    )
+    _draw_loss(axes[0][0], samples, findings)
+    axes[0][0].set_title(title, loc="left")
+    if norms[0]:
+        axes[1][0].plot(*norms, lw=0.6, color="#577590")
+        axes[1][0].set(yscale="log", ylabel="grad norm")
+    axes[-1][0].set_xlabel("step")
+    figure.savefig(path)
+
+
+def _draw_loss(axes: Axes, samples: Sequence[Sample], findings: Findings) -> None:
+    steps, losses = _series(samples, "loss")
+    axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
+    for found in findings.incidents:
+        _draw_incident(axes, found, steps[-1] if steps else found.onset_step)
+    axes.set(ylabel="loss (nats)")
+    axes.grid(alpha=0.25)
+    _limit(axes, losses)
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    axes.legend(once.values(), once.keys(), loc="upper right", frameon=False)
+
+
+def _draw_incident(axes: Axes, found: Found, last: int) -> None:
+    kind = found.judgement.kind
+    end = found.closed_step if found.closed_step is not None else last
+    label = str(kind).replace("_", " ")
+    axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=COLOUR[kind])
+    axes.axvline(found.detected_step, lw=0.9, color=COLOUR[kind], label=label)
+    if found.trend is None:
+        return
+    width = max(end - found.trend.step, 1)
+    steps = [found.trend.step + round(width * part / 20) for part in range(21)]
+    level = [found.trend.at(step) for step in steps]
+    spread = 3 * found.trend.scale
+    axes.fill_between(
+        steps,
+        [at - spread for at in level],
+        [at + spread for at in level],
+        alpha=0.35,
+        color="#577590",
+        lw=0,
+        label="trend before the spike, ±3 deviations",
+    )
+
+
+def _limit(axes: Axes, losses: Sequence[float]) -> None:
+    """A logarithmic axis where the curve spans more than a decade and is positive."""
+    if losses and min(losses) > 0 and max(losses) > 10 * min(losses):
+        axes.set_yscale("log")
+
+
+def _series(samples: Sequence[Sample], name: str) -> tuple[list[int], list[float]]:
+    rows = [(sample.step, sample.values[name]) for sample in samples if name in sample.values]
+    finite = [(step, value) for step, value in rows if math.isfinite(value)]
+    return [step for step, _ in finite], [value for _, value in finite]

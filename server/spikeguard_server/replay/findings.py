@@ -1,0 +1,122 @@
+"""What a replay found: incidents folded from the monitor's events.
+
+Law: pure. An incident is listed once it was opened, whatever became of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spikeguard_protocol import Outcome
+from spikeguard_server.domain.events import (
+    Closed,
+    Event,
+    Judgement,
+    Opened,
+    Precursor,
+    Revised,
+    Trend,
+)
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+
+
+@dataclass(frozen=True)
+class Found:
+    """One incident of the file."""
+
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    signal: str
+    judgement: Judgement
+    pre_loss: float | None
+    peak_loss: float | None
+    trend: Trend | None
+    closed_step: int | None = None
+    outcome: Outcome | None = None
+    revisions: tuple[Revised, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "onset_step": self.onset_step,
+            "detected_step": self.detected_step,
+            "peak_step": self.peak_step,
+            "closed_step": self.closed_step,
+            "kind": str(self.judgement.kind),
+            "confidence": round(self.judgement.confidence, 4),
+            "pre_loss": self.pre_loss,
+            "peak_loss": self.peak_loss,
+        }
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that one file gave."""
+
+    samples: int
+    incidents: tuple[Found, ...]
+    precursors: tuple[Precursor, ...] = field(default=())
+
+    def plain(self) -> dict[str, Any]:
+        return {"samples": self.samples, "incidents": [found.plain() for found in self.incidents]}
+
+
+def replay(samples: Sequence[Sample], monitor: Monitor | None = None) -> Findings:
+    """Run detection over `samples`; what is open at the end stays open."""
+    events = (monitor or Monitor()).observe(samples)
+    incidents = fold(events, samples)
+    return Findings(
+        len(samples), incidents, tuple(event for event in events if isinstance(event, Precursor))
+    )
+
+
+def fold(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[Found, ...]:
+    """The incidents of `events`, in order, with their peaks read from `samples`."""
+    found: list[Found] = []
+    for event in events:
+        if isinstance(event, Opened):
+            found.append(_opened(event))
+        elif isinstance(event, Revised):
+            found[-1] = replace(
+                found[-1], judgement=event.judgement, revisions=(*found[-1].revisions, event)
+            )
+        elif isinstance(event, Closed):
+            found[-1] = replace(
+                found[-1],
+                judgement=event.judgement,
+                closed_step=event.step,
+                outcome=event.outcome,
+            )
+    return tuple(_with_peak(one, samples) for one in found)
+
+
+def _opened(event: Opened) -> Found:
+    return Found(
+        onset_step=event.onset_step,
+        detected_step=event.step,
+        peak_step=event.onset_step,
+        signal=event.signal,
+        judgement=event.judgement,
+        pre_loss=event.pre_loss,
+        peak_loss=None,
+        trend=event.trend,
+    )
+
+
+def _with_peak(found: Found, samples: Sequence[Sample]) -> Found:
+    last = math.inf if found.closed_step is None else found.closed_step
+    inside = [
+        (sample.values["loss"], -sample.step)
+        for sample in samples
+        if found.onset_step <= sample.step <= last
+        and math.isfinite(sample.values.get("loss", math.nan))
+    ]
+    if not inside:
+        return found
+    peak, step = max(inside)
+    return replace(found, peak_loss=peak, peak_step=-step)

@@ -1,0 +1,39 @@
+"""The findings of a replay as text for a person."""
+
+from __future__ import annotations
+
+from spikeguard_server.replay.findings import Findings, Found
+
+
+def listing(findings: Findings) -> str:
+    """A readable list: one paragraph an incident, a sentence if there were none."""
+    head = f"{findings.samples:,} samples, {_count(len(findings.incidents), 'incident')}"
+    if findings.precursors:
+        head += f", {_count(len(findings.precursors), 'precursor')}"
+    return "\n".join([head, *(_paragraph(n, one) for n, one in enumerate(findings.incidents, 1))])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _paragraph(number: int, found: Found) -> str:
+    late = found.detected_step - found.onset_step
+    seen = "at once" if late == 0 else f"{_count(late, 'step')} later"
+    lines = [
+        f"\n#{number}  {str(found.judgement.kind).replace('_', ' ')} "
+        f"({found.judgement.confidence:.0%} sure)",
+        f"    began at step {found.onset_step} in {found.signal}, seen {seen}",
+    ]
+    if found.peak_loss is not None:
+        before = "" if found.pre_loss is None else f"from {found.pre_loss:.4g} "
+        lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step}")
+    lines.append(f"    {found.judgement.reason}")
+    lines.append(f"    {_ending(found)}")
+    return "\n".join(lines)
+
+
+def _ending(found: Found) -> str:
+    if found.closed_step is None:
+        return "still open at the end of the file"
+    return f"closed at step {found.closed_step}: {str(found.outcome).replace('_', ' ')}"
