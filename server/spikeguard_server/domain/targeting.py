@@ -64,14 +64,15 @@ def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
 
 
 def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> Choice:
+    """The target nearest to the wanted distance: twice as far costs more than it mends."""
     incident = situation.incident
     back = min(policy.optimizer_back_steps, int(situation.step * policy.optimizer_back_share))
-    far = [t for t in usable if cause_step(incident) - t.step >= back]
-    target = _newest(_healthy(far) or far or usable[:1])
+    wanted = cause_step(incident) - back
+    target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
     return Choice(
         target,
-        f"{_placed(target, incident)}: the optimizer's state is suspect, "
-        f"so the newest target at least {back} steps back is wanted",
+        f"{_placed(target, incident)}: the optimizer's state is suspect, so the target nearest to "
+        f"{back} steps back is wanted",
     )
 
 

@@ -41,8 +41,8 @@ p{margin:.5rem 0 .9rem;max-width:46rem}
 .figures dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums}
 .figures dt{font-size:.8rem;color:var(--muted)}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;min-width:24rem;font-size:.875rem;line-height:1.4;margin:.25rem 0 1rem;
- font-variant-numeric:tabular-nums}
+table{border-collapse:collapse;min-width:24rem;font-size:.875rem;line-height:1.4;
+ margin:.25rem 0 1rem;font-variant-numeric:tabular-nums}
 th{text-align:left;font-weight:600;color:var(--muted);font-size:.78rem;white-space:nowrap}
 th,td{padding:.4rem .9rem .4rem 0;border-bottom:1px solid var(--rule);vertical-align:top}
 .number{text-align:right;white-space:nowrap}

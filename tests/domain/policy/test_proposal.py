@@ -1,0 +1,425 @@
+"""What an on-call engineer would propose, situation by situation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spikeguard_protocol import (
+    BatchRange,
+    CommandState,
+    Health,
+    IncidentState,
+    Kind,
+    Medium,
+    Rollback,
+    ScaleLr,
+    Stop,
+    Verb,
+    Watch,
+)
+from spikeguard_server.domain.policy import DEFAULT_POLICY, Policy
+from spikeguard_server.domain.proposal import Proposal, differs, propose, renew
+from spikeguard_server.domain.situation import Situation, Target
+from tests.domain.policy.situations import (
+    EVERY_VERB,
+    SEGMENT,
+    TARGETS,
+    done,
+    incident,
+    situation,
+    target,
+)
+
+NEAR = Rollback("mem-1190", 1190, BatchRange(1198, 1205))
+POLICY = DEFAULT_POLICY
+
+
+def ask(about: Situation, policy: Policy = POLICY) -> Proposal:
+    return propose(about, policy)
+
+
+def rollback(proposal: Proposal) -> Rollback:
+    assert isinstance(proposal.action, Rollback), proposal.reason
+    return proposal.action
+
+
+# --- nothing, or watching ---
+
+
+def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> None:
+    proposal = ask(situation(incident(kind=Kind.RECOVERABLE, reason="falling 0.1 a step")))
+    assert proposal.action == Watch(200)
+    assert proposal.expires_at_step == 1460
+    assert proposal.reason == "It heals by itself. Falling 0.1 a step. Look again at step 1460."
+
+
+def test_a_watch_is_not_proposed_again_before_its_steps_are_over() -> None:
+    healing = incident(kind=Kind.RECOVERABLE)
+    watched = (done(Watch(200), CommandState.APPLIED, step=1100),)
+    assert ask(situation(healing, past=watched)).action is None
+    assert ask(situation(healing, past=watched, step=1300)).action == Watch(200)
+
+
+def test_an_outlier_batch_asks_for_nothing() -> None:
+    assert ask(situation(incident(kind=Kind.OUTLIER_BATCH))).action is None
+
+
+@pytest.mark.parametrize(("newest", "said"), [(1202, "2 of the 5"), (1205, "nothing to undo")])
+def test_a_dropped_update_followed_by_calm_steps_asks_for_nothing(newest: int, said: str) -> None:
+    dropped = incident(
+        kind=Kind.RECOVERABLE, dropped=True, newest_step=newest, worst_z={"grad_norm": math.inf}
+    )
+    proposal = ask(situation(dropped, step=newest))
+    assert proposal.action is None
+    assert said in proposal.reason
+
+
+def test_updates_that_keep_being_dropped_are_rolled_back() -> None:
+    stuck = incident(
+        kind=Kind.DIVERGENT,
+        confidence=0.95,
+        dropped=True,
+        newest_step=1212,
+        excess=0.0,
+        worst_z={"grad_norm": math.inf},
+    )
+    assert rollback(ask(situation(stuck, step=1212))).step < 1200
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"confidence": 0.45}, "probability of 0.45"),
+        ({"newest_step": 1210}, "10 steps since the onset"),
+        ({"excess": 0.05}, "hardly stands out"),
+    ],
+)
+def test_a_finite_loss_is_not_acted_on_too_early(changes: dict[str, float], said: str) -> None:
+    proposal = ask(situation(incident(**changes)))
+    assert proposal.action is None
+    assert said in proposal.reason
+    assert rollback(ask(situation(incident(**changes, settled=True))))
+
+
+def test_nothing_is_proposed_while_a_command_is_on_its_way_or_being_judged() -> None:
+    for state in (CommandState.APPROVED, CommandState.DELIVERED):
+        assert ask(situation(past=(done(NEAR, state),))).action is None
+    assert ask(situation(incident(state=IncidentState.RECOVERING))).action is None
+    assert ask(situation(incident(state=IncidentState.CLOSED, closed_step=1300))).action is None
+
+
+def test_a_watch_on_its_way_does_not_hold_up_a_rollback() -> None:
+    assert rollback(ask(situation(past=(done(Watch(200), CommandState.DELIVERED),)))) == NEAR
+
+
+def test_a_rejected_verb_is_not_asked_for_again_for_200_steps() -> None:
+    rejected = (done(NEAR, CommandState.REJECTED, step=1255),)
+    proposal = ask(situation(past=rejected))
+    assert proposal.action is None
+    assert "asked again at step 1455" in proposal.reason
+    assert rollback(ask(situation(past=rejected, step=1455)))
+
+
+# --- going back ---
+
+
+def test_a_few_bad_batches_are_skipped_from_the_snapshot_just_before() -> None:
+    """Health does not matter here: a snapshot so close to the onset never is healthy."""
+    proposal = ask(situation())
+    action = rollback(proposal)
+    assert (action.target, action.step) == ("mem-1190", 1190)
+    assert action.skip == BatchRange(1198, 1205)
+    assert action.lr_factor is None
+    assert "few batches" in proposal.reason
+    assert "10 steps before the onset" in proposal.reason
+
+
+@pytest.mark.parametrize(("peak", "size"), [(1200, 5), (1210, 15 - 1), (1220, 20)])
+def test_of_a_few_bad_batches_5_to_20_are_skipped(peak: int, size: int) -> None:
+    skip = rollback(ask(situation(incident(peak_step=peak)))).skip
+    assert skip is not None
+    assert (skip.first, len(skip)) == (1198, size)
+
+
+def test_a_climbing_loss_goes_back_to_the_newest_healthy_target() -> None:
+    climbing = incident(kind=Kind.DIVERGENT, peak_step=1260)
+    proposal = ask(situation(climbing))
+    assert rollback(proposal).target == "ckpt-1000"
+    assert "the newest healthy one" in proposal.reason
+
+
+def test_the_skip_reaches_the_newest_bad_batch_within_the_scale_of_the_run() -> None:
+    late = incident(kind=Kind.DIVERGENT, peak_step=1260)
+    skip = rollback(ask(situation(late))).skip
+    assert skip == BatchRange(1198, 1198 + 63)  # 5 % of 1260
+    far = incident(kind=Kind.DIVERGENT, peak_step=40_000, anomalous_step=40_000)
+    wide = rollback(ask(situation(far, step=40_000))).skip
+    assert wide is not None
+    assert len(wide) == 500
+    short = incident(kind=Kind.DIVERGENT, peak_step=1260, onset_step=300, first_moves={})
+    small = rollback(ask(situation(replace(short, onset_batches=BatchRange(299, 300)), step=360)))
+    assert small.skip is not None
+    assert len(small.skip) == 20
+
+
+def test_without_a_healthy_target_the_newest_before_the_onset_is_proposed_and_said() -> None:
+    young = (target(100, Health.PENDING), target(250, Health.PENDING), target(299, Health.PENDING))
+    climbing = incident(
+        kind=Kind.DIVERGENT,
+        onset_step=300,
+        onset_batches=BatchRange(299, 300),
+        peak_step=360,
+        first_moves={},
+    )
+    proposal = ask(situation(climbing, step=360, targets=young))
+    assert rollback(proposal).target == "ckpt-250"  # step 299 is closer than the margin
+    assert "no target from before the spike has proved healthy" in proposal.reason
+
+
+def test_a_leading_signal_moves_the_target_and_the_skip_back() -> None:
+    led = incident(first_moves={"loss": 1200, "update_norm": 1189})
+    action = rollback(ask(situation(led)))
+    assert action.step < 1189
+    assert action.skip is not None
+    assert action.skip.first <= 1187
+
+
+def test_a_signal_that_moved_long_before_is_another_story() -> None:
+    early = incident(first_moves={"loss": 1200, "param_norm": 700})
+    assert rollback(ask(situation(early))).step == 1190
+
+
+def test_a_suspect_optimizer_state_asks_for_1000_steps_back_scaled_to_the_run() -> None:
+    stale = incident(
+        kind=Kind.DIVERGENT, peak_step=1260, first_moves={"loss": 1200, "adam_v_norm": 1195}
+    )
+    proposal = ask(situation(stale))
+    assert rollback(proposal).target == "ckpt-900"  # wanted: a quarter of 1260, 315 steps back
+    assert "optimizer's state is suspect" in proposal.reason
+
+
+def test_a_loss_that_is_not_finite_is_acted_on_at_once() -> None:
+    broken = incident(
+        kind=Kind.DIVERGENT, confidence=0.6, newest_step=1201, worst_z={"loss": math.inf}
+    )
+    action = rollback(ask(situation(broken, step=1201)))
+    assert action.target == "mem-1190"
+
+
+def test_where_positions_are_unknown_the_skip_is_counted_from_the_target() -> None:
+    blind = incident(onset_batches=None)
+    assert rollback(ask(situation(blind))).skip == BatchRange(1198, 1205)
+
+
+def test_a_target_that_failed_or_was_refused_is_not_proposed_again() -> None:
+    for state in (CommandState.REFUSED, CommandState.FAILED):
+        assert rollback(ask(situation(past=(done(NEAR, state),)))).target == "ckpt-1150"
+
+
+# --- when it comes back ---
+
+
+def recurred(at: int, batches: BatchRange, times: int = 1, **changes: object) -> Situation:
+    back = incident(
+        recurrences=times,
+        recurred_segment=SEGMENT,
+        recurred_step=at,
+        recurred_batches=batches,
+        newest_step=at + 30,
+        anomalous_step=at + 30,
+        settled=True,
+        **changes,
+    )
+    return situation(back, step=at + 30, past=(done(NEAR),) * times)
+
+
+def test_a_spike_that_returns_elsewhere_goes_further_back_at_half_the_learning_rate() -> None:
+    proposal = ask(recurred(1400, BatchRange(1407, 1408)))
+    action = rollback(proposal)
+    assert action.step < 1190
+    assert (action.lr_factor, action.lr_steps) == (0.5, (1400 + 30) // 4)
+    assert "came back once" in proposal.reason
+
+
+def test_a_spike_that_returns_twice_gets_a_third_of_the_learning_rate() -> None:
+    action = rollback(ask(recurred(1400, BatchRange(1407, 1408), times=2)))
+    assert action.lr_factor == pytest.approx(1 / 3)
+
+
+def test_a_spike_that_returns_behind_the_skip_widens_it_and_says_so() -> None:
+    proposal = ask(recurred(1199, BatchRange(1208, 1209)))
+    action = rollback(proposal)
+    assert action.target == "mem-1190"
+    assert action.lr_factor is None
+    assert action.skip is not None
+    assert action.skip.first == 1198
+    assert action.skip.end > 1209
+    assert "poisoned" in proposal.reason
+
+
+def test_poisoned_data_that_returns_after_the_widening_is_left_to_a_person() -> None:
+    wide = Rollback("mem-1190", 1190, BatchRange(1198, 1217))
+    twice = recurred(1199, BatchRange(1218, 1219), times=2)
+    proposal = ask(replace(twice, past=(done(NEAR), done(wide))))
+    assert proposal.action == Stop()
+    assert "yours to do" in proposal.reason
+
+
+def test_after_three_rollbacks_that_did_not_hold_the_run_is_stopped() -> None:
+    proposal = ask(recurred(1400, BatchRange(1407, 1408), times=3))
+    assert proposal.action == Stop()
+    assert "3 rollbacks did not hold" in proposal.reason
+
+
+def test_the_rollbacks_of_an_earlier_incident_do_not_count() -> None:
+    earlier = tuple(done(NEAR, number=n) for n in (1, 2, 2, 2))
+    assert rollback(ask(situation(past=earlier))) == rollback(ask(situation()))
+
+
+# --- no way back ---
+
+
+def test_without_a_target_a_lingering_loss_is_watched() -> None:
+    proposal = ask(situation(targets=()))
+    assert proposal.action == Watch(200)
+    assert "no checkpoint or snapshot" in proposal.reason
+
+
+def test_without_a_target_a_climbing_loss_gets_a_lower_learning_rate_and_then_a_stop() -> None:
+    climbing = incident(kind=Kind.DIVERGENT, peak_step=1260)
+    scale = ask(situation(climbing, targets=(target(1250),)))
+    assert scale.action == ScaleLr(0.5, 1260 // 4)
+    assert "the oldest is ckpt-1250" in scale.reason
+    tried = situation(climbing, targets=(), past=(done(ScaleLr(0.5, 300)),))
+    assert ask(tried).action == Stop()
+
+
+def test_without_a_target_a_loss_that_is_not_finite_stops_the_run() -> None:
+    broken = incident(kind=Kind.DIVERGENT, excess=math.nan)
+    assert ask(situation(broken, targets=())).action == Stop()
+
+
+def test_what_the_attempt_cannot_do_is_not_proposed() -> None:
+    no_rollback = EVERY_VERB - {Verb.ROLLBACK}
+    assert ask(situation(capabilities=no_rollback)).action == Watch(200)
+    nothing = ask(situation(capabilities=frozenset()))
+    assert nothing.action is None
+    assert "a person has to act" in nothing.reason
+
+
+# --- an approval that comes late ---
+
+
+def test_a_late_approval_gets_what_was_seen_while_it_still_stands() -> None:
+    seen = rollback(ask(situation()))
+    later = situation(incident(newest_step=3000, anomalous_step=3000, excess=0.3), step=3000)
+    proposal = renew(seen, later, POLICY)
+    assert proposal.action is seen
+    assert proposal.expires_at_step == 3000 + POLICY.expires_after_steps
+
+
+def test_a_late_approval_whose_target_is_gone_gets_the_next_best() -> None:
+    seen = rollback(ask(situation()))
+    gone = situation(targets=tuple(t for t in TARGETS if t.name != seen.target))
+    fresh = rollback(renew(seen, gone, POLICY))
+    assert fresh.target == "ckpt-1150"
+    assert differs(seen, fresh)
+
+
+def test_a_late_approval_of_a_spike_that_heals_meanwhile_is_not_a_rollback() -> None:
+    healing = situation(incident(kind=Kind.RECOVERABLE, excess=0.01))
+    assert renew(NEAR, healing, POLICY).action == Watch(200)
+
+
+def test_only_what_matters_to_a_person_is_a_new_revision() -> None:
+    def skipping(end: int) -> Rollback:
+        return Rollback("ckpt-1000", 1000, BatchRange(1198, end))
+
+    assert not differs(skipping(1298), skipping(1310))
+    assert differs(skipping(1298), skipping(1330))
+    assert differs(skipping(1298), Rollback("ckpt-900", 900, BatchRange(1198, 1298)))
+    assert differs(skipping(1298), Rollback("ckpt-1000", 1000))
+    assert differs(Watch(200), Stop())
+
+
+# --- whatever the situation ---
+
+kinds = st.sampled_from(list(Kind))
+steps = st.integers(min_value=5, max_value=5_000)
+targets_of_any_kind = st.lists(
+    st.builds(
+        target, st.integers(0, 6_000), st.sampled_from(list(Health)), st.sampled_from(list(Medium))
+    ),
+    max_size=8,
+)
+
+
+@given(
+    kind=kinds,
+    onset=steps,
+    peak_after=st.integers(0, 300),
+    age=st.integers(0, 1_000),
+    confidence=st.floats(0, 1),
+    excess=st.floats(allow_nan=True, allow_infinity=True) | st.none(),
+    dropped=st.booleans(),
+    settled=st.booleans(),
+    targets=targets_of_any_kind,
+    capabilities=st.sets(st.sampled_from(list(Verb))),
+    known=st.booleans(),
+)
+def test_whatever_is_proposed_can_be_done_and_does_no_harm(
+    *,
+    kind: Kind,
+    onset: int,
+    peak_after: int,
+    age: int,
+    confidence: float,
+    excess: float | None,
+    dropped: bool,
+    settled: bool,
+    targets: list[Target],
+    capabilities: set[Verb],
+    known: bool,
+) -> None:
+    about = incident(
+        kind=kind,
+        onset_step=onset,
+        onset_batches=BatchRange(onset - 1, onset) if known else None,
+        detected_step=onset,
+        peak_step=onset + min(peak_after, age),
+        newest_step=onset + age,
+        anomalous_step=onset + age,
+        confidence=confidence,
+        excess=excess,
+        dropped=dropped,
+        settled=settled,
+        first_moves={"loss": onset},
+    )
+    asked = situation(
+        about,
+        step=onset + age,
+        targets=tuple(targets),
+        capabilities=frozenset(capabilities),
+    )
+    proposal = ask(asked)
+    assert proposal.reason
+    if proposal.action is None:
+        return
+    if kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH):
+        assert isinstance(proposal.action, Watch)
+    if isinstance(proposal.action, Rollback):
+        _check_rollback(proposal.action, asked)
+
+
+def _check_rollback(action: Rollback, asked: Situation) -> None:
+    assert Verb.ROLLBACK in asked.capabilities
+    chosen = next(t for t in asked.targets if t.name == action.target)
+    assert action.step == chosen.step <= asked.incident.onset_step - POLICY.margin_steps
+    assert action.skip is not None
+    assert action.skip.first >= chosen.position
+    assert POLICY.few_skip_least <= len(action.skip) <= POLICY.skip_most
