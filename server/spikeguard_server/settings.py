@@ -51,6 +51,7 @@ class Settings:
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
     silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live
     lost_after_s: float = field(default=900.0, metadata=_number(1))  # silent: orders are unknown
+    ended_after_s: float = field(default=86_400.0, metadata=_number(1))  # silent: the run is over
     history_after_s: float = field(
         default=600.0, metadata=_number(1)
     )  # older data commands nothing

@@ -246,7 +246,7 @@ def move(
 ) -> CommandState:
     """Let `event` happen to the command; raise the domain's `IllegalMove` if it cannot."""
     state = command_life.move(command.state, event)
-    stamps = {name: now for name in _STAMPS.get(event, ())}
+    stamps = dict.fromkeys(_STAMPS.get(event, ()), now)
     connection.execute(
         sql.update(tables.commands)
         .where(*_is(run_id, command))

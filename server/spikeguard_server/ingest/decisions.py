@@ -1,0 +1,176 @@
+"""A person's yes or no to a proposed command.
+
+Law: one transaction under the run's lock. The decision names the revision that was seen; target and
+cost are taken anew at the moment of the yes, and where they changed the person is asked again.
+Validity is judged by the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandId, CommandState
+from spikeguard_server.domain.command_life import CommandEvent, can
+from spikeguard_server.domain.proposal import renew
+from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
+from spikeguard_server.ingest.proposals import revise
+from spikeguard_server.repository import audit
+from spikeguard_server.repository.commands import CommandRow, find_command, move
+from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.incidents import attempts_by_number, find_incident
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run
+from spikeguard_server.repository.situations import situation_of
+from spikeguard_server.repository.text import storable
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import run_key
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What is decided on, under the run's lock."""
+
+    connection: sql.Connection
+    run: RunRow
+    command: CommandRow
+    person: str
+    now: datetime
+
+    @property
+    def run_id(self) -> UUID:
+        return self.run.run_id
+
+
+def approve(
+    engine: sql.Engine,
+    command: CommandId,
+    revision: int,
+    person: str,
+    now: datetime | None = None,
+    *,
+    settings: Settings | None = None,
+) -> None:
+    """Say yes to `revision` of `command` in the name of `person`.
+
+    Raises `NotFound`; `RevisionChanged` where the proposal is another one by now, the new revision
+    being stored; `IllegalMove` where it is decided, expired or void.
+    """
+    del settings
+    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve)
+
+
+def reject(
+    engine: sql.Engine,
+    command: CommandId,
+    revision: int,
+    person: str,
+    reason: str,
+    now: datetime | None = None,
+    *,
+    settings: Settings | None = None,
+) -> None:
+    """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
+    del settings
+
+    def act(decision: _Decision) -> RevisionChanged | IllegalMove | None:
+        _move(decision, CommandEvent.REJECT, reason)
+        return None
+
+    _decide(engine, command, revision, person, now, CommandEvent.REJECT, act)
+
+
+def _decide(
+    engine: sql.Engine,
+    id: CommandId,
+    revision: int,
+    person: str,
+    now: datetime | None,
+    event: CommandEvent,
+    act: Callable[[_Decision], RevisionChanged | IllegalMove | None],
+) -> None:
+    """Check, act, commit; what `act` learned on the way is stored before it is raised."""
+    with engine.begin() as connection:
+        decision = _open(connection, id, person, now)
+        refusal = _refused(decision, revision, event) or act(decision)
+    if refusal is not None:
+        raise refusal
+
+
+def _open(
+    connection: sql.Connection, id: CommandId, person: str, now: datetime | None
+) -> _Decision:
+    run = lock_run(connection, run_key(id.incident.run))
+    command = None
+    if run is not None and max(id.number, id.incident.number) < 2**31:
+        command = find_command(connection, run.run_id, id.incident.number, id.number)
+    if run is None or command is None:
+        raise NotFound(f"There is no command {id}", "`spikeguard incidents` lists them")
+    return _Decision(connection, run, command, person, now or database_now(connection))
+
+
+def _refused(
+    decision: _Decision, revision: int, event: CommandEvent
+) -> RevisionChanged | IllegalMove | None:
+    """Why nothing can be decided; None if something can."""
+    command, id = decision.command, decision.command.public_id(decision.run.id)
+    if not can(command.state, event):
+        by = f" by {command.decided_by}" if command.decided_by else ""
+        return IllegalMove(f"{id} is {command.state}{by}", "Nothing is left to decide")
+    if command.state is CommandState.PROPOSED and not command.valid(
+        decision.now, decision.run.last_step
+    ):
+        _expire(decision, "nobody decided in time")
+        return IllegalMove(f"{id} expired before it was decided", "Wait for a new proposal")
+    if command.revision != revision:
+        return RevisionChanged(_current(decision, command.revision))
+    return None
+
+
+def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
+    run, command = decision.run, decision.command
+    attempts = attempts_by_number(decision.connection, run.run_id)
+    incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
+    attempt = next(
+        a for a in attempts_of(decision.connection, run.run_id) if a.number == command.attempt
+    )
+    assert incident is not None
+    policy = policy_of(decision.connection, run.project)
+    situation = situation_of(
+        decision.connection, run, attempt, incident, attempts, policy, decision.now
+    )
+    proposal = renew(command.action, situation, policy)
+    if proposal.action is None:
+        _expire(decision, proposal.reason)
+        return IllegalMove(
+            f"{command.public_id(run.id)} is void: {proposal.reason}", "Wait for a new proposal"
+        )
+    revised = revise(decision.connection, run, command, proposal, policy, decision.now)
+    if revised is not None:
+        return RevisionChanged(_current(decision, revised.revision))
+    _move(decision, CommandEvent.APPROVE, f"revision {command.revision}")
+    return None
+
+
+def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
+    move(
+        decision.connection, decision.run_id, decision.run.id, decision.command, event,
+        actor=decision.person, reason=reason, now=decision.now, decided_by=storable(decision.person),
+        decision_reason=storable(reason), decided_step=decision.run.last_step,
+    )  # fmt: skip
+
+
+def _expire(decision: _Decision, reason: str) -> None:
+    move(
+        decision.connection, decision.run_id, decision.run.id, decision.command,
+        CommandEvent.EXPIRE, actor=audit.SERVER, reason=reason, now=decision.now,
+    )  # fmt: skip
+
+
+def _current(decision: _Decision, revision: int) -> dict[str, object]:
+    """Enough to say what changed; the API shows the whole command instead."""
+    return {"id": decision.command.public_id(decision.run.id), "revision": revision}

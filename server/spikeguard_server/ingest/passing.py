@@ -1,0 +1,122 @@
+"""What time does to a run that sends nothing: commands expire, attempts fall silent, runs end.
+
+Law: one run, under its lock, by the database's clock. Everything here looks again before it acts,
+so that any number of replicas may try.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandState
+from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.intake import Intake
+from spikeguard_server.ingest.results import give_up
+from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.repository import audit
+from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
+from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.runs import (
+    ENDED,
+    LIVE,
+    SILENT,
+    attempts_of,
+    lock_run,
+    save_attempt,
+    save_run,
+)
+from spikeguard_server.repository.targets import forget_memory
+from spikeguard_server.settings import Settings
+
+
+def let_time_pass(
+    connection: sql.Connection, run_id: UUID, settings: Settings, now: datetime | None = None
+) -> None:
+    """Write down what time has done to the run."""
+    run = lock_run(connection, run_id)
+    now = now or database_now(connection)
+    if run is None:
+        return
+    detection = load_detection(connection, run_id, None)
+    for attempt in attempts_of(connection, run_id):
+        intake = Intake(connection, settings, now, run, attempt, detection)
+        _lose(intake)
+        if intake.current:
+            _fall_silent(intake)
+            _expire_commands(intake)
+            _end(intake)
+    detection.save(connection)
+    save_run(connection, run)
+
+
+def _expire_commands(intake: Intake) -> None:
+    for command in unfinished_commands(intake.connection, intake.run_id):
+        _expire(intake, command)
+
+
+def _expire(intake: Intake, command: CommandRow) -> None:
+    """Nobody decided, took or reported it in time."""
+    if command.valid(intake.now, intake.run.last_step):
+        return
+    if command.state is CommandState.DELIVERED and _still_there(intake, command):
+        return  # it may be doing it just now, and will say so
+    waiting = "nobody decided" if command.state is CommandState.PROPOSED else "nothing came back"
+    move(
+        intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
+        actor=audit.SERVER, reason=f"{waiting} in time", now=intake.now,
+    )  # fmt: skip
+
+
+def _still_there(intake: Intake, command: CommandRow) -> bool:
+    """Whether the attempt that has the order was heard of since it ran out."""
+    grace = command.expires_at + timedelta(seconds=intake.settings.lost_after_s)
+    return intake.now < grace and intake.run.state == LIVE
+
+
+def _lose(intake: Intake) -> None:
+    """Long silence: what the attempt held in memory and in hand is gone."""
+    attempt = intake.attempt
+    silent = _silent_for(intake, attempt.last_message_at)
+    if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
+        return
+    attempt.lost = True
+    save_attempt(intake.connection, intake.run_id, attempt)
+    forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
+    give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
+
+
+def _fall_silent(intake: Intake) -> None:
+    run = intake.run
+    silent = _silent_for(intake, run.last_message_at)
+    if run.state == LIVE and silent >= intake.settings.silent_after_s:
+        run.state = SILENT
+        _note(intake, LIVE, SILENT, f"no message for {silent:.0f} s")
+
+
+def _end(intake: Intake) -> None:
+    """Silence that no restart has broken: whatever was open closes as it stands."""
+    run = intake.run
+    silent = _silent_for(intake, run.last_message_at)
+    if silent < intake.settings.ended_after_s:
+        return
+    if run.state != ENDED:
+        before, run.state = run.state, ENDED
+        _note(intake, before, ENDED, f"no message for {silent:.0f} s")
+    if run.open_incident is not None:
+        tell(intake, intake.detection.end())
+
+
+def _silent_for(intake: Intake, since: datetime) -> float:
+    """Seconds."""
+    return (intake.now - since).total_seconds()
+
+
+def _note(intake: Intake, before: str, after: str, reason: str) -> None:
+    audit.append(
+        intake.connection, intake.run_id, actor=audit.SERVER, action=after,
+        subject=str(intake.run.id), before=before, after=after, reason=reason,
+    )  # fmt: skip

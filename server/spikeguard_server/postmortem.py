@@ -1,0 +1,226 @@
+"""The facts of a post-mortem, gathered from the database when its incident closed.
+
+Law: reads only, from what is kept with the incident, so that it can be written anew long after the
+samples are gone. `report` makes the documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from itertools import groupby
+from statistics import median
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import (
+    CommandState,
+    Kind,
+    RunId,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    Signal,
+)
+from spikeguard_server import tables
+from spikeguard_server.domain.cost import cost_of
+from spikeguard_server.domain.events import Precursor
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.lineage import Lineage
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.situation import Situation
+from spikeguard_server.report.facts import (
+    AttemptFact,
+    CommandFact,
+    Curve,
+    PostMortem,
+    RevisionFact,
+)
+from spikeguard_server.repository.commands import action_of
+from spikeguard_server.repository.incidents import Attempts, attempts_by_number, incident_of
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.runs import RunRow
+from spikeguard_server.repository.samples import MEASURED, sample_of
+from spikeguard_server.repository.situations import current_lineage
+
+
+def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) -> PostMortem:
+    """Everything known about closed incident `number` of `run`."""
+    attempts = attempts_by_number(connection, run.run_id)
+    i = tables.incidents.c
+    row = connection.execute(
+        sql.select(tables.incidents).where(i.run_id == run.run_id, i.number == number)
+    ).one()
+    incident = incident_of(row, attempts)
+    policy = policy_of(connection, run.project)
+    lineage = current_lineage(connection, run, attempts)
+    curves = _curves(connection, run.run_id, number, attempts, lineage)
+    took_part = {curve.attempt_number for curve in curves}
+    pace_s, tokens = _pace(curves, incident), _tokens_per_step(connection, run.run_id, took_part)
+    return PostMortem(
+        run=run.id,
+        incident=incident,
+        opened_at=row.opened_at,
+        closed_at=row.closed_at or now,
+        written_at=now,
+        curves=curves,
+        revisions=_revisions(connection, run.run_id, number),
+        commands=_commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens),
+        precursors=_precursors(connection, run.run_id, number),
+        peaks=_peaks(curves, incident),
+        attempts=_attempts(connection, run.run_id, took_part),
+        step_time_s=pace_s,
+        tokens_per_step=tokens,
+        price_per_hour=policy.price_per_hour,
+        currency=policy.currency,
+    )
+
+
+def _curves(
+    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage
+) -> tuple[Curve, ...]:
+    """One curve a segment, in the order of training."""
+    c, s = tables.incident_samples.c, tables.segments.c
+    rows = connection.execute(
+        sql.select(c.attempt, c.segment, c.step, s.reason, *(c[name] for name in MEASURED))
+        .join(
+            tables.segments,
+            sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
+        )
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(c.attempt, c.segment, c.step)
+    ).all()
+    return tuple(
+        _curve(attempts.segment(*key), key[0], reason, [sample_of(row) for row in group], lineage)
+        for (key, reason), group in groupby(rows, lambda r: ((r.attempt, r.segment), r.reason))
+    )
+
+
+def _curve(
+    segment: SegmentId, attempt: int, reason: str, samples: Sequence[Sample], lineage: Lineage
+) -> Curve:
+    names = sorted({name for sample in samples for name in sample.values})
+    kept = [s.step for s in samples if lineage.holds(SegmentPoint(segment, s.step))]
+    whole = len(kept) == len(samples)
+    return Curve(
+        segment=segment,
+        attempt_number=attempt,
+        reason=SegmentReason(reason),
+        steps=tuple(sample.step for sample in samples),
+        values={name: tuple(s.values.get(name) for s in samples) for name in names},
+        kept_to=None if whole else (kept[-1] if kept else samples[0].step - 1),
+    )
+
+
+def _revisions(connection: sql.Connection, run_id: UUID, number: int) -> tuple[RevisionFact, ...]:
+    c = tables.incident_revisions.c
+    rows = connection.execute(
+        sql.select(c.step, c.at, c.kind, c.confidence, c.reason)
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(c.number)
+    )
+    return tuple(RevisionFact(r.step, r.at, Kind(r.kind), r.confidence, r.reason) for r in rows)
+
+
+def _commands(
+    connection: sql.Connection,
+    run_id: UUID,
+    run: RunId,
+    incident: Incident,
+    policy: Policy,
+    pace_s: float | None,
+    tokens: int | None,
+) -> tuple[CommandFact, ...]:
+    c = tables.commands.c
+    rows = connection.execute(
+        sql.select(tables.commands)
+        .where(c.run_id == run_id, c.incident == incident.number)
+        .order_by(c.number)
+    )
+    return tuple(_command(row, run, incident, policy, pace_s, tokens) for row in rows)
+
+
+def _command(
+    row: Any, run: RunId, incident: Incident, policy: Policy, pace_s: float | None,
+    tokens: int | None,
+) -> CommandFact:  # fmt: skip
+    action = action_of(row.arguments)
+    cost = None
+    if row.applied_step is not None and row.state in (CommandState.APPLIED, CommandState.JUDGED):
+        then = Situation(
+            incident=incident, step=row.applied_step, position=None, targets=(),
+            capabilities=frozenset(), step_time_s=pace_s, tokens_per_step=tokens,
+        )  # fmt: skip
+        cost = cost_of(action, then, policy)
+    same = {f.name for f in fields(CommandFact)} & set(row._mapping) - {"state"}
+    return CommandFact(
+        id=f"{run}#{incident.number}.{row.number}",
+        action=action,
+        state=CommandState(row.state),
+        auto=row.automatic,
+        cost=cost,
+        **{name: row._mapping[name] for name in same},
+    )
+
+
+def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:
+    c = tables.precursors.c
+    rows = connection.execute(
+        sql.select(c.step, c.signal, c.value, c.z)
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(c.attempt, c.segment, c.step, c.signal)
+    )
+    return tuple(Precursor(r.step, r.signal, r.value, r.z) for r in rows)
+
+
+def _peaks(curves: Iterable[Curve], incident: Incident) -> dict[str, float]:
+    """The largest finite value of each signal from the onset on."""
+    peaks: dict[str, float] = {}
+    for curve in curves:
+        for name, column in curve.values.items():
+            for step, value in zip(curve.steps, column, strict=True):
+                if value is not None and math.isfinite(value) and step >= incident.onset_step:
+                    peaks[name] = max(value, peaks.get(name, -math.inf))
+    return peaks
+
+
+def _attempts(
+    connection: sql.Connection, run_id: UUID, numbers: set[int]
+) -> tuple[AttemptFact, ...]:
+    c = tables.attempts.c
+    names = [f.name for f in fields(AttemptFact)]
+    rows = connection.execute(
+        sql.select(*(c[name] for name in names))
+        .where(c.run_id == run_id, c.number.in_(numbers))
+        .order_by(c.number)
+    )
+    return tuple(AttemptFact(**row._mapping) for row in rows)
+
+
+def _tokens_per_step(connection: sql.Connection, run_id: UUID, numbers: set[int]) -> int | None:
+    c = tables.attempts.c
+    newest = (
+        sql.select(c.tokens_per_step)
+        .where(c.run_id == run_id, c.number.in_(numbers), c.tokens_per_step.is_not(None))
+        .order_by(c.number.desc())
+        .limit(1)
+    )
+    tokens: int | None = connection.execute(newest).scalar_one_or_none()
+    return tokens
+
+
+def _pace(curves: Iterable[Curve], incident: Incident) -> float | None:
+    """Median seconds of a step before the onset; of any step where none was measured before."""
+    times = [
+        (step < incident.onset_step, value)
+        for curve in curves
+        for step, value in zip(curve.steps, curve.values.get(Signal.STEP_TIME, ()), strict=False)
+        if value is not None and math.isfinite(value)
+    ]
+    before = [value for early, value in times if early] or [value for _, value in times]
+    return median(before) if before else None

@@ -1,0 +1,47 @@
+"""What time alone makes due, listed without locks: whoever acts on it looks again under the lock."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server import tables
+from spikeguard_server.repository.runs import ENDED, LIVE
+from spikeguard_server.settings import Settings
+
+_R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
+
+
+def runs_due(connection: sql.Connection, settings: Settings, now: datetime) -> list[UUID]:
+    """Runs on which time has had an effect that nobody wrote down yet."""
+    parts = (_silent(settings, now), _over(settings, now), _lost(settings, now), _expired(now))
+    return list(connection.execute(sql.union(*parts).limit(1000)).scalars())
+
+
+def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    since = now - timedelta(seconds=settings.silent_after_s)
+    return sql.select(_R.run_id).where(_R.state == LIVE, _R.last_message_at <= since)
+
+
+def _over(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    since = now - timedelta(seconds=settings.ended_after_s)
+    unfinished = sql.or_(_R.state != ENDED, _R.open_incident.is_not(None))
+    return sql.select(_R.run_id).where(unfinished, _R.last_message_at <= since)
+
+
+def _lost(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    since = now - timedelta(seconds=settings.lost_after_s)
+    return sql.select(_A.run_id).where(
+        _A.ended_at.is_(None), _A.lost.is_(False), _A.last_message_at <= since
+    )
+
+
+def _expired(now: datetime) -> sql.Select[UUID]:
+    late = sql.or_(_C.expires_at <= now, _C.expires_at_step <= _R.last_step)
+    return (
+        sql.select(_C.run_id)
+        .join(tables.runs, _R.run_id == _C.run_id)
+        .where(sql.text("commands.state IN ('proposed', 'approved', 'delivered')"), late)
+    )

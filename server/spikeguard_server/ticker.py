@@ -1,0 +1,114 @@
+"""What drives time where no message does: one thread a replica.
+
+Law: what is due is listed without locks, then done one run a transaction under that run's lock; a
+run that fails is logged and does not keep the others waiting. Any number of replicas may tick at
+once, and none has to: validity is checked again wherever a command is read, approved or delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from threading import Event, Thread
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.postmortem import gather
+from spikeguard_server.report.render import Format, render
+from spikeguard_server.repository.detectors import prune_snapshots
+from spikeguard_server.repository.due import runs_due
+from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.reports import unreported_incidents, write_report
+from spikeguard_server.repository.runs import lock_run, unended_runs
+from spikeguard_server.settings import Settings
+
+_log = logging.getLogger(__name__)
+HOUSEKEEPING_S = 600.0
+STOP_TIMEOUT_S = 30.0
+
+
+class Ticker:
+    """Ticks until it is stopped."""
+
+    def __init__(self, settings: Settings, engine: sql.Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._stopping = Event()
+        self._thread: Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._thread = Thread(target=self._run, name="ticker", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the transaction at hand."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        ticks_between = max(1, round(HOUSEKEEPING_S / self._settings.tick_s))
+        ticks = 0
+        while not self._stopping.wait(self._settings.tick_s):
+            _survive(partial(tick, self._engine, self._settings), "tick")
+            if ticks % ticks_between == 0:
+                _survive(partial(tidy, self._engine, self._settings), "housekeeping")
+            ticks += 1
+
+
+def tick(engine: sql.Engine, settings: Settings) -> None:
+    """Do everything that is due now."""
+    with engine.connect() as connection:
+        due = runs_due(connection, settings, database_now(connection))
+    for run_id in due:
+        _survive(partial(_pass, engine, run_id, settings), f"run {run_id}")
+    with engine.connect() as connection:
+        unwritten = unreported_incidents(connection)
+    for run_id, number in unwritten:
+        _survive(partial(report, engine, run_id, number), f"report {run_id}#{number}")
+
+
+def _pass(engine: sql.Engine, run_id: UUID, settings: Settings) -> None:
+    with engine.begin() as connection:
+        let_time_pass(connection, run_id, settings)
+
+
+def report(engine: sql.Engine, run_id: UUID, number: int) -> None:
+    """Write the post-mortem of a closed incident in every format.
+
+    Drawing takes a second, so the facts are read under the lock and drawn outside it.
+    """
+    with engine.begin() as connection:
+        run = lock_run(connection, run_id)
+        assert run is not None
+        facts = gather(connection, run, number, database_now(connection))
+    documents = {form: render(facts, form) for form in Format}
+    with engine.begin() as connection:
+        for form, body in documents.items():
+            write_report(connection, run_id, number, form.value, body, facts.written_at)
+
+
+def tidy(engine: sql.Engine, settings: Settings) -> None:
+    """Delete what nobody will ask for again."""
+    with engine.connect() as connection:
+        runs = unended_runs(connection)
+    for run_id in runs:
+        with engine.begin() as connection:
+            prune_snapshots(connection, run_id, settings.detector_snapshots_kept)
+
+
+def _survive(work: Callable[[], None], what: str) -> None:
+    """A ticker that died would take expiry and reports with it."""
+    try:
+        work()
+    except Exception:
+        _log.exception("ticker: %s failed; it is tried again at the next tick", what)
