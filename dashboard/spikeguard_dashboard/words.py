@@ -208,7 +208,7 @@ def cost(value: Cost | None) -> list[tuple[str, str]]:
         (big(value["tokens"]), "tokens"),
     ]
     if (money := number(value["money"])) is not None and math.isfinite(money):
-        amounts.append((f"{money:,.2f}", "at your price per hour"))
+        amounts.append((f"{money:,.2f}", "cost, at your price per hour"))
     return [amount for amount in amounts if amount[0] != NOTHING]
 
 

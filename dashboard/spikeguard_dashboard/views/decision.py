@@ -152,7 +152,7 @@ def _say_notice(incident: str) -> None:
         st.html(markup.block(markup.card(notice.tone, *said)))
 
 
-def decided(proposal: Command | None, incident: str) -> None:
+def decided(proposal: Command | None, incident: str, visit: Visit) -> None:
     """No decision is asked for: say where the newest command stands."""
     _say_notice(incident)
     if proposal is None:
@@ -164,16 +164,19 @@ def decided(proposal: Command | None, incident: str) -> None:
     said = markup.paragraph(ended) if ended else markup.EMPTY
     name = markup.soft(f"Command {proposal['id']}")
     st.html(
-        markup.block(markup.card("calm", markup.joined(name, state), order, _by(proposal), said))
+        markup.block(
+            markup.card("calm", markup.joined(name, state), order, _by(proposal, visit), said)
+        )
     )
 
 
-def _by(command: Command) -> Html:
+def _by(command: Command, visit: Visit) -> Html:
     if not command["decided_by"]:
         return markup.EMPTY
     verb = "Rejected" if command["state"] == "rejected" else "Approved"
     why = f": {command['decision_reason']}" if command["decision_reason"] else ""
-    return markup.paragraph(f"{verb} by {command['decided_by']}{why}")
+    when = words.clock(command["decided_at"], visit.zone)
+    return markup.paragraph(f"{verb} by {command['decided_by']}, {when}{why}")
 
 
 def _sign_in_first(visit: Visit) -> Html:

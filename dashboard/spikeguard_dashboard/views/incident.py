@@ -9,7 +9,7 @@ import streamlit as st
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.shapes import Command, IncidentDetail, RunDetail, Series
+from spikeguard_dashboard.shapes import Command, IncidentDetail, Series
 from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.decision import decide, decided
 from spikeguard_dashboard.views.frame import (
@@ -24,6 +24,7 @@ from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
 
+PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
 AROUND = 200  # steps before the onset, where the server has no copied samples yet
 
@@ -53,13 +54,14 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
         return
     incident = seen.data
     st.html(markup.block(_head(incident)))
-    left, right = st.columns([13, 7], gap="medium")
-    with right:
-        _command(visit, run, incident)
-        st.html(markup.block(markup.section("Kind"), _kind(incident)))
-    with left:
+    curves, decision = st.columns(PARTS, gap="medium")
+    with curves:
         _curves(visit, run, incident)
-        st.html(markup.block(markup.section("Evidence"), evidence(incident)))
+    with decision:
+        _command(visit, run, incident)
+    measured_at, held_to_be = st.columns(PARTS, gap="medium")
+    measured_at.html(markup.block(markup.section("Evidence"), evidence(incident)))
+    held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
     postmortem(visit, run, incident)
 
@@ -78,7 +80,7 @@ def _command(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         decide(visit, run, incident["number"], proposal)
     else:
         newest = max(incident["commands"], key=lambda command: command["number"], default=None)
-        decided(proposal or newest, incident["id"])
+        decided(proposal or newest, incident["id"], visit)
 
 
 def _kind(incident: IncidentDetail) -> Html:
@@ -118,7 +120,7 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         chosen,
         log_norms=log_norms,
         dark=visit.dark,
-        markers=markers(incident, detail),
+        markers=markers(incident),
     )
     legend(band=seen.data.trend is not None)
 
@@ -151,9 +153,8 @@ def _controls(there: list[str]) -> tuple[list[str], bool]:
     return list(chosen), how.toggle("Log norms", value=True, key="incident-log")
 
 
-def markers(incident: IncidentDetail, run: RunDetail | None) -> list[Marker]:
+def markers(incident: IncidentDetail) -> list[Marker]:
     """Onset, detection, peak, and where commands took effect."""
-    del run
     marks = [
         Marker(incident["onset_step"], "onset", "onset"),
         Marker(incident["detected_step"], "detected", "detected"),

@@ -1,0 +1,171 @@
+"""What the charts show, read from the specification that the browser is given."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import altair as alt
+import pytest
+
+from spikeguard_dashboard.charts import (
+    Marker,
+    Panel,
+    Span,
+    curve_points,
+    log_ticks,
+    signal_chart,
+)
+from spikeguard_dashboard.history import Kept
+from spikeguard_dashboard.palette import DARK, LIGHT, Palette
+from spikeguard_dashboard.shapes import Series, read_series
+from tests.dashboard import story
+
+MAIN = (story.ATTEMPT, 0)
+ALL: Kept = {MAIN: math.inf}
+
+
+def series(losses: list[Any], first: int = 1, **columns: list[Any]) -> Series:
+    segment = {
+        "attempt": story.ATTEMPT,
+        "number": 0,
+        "current": True,
+        "steps": list(range(first, first + len(losses))),
+        "values": {"loss": losses, **columns},
+        "batches": [[n, n + 1] for n in range(len(losses))],
+    }
+    return read_series(story.series([segment]))
+
+
+def layers(chart: alt.LayerChart, mark: str) -> list[dict[str, Any]]:
+    spec = chart.to_dict()
+    found = [layer for layer in spec["layer"] if layer["mark"]["type"] == mark]
+    sets = spec["datasets"]
+    return [{**layer, "rows": sets[layer["data"]["name"]]} for layer in found]
+
+
+def test_a_value_that_is_not_finite_is_a_triangle_at_its_edge() -> None:
+    chart = signal_chart(series([2.0, "nan", "inf", "-inf", 2.1]), Panel("loss"), ALL)
+    shapes = {
+        layer["mark"]["shape"]: layer
+        for layer in layers(chart, "point")
+        if "shape" in layer["mark"]
+    }
+    up, down = shapes["triangle-up"], shapes["triangle-down"]
+    assert [(row["step"], row["shown"]) for row in up["rows"]] == [(2, "NaN"), (3, "∞")]
+    assert [(row["step"], row["shown"]) for row in down["rows"]] == [(4, "-∞")]
+    assert up["encoding"]["y"]["value"] < 20 < down["encoding"]["y"]["value"]
+
+
+def test_the_line_is_broken_where_a_value_is_not_finite() -> None:
+    chart = signal_chart(series([2.0, "nan", 2.1]), Panel("loss"), ALL)
+    (line,) = layers(chart, "line")[-1:]
+    assert [row["value"] for row in line["rows"]] == [2.0, None, 2.1]
+
+
+def test_what_was_not_measured_leaves_no_hole() -> None:
+    points = curve_points(series([2.0, None, 2.1]), "loss", ALL)
+    assert list(points["step"]) == [1, 3]
+
+
+def test_a_zero_is_marked_on_a_log_scale_rather_than_dropped() -> None:
+    found = series([1.0, 1.0], grad_norm=[0.0, 3.0])
+    chart = signal_chart(found, Panel("grad_norm", log=True), ALL)
+    down = [x for x in layers(chart, "point") if x["mark"].get("shape") == "triangle-down"]
+    assert [row["step"] for row in down[0]["rows"]] == [1]
+
+
+def test_a_stretch_that_was_undone_is_a_line_of_its_own_and_dimmed() -> None:
+    points = curve_points(series([2.0, 2.1, 9.0, 9.5]), "loss", {MAIN: 2})
+    fates = [(int(row.step), row.fate) for row in points.itertuples()]
+    assert fates == [
+        (1, "stands"),
+        (2, "stands"),
+        (2, "undone by a rollback"),
+        (3, "undone by a rollback"),
+        (4, "undone by a rollback"),
+    ]
+    assert points["line"].nunique() == 2
+
+
+def test_the_band_follows_the_trend_beyond_the_onset() -> None:
+    found = series([3.8] * 300, first=story.ONSET - 150)
+    assert found.trend is not None
+    (area,) = layers(signal_chart(found, Panel("loss"), ALL, trend=found.trend), "area")
+    last = area["rows"][-1]
+    assert last["step"] == story.ONSET + 149
+    assert last["level"] == pytest.approx(found.trend.at(last["step"]))
+    assert last["high"] - last["low"] == pytest.approx(6 * found.trend.scale)
+
+
+def test_moments_within_a_few_steps_have_names_in_rows_of_their_own() -> None:
+    marks = [
+        Marker(10, "onset", "onset"),
+        Marker(11, "detected", "detected"),
+        Marker(12, "peak", "peak"),
+    ]
+    names = layers(signal_chart(series([2.0] * 100), Panel("loss"), ALL, markers=marks), "text")
+    assert sorted(name["rows"][0]["label"] for name in names) == [
+        "detected 11",
+        "onset 10",
+        "peak 12",
+    ]
+    assert len({name["encoding"]["y"]["value"] for name in names}) == 3
+
+
+def test_a_moment_outside_the_window_is_left_out() -> None:
+    panel = Panel("loss", steps=(50, 60))
+    marks = [Marker(10, "onset", "onset")]
+    assert not layers(signal_chart(series([2.0] * 100), panel, ALL, markers=marks), "text")
+
+
+def test_an_open_incident_is_shaded_up_to_the_newest_step() -> None:
+    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, spans=[Span(40, None, "1")])
+    (shade,) = layers(chart, "rect")
+    assert (shade["rows"][0]["step"], shade["rows"][0]["end"]) == (40, 100)
+
+
+def test_axes_carry_units() -> None:
+    spec = json.dumps(signal_chart(series([2.0]), Panel("loss"), ALL).to_dict())
+    assert "(nats per token)" in spec
+
+
+def test_no_data_at_all_makes_an_empty_chart_and_no_error() -> None:
+    signal_chart(series([]), Panel("loss"), ALL).to_dict()
+    signal_chart(series([None, None]), Panel("loss", log=True), ALL).to_dict()
+
+
+def test_two_thousand_points_of_a_real_spike_are_all_there() -> None:
+    losses = (story.losses() * 2)[:2000]
+    (line,) = layers(signal_chart(series(list(losses)), Panel("loss"), ALL), "line")
+    assert len(line["rows"]) == 2000
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.3, 14.0], [0.5, 1.0, 2.0, 5.0, 10.0]),
+        ([1e-3, 1e4], [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3, 1e4]),
+        ([math.inf, math.nan, 0.0], []),
+    ],
+)
+def test_log_ticks_are_few_and_round(values: list[float], ticks: list[float]) -> None:
+    assert log_ticks(values) == pytest.approx(ticks)
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("colours", "ground"), [(LIGHT, "#ffffff"), (DARK, "#11161c")])
+def test_every_colour_that_writes_text_can_be_read_on_its_ground(
+    colours: Palette, ground: str
+) -> None:
+    """4.5 is the contrast that WCAG 2 AA asks of text."""
+    for colour in (colours.onset, colours.detected, colours.peak, colours.command, colours.text):
+        light, dark = sorted((_luminance(colour), _luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, colour

@@ -1,0 +1,161 @@
+"""Calls over a real socket: what arrives, and how failures are said."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from spikeguard_dashboard.client import ApiError, Client
+from spikeguard_dashboard.settings import SettingError, read_settings
+from spikeguard_protocol import RunId
+from tests.dashboard import story
+from tests.dashboard.stand_in import (
+    ADA_TOKEN,
+    VIEWER_TOKEN,
+    World,
+    answer_json,
+    error,
+    serving,
+)
+
+RUN = RunId("default", "llama-8b-c4")
+
+
+@pytest.fixture
+def world() -> World:
+    return story.world()
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[Client]:
+    with serving(world) as address:
+        client = Client(address)
+        yield client
+        client.close()
+
+
+def test_every_documented_answer_is_read(client: Client) -> None:
+    assert client.runs(VIEWER_TOKEN).items[0]["id"] == "llama-8b-c4"
+    assert client.run(VIEWER_TOKEN, RUN)["targets"][0]["name"] == "step-1200"
+    assert client.incidents(VIEWER_TOKEN, run=RUN).items[0]["number"] == 2
+    assert client.incident(VIEWER_TOKEN, RUN, 2)["evidence"]["worst_z"]["grad_norm"] == "inf"
+    assert client.audit(VIEWER_TOKEN, RUN).items[0]["actor"] == "policy"
+    old = RunId("default", "llama-8b-old")
+    assert client.postmortem(VIEWER_TOKEN, old, 1, "md").media_type == "text/markdown"
+
+
+def test_words_for_non_finite_values_become_floats(client: Client) -> None:
+    series = client.series(VIEWER_TOKEN, RUN, ["grad_norm"], first=story.PEAK, last=story.PEAK + 1)
+    peak, after = series.segments[0].values["grad_norm"]
+    assert peak == math.inf
+    assert after is not None
+    assert math.isnan(after)
+
+
+def test_an_approval_names_the_revision_and_carries_the_person(
+    client: Client, world: World
+) -> None:
+    assert client.approve(ADA_TOKEN, RUN, 2, 1, 2)["decided_by"] == "Ada Lovelace"
+    (request,) = world.decisions()
+    assert request.bearer == ADA_TOKEN
+    assert request.body == {"revision": 2}
+    assert request.path == "/v1/runs/default/llama-8b-c4/incidents/2/commands/1/approve"
+
+
+def test_a_rejection_carries_its_reason(client: Client, world: World) -> None:
+    client.reject(ADA_TOKEN, RUN, 2, 1, 2, "the shard is new on purpose")
+    assert world.decisions()[0].body == {"revision": 2, "reason": "the shard is new on purpose"}
+
+
+def test_a_changed_proposal_comes_with_the_error(client: Client) -> None:
+    with pytest.raises(ApiError) as caught:
+        client.approve(ADA_TOKEN, RUN, 2, 1, 1)
+    assert caught.value.code == "revision_changed"
+    assert caught.value.current is not None
+    assert caught.value.current["revision"] == 2
+
+
+def test_the_servers_own_words_are_kept(client: Client, world: World) -> None:
+    world.broken = lambda: error(503, "starting", "The database is being migrated", "Wait.")
+    with pytest.raises(ApiError) as caught:
+        client.runs(VIEWER_TOKEN)
+    assert (caught.value.message, caught.value.remedy) == (
+        "The database is being migrated",
+        "Wait.",
+    )
+
+
+def test_a_token_that_is_refused_names_the_setting(client: Client, world: World) -> None:
+    world.broken = lambda: (401, "text/plain", b"no")
+    with pytest.raises(ApiError) as caught:
+        client.runs("wrong")
+    assert "SPIKEGUARD_TOKEN" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "body", [[], {}, {"items": [{"name": "a"}]}, {"items": [7]}, {"items": None}, "text"]
+)
+def test_an_answer_of_another_shape_is_said_so(client: Client, world: World, body: object) -> None:
+    world.broken = lambda: answer_json(200, body)
+    with pytest.raises(ApiError) as caught:
+        client.runs(VIEWER_TOKEN)
+    assert caught.value.code == "not_understood"
+
+
+@pytest.mark.parametrize("content", [b"<html>a proxy's page</html>", b"", b"\xff\xfe"])
+def test_what_is_not_json_is_said_so(client: Client, world: World, content: bytes) -> None:
+    world.broken = lambda: (200, "text/html", content)
+    with pytest.raises(ApiError) as caught:
+        client.run(VIEWER_TOKEN, RUN)
+    assert caught.value.code == "not_understood"
+
+
+def test_columns_of_unequal_length_are_refused(client: Client, world: World) -> None:
+    series = story.series([story.segment(0, 1, [2.0, 2.1], current=True, skipped=0)])
+    series["segments"][0]["values"]["loss"].pop()
+    world.broken = lambda: answer_json(200, series)
+    with pytest.raises(ApiError) as caught:
+        client.incident_series(VIEWER_TOKEN, RUN, 2)
+    assert caught.value.code == "not_understood"
+
+
+def test_an_absent_server_is_named_with_the_remedy() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(ApiError) as caught:
+            Client(address).runs(VIEWER_TOKEN)
+    assert address in caught.value.message
+    assert "spikeguard up" in caught.value.remedy
+
+
+def test_a_server_that_never_answers_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spikeguard_dashboard.client.READ_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ApiError) as caught:
+            client.runs(VIEWER_TOKEN)
+    assert caught.value.code == "timeout"
+
+
+def test_settings_have_defaults_and_the_public_address_follows_the_server() -> None:
+    settings = read_settings({"SPIKEGUARD_SERVER": "http://server:8000/"})
+    assert (settings.server, settings.public_url) == ("http://server:8000", "http://server:8000")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SPIKEGUARD_SERVER": "server:8000"},
+        {"SPIKEGUARD_PUBLIC_URL": "javascript:alert(1)"},
+        {"SPIKEGUARD_TOKEN_FILE": "/nowhere/token"},
+        {"SPIKEGUARD_DASHBOARD_REFRESH": "often"},
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_remedy(environment: dict[str, str]) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings(environment)
+    assert caught.value.remedy

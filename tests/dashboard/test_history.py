@@ -1,0 +1,54 @@
+"""Which stretches stand after rollbacks and restarts."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from spikeguard_dashboard.history import kept_steps
+from spikeguard_dashboard.shapes import Segment
+from tests.dashboard import story
+
+
+def branch(number: int, *, current: bool, parent: tuple[int, int] | None = None) -> Segment:
+    segment = story.branch(number, 1, 99, current=current, back=parent[1] if parent else None)
+    if parent:
+        segment["parent"]["segment"] = parent[0]
+    return cast(Segment, segment)
+
+
+def key(number: int) -> tuple[str, int]:
+    return story.ATTEMPT, number
+
+
+def test_a_segment_stands_up_to_where_it_was_taken_back() -> None:
+    kept = kept_steps([branch(0, current=True), branch(1, current=True, parent=(0, 40))])
+    assert kept == {key(0): 40, key(1): math.inf}
+
+
+def test_it_does_not_matter_whether_ancestors_are_called_current() -> None:
+    kept = kept_steps([branch(0, current=False), branch(1, current=True, parent=(0, 40))])
+    assert kept == {key(0): 40, key(1): math.inf}
+
+
+def test_a_segment_rolled_back_across_is_undone_whole() -> None:
+    tree = [
+        branch(0, current=True),
+        branch(1, current=False, parent=(0, 60)),
+        branch(2, current=True, parent=(0, 40)),
+    ]
+    assert kept_steps(tree) == {key(0): 40, key(2): math.inf}
+
+
+def test_two_living_attempts_both_stand() -> None:
+    tree = [
+        branch(0, current=False),
+        branch(1, current=True, parent=(0, 60)),
+        branch(2, current=True, parent=(0, 40)),
+    ]
+    assert kept_steps(tree) == {key(0): 60, key(1): math.inf, key(2): math.inf}
+
+
+def test_a_parent_that_is_unknown_or_its_own_ends_the_way() -> None:
+    assert kept_steps([branch(3, current=True, parent=(2, 9))]) == {key(3): math.inf}
+    assert kept_steps([branch(3, current=True, parent=(3, 9))]) == {key(3): math.inf}

@@ -1,0 +1,49 @@
+"""Nothing that comes from outside becomes HTML."""
+
+from __future__ import annotations
+
+from spikeguard_dashboard import markup
+from spikeguard_dashboard.markup import Column
+from spikeguard_protocol import RunId
+
+NASTY = "<script>alert('x')</script>\"&"
+
+
+def test_every_piece_escapes_what_it_is_given() -> None:
+    pieces = [
+        markup.chip(NASTY),
+        markup.chip("open", NASTY),
+        markup.soft(NASTY),
+        markup.code(NASTY),
+        markup.link(NASTY, "./run"),
+        markup.link("name", f"./run?{NASTY}"),
+        markup.heading(NASTY),
+        markup.section(NASTY),
+        markup.paragraph(NASTY, NASTY),
+        markup.facts([(NASTY, NASTY)]),
+        markup.table([Column(NASTY)], [[NASTY]]),
+        markup.card(NASTY, NASTY),
+        markup.unbroken(NASTY),
+    ]
+    for made in pieces:
+        assert "<script" not in made.text
+        assert NASTY not in made.text
+
+
+def test_an_address_that_would_run_a_script_is_no_link() -> None:
+    assert "href" not in markup.link("click", "javascript:alert(1)").text
+
+
+def test_deep_links_are_those_that_are_documented() -> None:
+    run = RunId.parse("gpt-124m-7")
+    assert markup.run_address(run) == "./run?run=default/gpt-124m-7"
+    assert markup.incident_address(run, 3) == "./incident?run=default/gpt-124m-7&number=3"
+    page = markup.confirm_address("http://h:1", run, 3, 1)
+    assert page == "http://h:1/confirm/default/gpt-124m-7/3/1"
+
+
+def test_the_way_back_from_signing_in_is_one_query_value() -> None:
+    address = markup.login_address("http://h:1", "http://h:2/incident?run=a/b&number=3")
+    assert (
+        address == "http://h:1/login?next=http%3A%2F%2Fh%3A2%2Fincident%3Frun%3Da%2Fb%26number%3D3"
+    )

@@ -1,0 +1,102 @@
+"""Figures, times and commands as a person reads them."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from spikeguard_dashboard import words
+from spikeguard_dashboard.shapes import Wire
+from tests.dashboard import story
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (3.76641, "3.766"),
+        (1234.5, "1,234"),
+        (0.0, "0.000"),
+        (3e-7, "3.000e-07"),
+        (2.5e9, "2.500e+09"),
+        ("nan", "NaN"),
+        ("inf", "∞"),
+        ("-inf", "-∞"),
+        (None, "—"),
+    ],
+)
+def test_a_figure_keeps_four_digits_and_says_what_is_not_finite(value: Wire, shown: str) -> None:
+    assert words.figure(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.4, "0 s"), (59.6, "1 min"), (125, "2 min 5 s"), (1312, "21 min"), (40000, "11 h 6 min")],
+)
+def test_a_duration_has_at_most_two_units(seconds: float, shown: str) -> None:
+    assert words.duration(seconds) == shown
+
+
+def test_a_time_is_said_in_the_readers_zone() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    assert words.clock("2026-03-14T02:12:09Z", berlin) == "Sat 14 Mar 03:12:09 CET"
+    assert words.clock(None, berlin) == "—"
+
+
+def test_a_rollback_names_target_and_batches_inclusively() -> None:
+    proposal = story.command()
+    assert words.command("rollback", proposal["arguments"]) == (
+        "Go back to step-1200, the state after step 1,200, and leave out batches 1,240 to 1,289 "
+        "(50) on the way forward."
+    )
+
+
+def test_a_rollback_that_lowers_the_rate_says_so() -> None:
+    arguments = {"target": "s", "step": 7, "skip": None, "lr_factor": 0.5, "lr_steps": 200}
+    assert words.command("rollback", arguments) == (
+        "Go back to s, the state after step 7. Multiply the learning rate by 0.5 for 200 steps, "
+        "then ramp it back."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "part"),
+    [
+        ("skip_batches", {"batches": [5, 6]}, "Leave out batch 5, not yet read."),
+        ("scale_lr", {"factor": 0.33, "steps": 50}, "learning rate by 0.33 for 50 steps"),
+        ("watch", {"steps": 200}, "look again after 200 steps"),
+        ("checkpoint_now", {}, "Save a checkpoint"),
+        ("stop", {}, "End the attempt"),
+        ("a_new_verb", {}, "A new verb."),
+    ],
+)
+def test_every_command_has_a_sentence(verb: str, arguments: dict[str, object], part: str) -> None:
+    assert part in words.command(verb, arguments)
+
+
+def test_cost_leaves_out_what_is_not_known() -> None:
+    cost = {"steps": 200, "seconds": None, "tokens": 838860800, "money": None}
+    assert words.cost(cost) == [  # type: ignore[arg-type]
+        ("200", "steps of training"),
+        ("839 M", "tokens"),
+    ]
+    assert ("48.20", "cost, at your price per hour") in words.cost(story.command()["cost"])
+
+
+def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
+    said = words.story(story.incident())  # type: ignore[arg-type]
+    assert said == (
+        "The loss rose from 3.766 to 5.186 from step 1,246 on (peak at step 1,266), after update "
+        "norm had moved first; at step 1,400 it is 0.31 above trend."
+    )
+
+
+def test_the_story_of_a_closed_incident_says_how_it_ended() -> None:
+    said = words.story(story.recovered())  # type: ignore[arg-type]
+    assert said.endswith("; came back to trend after a command by step 1,500.")
+
+
+def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -> None:
+    incident = story.incident(peak_loss="nan", excess="nan")
+    assert "to NaN" in words.story(incident)  # type: ignore[arg-type]
+    assert words.story(incident).endswith("it has not come back.")  # type: ignore[arg-type]
