@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from statistics import NormalDist
 
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
+TAIL = 0.03  # share of rows that may stand out without being anomalies
+BEND = 0.6  # part of a falling slope that is extrapolated: loss curves bend upwards
 
 
 def abscissa(step: int) -> float:
@@ -35,18 +39,23 @@ class Fit:
     """A straight line in log(step + 1) with its robust scale."""
 
     centre: float  # abscissa at which the line has `level`
+    reach: float  # half of the window's extent, in the abscissa's unit
     level: float
     slope: float  # a unit of log(step + 1)
     scale: float  # robust standard deviation of a row around the line
+    onward: float  # the slope that may be extrapolated: a bend taken into account
 
     def at(self, step: int) -> float:
         return self.level + self.slope * (abscissa(step) - self.centre)
 
     def z(self, step: int, value: float) -> float:
-        return (value - self.at(step)) / self.scale
+        """Deviations above the line; fewer where it has to be extrapolated far."""
+        place = abscissa(step) - self.centre
+        unsure = max(1.0, place / (2.0 * self.reach))
+        return (value - self.level - self.slope * place) / (self.scale * unsure)
 
     def trend(self, step: int) -> Trend:
-        return Trend(step, self.at(step), self.slope / (max(step, 0) + 1), self.scale)
+        return Trend(step, self.at(step), self.onward / (max(step, 0) + 1), self.scale)
 
 
 def fit_line(
@@ -61,22 +70,54 @@ def fit_line(
     `errors` are the newest out-of-sample errors: the scale is never below what they show, so a
     curve that bends away from its line widens its own band instead of raising alarms.
     """
-    middle = len(steps) // 2
     places = [abscissa(step) for step in steps]
-    left, right = median(values[:middle]), median(values[middle:])
-    run = median(places[middle:]) - median(places[:middle])
-    slope = (right - left) / run if run > 0 else 0.0
-    flat = median(values)
-    noise = NORMAL_MAD * median([abs(value - flat) for value in values])
-    if abs(right - left) < 2.5 * noise / math.sqrt(len(steps)) or (falling and slope > 0):
+    noise = _spread(values)
+    slope, error = _slope(places, values, noise)
+    if abs(slope) < 2.5 * error or (falling and slope > 0):
         slope = 0.0
     centre = median(places)
     rest = [value - slope * (place - centre) for place, value in zip(places, values, strict=True)]
     level = median(rest)
-    scale = NORMAL_MAD * median([abs(value - level) for value in rest])
+    scale = max(_spread(rest), _upper_spread(rest, level))
     if len(errors) >= 8:
         scale = max(scale, NORMAL_MAD * median([abs(error) for error in errors]))
-    return Fit(centre, level, slope, max(scale, floor, 1e-12))
+    late = len(places) // 2
+    newest, unsure = _slope(places[late:], values[late:], scale)
+    onward = BEND * min(0.0, max(slope, newest + unsure)) if falling else 0.0
+    reach = max((places[-1] - places[0]) / 2, 1e-9)
+    return Fit(centre, reach, level, slope, max(scale, floor, 1e-12), onward)
+
+
+def _slope(places: Sequence[float], values: Sequence[float], noise: float) -> tuple[float, float]:
+    """Slope by the medians of both halves, and its standard error."""
+    middle = len(places) // 2
+    run = median(places[middle:]) - median(places[:middle])
+    if run <= 0:
+        return 0.0, math.inf
+    rise = median(values[middle:]) - median(values[:middle])
+    return rise / run, 2.5 * noise / math.sqrt(len(places)) / run
+
+
+def _spread(values: Sequence[float]) -> float:
+    centre = median(values)
+    return NORMAL_MAD * median([abs(value - centre) for value in values])
+
+
+def _upper_spread(values: Sequence[float], centre: float) -> float:
+    """The scale that the upper tail alone shows: what is frequent up there is no anomaly."""
+    ordered = sorted(values)
+    rank = max(2, math.ceil(TAIL * len(values)))
+    tenth = max(3, math.ceil(0.1 * len(values)))
+    return max(
+        (ordered[-rank] - centre) / _normal_score(rank, len(values)),
+        (ordered[-tenth] - centre) / _normal_score(tenth, len(values)),
+    )
+
+
+@cache
+def _normal_score(rank: int, count: int) -> float:
+    """Expected value of the `rank`-th largest of `count` normal variables (Blom)."""
+    return NormalDist().inv_cdf(1 - (rank - 0.375) / (count + 0.25))
 
 
 @dataclass(slots=True)
@@ -99,6 +140,13 @@ class Baseline:
         held = settings.quarantine // 4 if young else settings.quarantine
         while len(self.waiting) > held:
             self._enter(*self.waiting.pop(0), settings)
+
+    def restart_if_stale(self, step: int) -> None:
+        """Forget a window that is much shorter than the gap since its end."""
+        newest = self.waiting[-1][0] if self.waiting else (self.steps[-1] if self.steps else step)
+        if self.steps and step - newest > 3 * max(newest - self.steps[0], 8):
+            self.steps, self.values, self.errors, self.waiting = [], [], [], []
+            self.fit, self.unfitted = None, 0
 
     def _enter(self, step: int, value: float, error: float, settings: DetectionSettings) -> None:
         self.steps.append(step)

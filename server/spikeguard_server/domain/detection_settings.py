@@ -20,7 +20,8 @@ class DetectionSettings:
 
     suspect_z: float = 5.0  # one row this far off is held for confirmation
     confirm_z: float = 3.5  # the next row this far off confirms it
-    outlier_z: float = 8.0  # an isolated row this far off is an event of its own
+    outlier_z: float = 8.0  # an isolated row this far off is an event of its own,
+    outlier_part: float = 0.05  # if it also stands out by this part of the loss
     drift_slack: float = 1.25  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
     drift_limit: float = 24.0  # cumulated lift that opens an incident
@@ -30,6 +31,7 @@ class DetectionSettings:
     attentive_steps: int = 100  # steps of close measurement after a precursor
 
     band_z: float = 3.0  # half width of the band that a healed loss is back in
+    level_z: float = 2.0  # and half width for the median of seven rows
     settle_rows: int = 20  # rows in the band until the incident closes as healed
     settle_rows_sparse: int = 5  # the same where rows are many steps apart
     horizon_steps: int = 500  # the kind is decided this long after the peak

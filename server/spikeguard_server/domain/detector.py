@@ -53,6 +53,7 @@ class Detector:
         """Judge one finite row of the loss and keep it, if calm. Returns verdict and z."""
         self.rows.append((step, value))
         del self.rows[:-RECENT_ROWS]
+        self.baseline.restart_if_stale(step)
         fit = self.baseline.fit
         if fit is None:
             self.baseline.admit(step, value, settings)
@@ -86,7 +87,11 @@ class Detector:
             return Verdict.SPIKE
         self.held = None
         self._lift(row, settings)
+        self._admit(held, settings)
         self._admit(row, settings)
+        size = held.value - self.baseline.fit.at(held.step) if self.baseline.fit else 0.0
+        if size < settings.outlier_part * abs(held.value):
+            return Verdict.CALM
         if held.z >= settings.outlier_z:
             self.outlier = held
             return Verdict.OUTLIER
@@ -101,8 +106,7 @@ class Detector:
             self.lift_from = None
 
     def _admit(self, row: Suspect, settings: DetectionSettings) -> None:
-        if row.z < settings.confirm_z:
-            self.baseline.admit(row.step, row.value, settings)
+        self.baseline.admit(row.step, row.value, settings)
 
 
 def _caution(rows: int) -> float:

@@ -82,7 +82,9 @@ class Episode:
         self.recent_values.append(value)
         for kept in (self.recent_steps, self.recent, self.recent_values):
             del kept[:-RECENT]
-        self.calm_rows = self.calm_rows + 1 if excess <= settings.band_z * self.scale else 0
+        inside = excess <= settings.band_z * self.scale
+        level = self.smooth <= settings.level_z * self.scale
+        self.calm_rows = self.calm_rows + 1 if inside and level else 0
         if excess > self.peak_excess:
             self.peak_excess, self.low = excess, excess
         self.low = min(self.low, self.smooth)

@@ -44,6 +44,7 @@ class Leading:
             self._move(step, math.inf)
             return math.inf
         level = log_norm(value)
+        self.baseline.restart_if_stale(step)
         fit = self.baseline.fit
         z = fit.z(step, level) if fit else 0.0
         if z >= settings.confirm_z:
