@@ -110,9 +110,9 @@ def run_id_of(row: Row) -> RunId:
     return RunId(row.project, row.name)
 
 
-def read_policy_row(connection: sql.Connection, project: str) -> Row | None:
+def read_policy_row(connection: sql.Connection, project: str) -> Any:
     """When and by whom the policy in force was written; None for the built-in one."""
     query = sql.select(policies.c.at, policies.c.actor).where(policies.c.project == project)
     newest = query.order_by(policies.c.version.desc()).limit(1)
-    row: Row | None = connection.execute(newest).one_or_none()
+    row: Any = connection.execute(newest).one_or_none()
     return row

@@ -1,0 +1,153 @@
+"""The server's words of `spikeguard`: up, serve, migrate, token, policy, replay.
+
+Law: importing this needs the standard library only; what a command needs beyond that is imported
+when it runs, so that help works everywhere.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from spikeguard_cli.command import Command
+from spikeguard_protocol import DEFAULT_PROJECT, Role
+
+_SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
+
+
+def _from(module: str, function: str) -> Callable[[Namespace], int]:
+    """A command whose code is imported when it runs."""
+
+    def run(options: Namespace) -> int:
+        status: int = getattr(import_module(f"spikeguard_server.{module}"), function)(options)
+        return status
+
+    return run
+
+
+def _up_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="where database, tokens and logs are kept (default ~/.local/share/spikeguard)",
+    )
+    parser.add_argument("--port", type=int, default=8000, help="of the server; 0 takes a free one")
+    parser.add_argument(
+        "--dashboard-port", type=int, default=8501, help="of the dashboard; 0 takes a free one"
+    )
+    parser.add_argument("--no-dashboard", action="store_true", help="start the server alone")
+    parser.add_argument("--name", help="your name, for decisions made on the command line")
+    parser.add_argument(
+        "--json-ready",
+        type=Path,
+        metavar="FILE",
+        help="write addresses and token files here once all is healthy, for scripts",
+    )
+
+
+def _serve_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (default SPIKEGUARD_HOST, 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default SPIKEGUARD_PORT)")
+
+
+def _directory_option(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="that of `spikeguard up`; needed only if it was given there. "
+        "DATABASE_URL, where set, names the database instead",
+    )
+
+
+def _token_options(parser: ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
+    create = words.add_parser("create", help="make a token; it is printed this once")
+    _grant_options(create)
+    register = words.add_parser("register", help="let a secret that was made elsewhere be a token")
+    _grant_options(register)
+    register.add_argument("--file", type=Path, required=True, help="the file that holds the secret")
+    listing = words.add_parser("list", help="list the tokens that work, without their secrets")
+    revoke = words.add_parser("revoke", help="from now on a token and its sessions do not work")
+    revoke.add_argument("id", type=int, metavar="ID", help="its number in `spikeguard token list`")
+    for word in (create, register, listing, revoke):
+        _directory_option(word)
+
+
+def _grant_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--role",
+        type=Role,
+        choices=tuple(Role),
+        metavar="ROLE",
+        required=True,
+        help="agent (training jobs), viewer (looks), operator (decides), admin, metrics",
+    )
+    parser.add_argument("--project", help="good for this project only (default: for all)")
+    parser.add_argument(
+        "--person", metavar="NAME", help="whose it is: their name stands behind every decision"
+    )
+    parser.add_argument("--name", help="what it is for, as `spikeguard token list` shows it")
+    parser.add_argument(
+        "--expires-in", type=float, metavar="DAYS", help="days until it ends (default: never)"
+    )
+
+
+def _policy_options(parser: ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
+    load = words.add_parser("import", help="put the policy of a TOML file in force")
+    load.add_argument(
+        "file", type=Path, metavar="FILE", help="what it leaves out takes its default"
+    )
+    show = words.add_parser("show", help="print the policy in force, as TOML")
+    for word in (load, show):
+        word.add_argument(
+            "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
+        )
+        _directory_option(word)
+
+
+def _server_command(
+    name: str,
+    summary: str,
+    run: Callable[[Namespace], int],
+    configure: Callable[[ArgumentParser], None],
+    *needs: str,
+    extra: str = "server",
+) -> Command:
+    return Command(name, summary, run, configure, extra, (*_SERVER, *needs))
+
+
+COMMANDS: tuple[Command, ...] = (
+    _server_command(
+        "up",
+        "start everything on this machine: database, server, dashboard, a login for you",
+        _from("up", "run"),
+        _up_options,
+    ),
+    _server_command(
+        "serve",
+        "run the server on the database that DATABASE_URL names",
+        _from("up_serve", "run"),
+        _serve_options,
+    ),
+    _server_command(
+        "migrate",
+        "bring the database to this version's schema, once",
+        _from("up_serve", "migrate_database"),
+        _directory_option,
+    ),
+    _server_command(
+        "token",
+        "make, list and revoke access tokens",
+        _from("up_access", "run_token"),
+        _token_options,
+    ),
+    _server_command(
+        "policy",
+        "show the policy in force, or import one",
+        _from("up_access", "run_policy"),
+        _policy_options,
+    ),
+)

@@ -1,0 +1,198 @@
+"""`spikeguard up`: database, server and dashboard on this machine, and a login for you.
+
+Law: one process owns the rest. Whatever ends it, a signal at any moment or SIGKILL, leaves nothing
+running: the database's keeper waits on a pipe from us, the dashboard dies with us by the kernel's
+hand, and what escaped both is ended by the next `up`. Everything listens on the loopback only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server import postgres
+from spikeguard_server.migrations import migrate
+from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.up_dashboard import dashboard, installed
+from spikeguard_server.up_database import STATE, default_directory, opened
+from spikeguard_server.up_files import write_private
+from spikeguard_server.up_login import Login, prepare_login
+from spikeguard_server.up_ready import Announcement, announce_when_ready
+from spikeguard_server.up_serve import listen, serve
+
+HOST = "127.0.0.1"
+LOCK = "up.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where everything of this `up` is."""
+
+    directory: Path
+    server: str
+    dashboard: str | None
+    dashboard_port: int
+
+
+def run(options: Namespace) -> int:
+    """Start everything, say so, and stay until told to stop."""
+    _stop_on_signals()
+    try:
+        with ExitStack() as stack:
+            stack.callback(_ignore_signals)
+            _start(stack, options)
+    except _Stopped:
+        print("stopped", file=sys.stderr)
+    except postgres.EmbeddedError as error:
+        raise CommandFailed(str(error)) from error
+    return 0
+
+
+def _start(stack: ExitStack, options: Namespace) -> None:
+    directory = _prepare((options.directory or default_directory()).expanduser().resolve())
+    stack.enter_context(_owned(directory))
+    listener = stack.enter_context(listen(HOST, options.port))
+    place = _place(options, directory, listener)
+    settings = _settings(stack, place)
+    engine = stack.enter_context(opened(settings, migrated=False))
+    migrate(engine)
+    login = prepare_login(engine, settings, directory, options.name)
+    if place.dashboard is not None:
+        child = dashboard(directory, place.dashboard_port, place.server, login.dashboard_token)
+        stack.enter_context(child)
+    stack.enter_context(_state(directory, settings))
+    announcement = _announcement(place, login, options.json_ready)
+    stack.enter_context(announce_when_ready(announcement))
+    serve(settings, engine, listener)
+
+
+def _announcement(place: Place, login: Login, json_ready: Path | None) -> Announcement:
+    return Announcement(
+        directory=place.directory,
+        server=place.server,
+        dashboard=place.dashboard,
+        login=login,
+        json_ready=json_ready,
+    )
+
+
+def _prepare(directory: Path) -> Path:
+    """Make the directory: ours alone, but for root, whose Postgres runs as another account."""
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    return directory
+
+
+@contextmanager
+def _owned(directory: Path) -> Iterator[None]:
+    """Hold the directory's lock; it goes with this process, however that ends."""
+    with (directory / LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommandFailed(
+                f"another `spikeguard up` runs in {directory}: stop that one, or choose another "
+                "place with --directory"
+            ) from None
+        yield
+
+
+def _place(options: Namespace, directory: Path, listener: socket.socket) -> Place:
+    server = f"http://{HOST}:{listener.getsockname()[1]}"
+    if options.no_dashboard:
+        return Place(directory, server, None, 0)
+    if not installed():
+        print("no dashboard: pip install 'spikeguard[dashboard]' brings it", file=sys.stderr)
+        return Place(directory, server, None, 0)
+    port = options.dashboard_port or _free_port()
+    return Place(directory, server, f"http://{HOST}:{port}", port)
+
+
+def _free_port() -> int:
+    with listen(HOST, 0) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _settings(stack: ExitStack, place: Place) -> Settings:
+    """What the environment says, with the addresses that are ours and a database."""
+    try:
+        settings = read_settings()
+    except SettingError as error:
+        raise CommandFailed(str(error)) from error
+    url = settings.database_url or stack.enter_context(
+        postgres.embedded(database_directory(place.directory))
+    )
+    given = os.environ.get("SPIKEGUARD_PUBLIC_URL")
+    return replace(
+        settings,
+        database_url=url,
+        host=HOST,
+        port=int(place.server.rsplit(":", 1)[1]),
+        public_url=given or place.server,
+        dashboard_url=place.dashboard or "",
+    )
+
+
+def database_directory(directory: Path) -> Path:
+    """Where the database of an `up` lies: in its directory, unless Postgres could not live there.
+
+    Its socket's path may not be long, and as root it runs as an account that must get there.
+    """
+    inside = directory / "postgres"
+    short = len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= postgres.MAX_SOCKET_PATH
+    if short and (os.geteuid() != 0 or all(_open_to_all(path) for path in inside.parents)):
+        return inside
+    mark = hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
+    return postgres.default_directory().with_name(f"postgres-{mark}")
+
+
+def _open_to_all(directory: Path) -> bool:
+    return bool(directory.stat().st_mode & 0o001)
+
+
+@contextmanager
+def _state(directory: Path, settings: Settings) -> Iterator[None]:
+    """Tell `spikeguard token` and `policy` where the database is, while it is there."""
+    write_private(directory / STATE, json.dumps({"database_url": settings.database_url}))
+    try:
+        yield
+    finally:
+        (directory / STATE).unlink(missing_ok=True)
+
+
+class _Stopped(BaseException):
+    """SIGINT or SIGTERM came: unwind, and stop what was started, newest first."""
+
+
+def _stop_on_signals() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        _ignore_signals()
+        raise _Stopped
+
+    def hang_up(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        os.kill(os.getpid(), signal.SIGTERM)  # which the server knows how to end by
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGHUP, hang_up)
+
+
+def _ignore_signals() -> None:
+    """From here on we are stopping; a second Ctrl-C must not leave anything behind."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

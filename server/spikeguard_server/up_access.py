@@ -1,0 +1,162 @@
+"""`spikeguard token` and `spikeguard policy`: what whoever runs the server does beside it.
+
+Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
+error. Everything done here stands in the audit under the name of the account that did it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+import tomllib
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.wording import duration, table
+from spikeguard_protocol import RunId
+from spikeguard_server.access import read_secret
+from spikeguard_server.domain.policy import policy_to_mapping
+from spikeguard_server.grants import Grant, issue_token, put_policy, register_token, withdraw_token
+from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.tokens import Token, list_tokens
+from spikeguard_server.up_database import opened, settings_of
+
+DAY_S = 86_400.0
+MAX_LISTED = 1000
+
+
+def operator_name() -> str:
+    """Who stands behind what is done on this machine."""
+    try:
+        return f"{getpass.getuser()} on the command line"
+    except (KeyError, OSError):
+        return "the command line"
+
+
+def run_token(options: Namespace) -> int:
+    """One of create, register, list, revoke."""
+    with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
+        return _TOKEN_WORDS[options.word](connection, options)
+
+
+def run_policy(options: Namespace) -> int:
+    """One of import, show."""
+    RunId(options.project, "any")  # refuses what can't name a project
+    with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
+        return _POLICY_WORDS[options.word](connection, options)
+
+
+def _grant(options: Namespace) -> Grant:
+    if options.project is not None:
+        RunId(options.project, "any")
+    days = options.expires_in
+    if days is not None and not 0 < days <= 3660:
+        raise CommandFailed("--expires-in takes days, more than 0 and at most 3660")
+    lasts_s = None if days is None else days * DAY_S
+    return Grant(options.role, options.project, options.person, options.name, lasts_s)
+
+
+def _create(connection: sql.Connection, options: Namespace) -> int:
+    secret, token = issue_token(connection, _grant(options), operator_name())
+    print(secret)
+    print(
+        f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _register(connection: sql.Connection, options: Namespace) -> int:
+    try:
+        secret = read_secret(options.file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{options.file} cannot be read: {error.strerror}") from error
+    token = register_token(connection, _grant(options), secret, operator_name())
+    print(f"token {token.id}: {_words(token)}", file=sys.stderr)
+    return 0
+
+
+def _list(connection: sql.Connection, options: Namespace) -> int:
+    del options
+    found = list_tokens(connection, None, limit=MAX_LISTED)
+    head = ("ID", "ROLE", "PROJECT", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
+    print(table(head, [_line(token) for token in found]) if found else "No token works.")
+    return 0
+
+
+def _revoke(connection: sql.Connection, options: Namespace) -> int:
+    withdraw_token(connection, options.id, None, operator_name())
+    print(f"token {options.id} works no longer, nor does any session that it opened")
+    return 0
+
+
+_TOKEN_WORDS = {"create": _create, "register": _register, "list": _list, "revoke": _revoke}
+
+
+def _line(token: Token) -> list[str]:
+    return [
+        str(token.id),
+        token.role.value,
+        token.project or "all",
+        token.person or "-",
+        token.name or "-",
+        "session" if token.session else "token",
+        "never" if token.expires_in_s is None else duration(token.expires_in_s),
+        token.created_by,
+    ]
+
+
+def _words(token: Token) -> str:
+    person = f" of {token.person}" if token.person else ""
+    project = f" in project {token.project}" if token.project else ""
+    return f"role {token.role}{person}{project}"
+
+
+def _import(connection: sql.Connection, options: Namespace) -> int:
+    written = put_policy(connection, options.project, _read_toml(options.file), operator_name())
+    print(f"policy {written.version} is in force for project {options.project}")
+    return 0
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file} is not TOML: {error}") from error
+
+
+def _show(connection: sql.Connection, options: Namespace) -> int:
+    print(to_toml(policy_to_mapping(policy_of(connection, options.project))), end="")
+    return 0
+
+
+_POLICY_WORDS = {"import": _import, "show": _show}
+
+
+def to_toml(plain: Mapping[str, Any], prefix: str = "") -> str:
+    """A mapping of numbers, texts, lists and tables as TOML, in order."""
+    tables = {name: value for name, value in plain.items() if isinstance(value, Mapping)}
+    lines = [f"{name} = {_literal(value)}\n" for name, value in plain.items() if name not in tables]
+    for name, value in tables.items():
+        inner = to_toml(value, f"{prefix}{name}.")
+        lines.append(inner if _only_tables(value) else f"\n[{prefix}{name}]\n{inner}")
+    return "".join(lines)
+
+
+def _only_tables(plain: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, Mapping) for value in plain.values())
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,77 @@
+"""The tokens that `spikeguard up` makes for you on its first start, and your login.
+
+Law: secrets lie in files that only you can read, one token each with the least role; the command
+line's credentials are a session in your name, as everybody else's.
+"""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sql
+
+from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
+from spikeguard_protocol import Role
+from spikeguard_server.access import Caller, hash_secret, new_secret, read_secret
+from spikeguard_server.grants import Grant, open_session, register_token
+from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.settings import Settings
+from spikeguard_server.up_files import write_private
+
+MADE_BY = "spikeguard up"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What whoever started us gets."""
+
+    agent_token_file: Path
+    login_token_file: Path
+    credentials: Path
+    name: str
+    dashboard_token: str  # a viewer's
+
+
+def prepare_login(
+    engine: sql.Engine, settings: Settings, directory: Path, name: str | None
+) -> Login:
+    """Make what is missing, and log `name` in on the command line."""
+    with engine.begin() as connection:
+        _token(connection, directory / "agent_token", Role.AGENT, "training jobs")
+        login = _token(connection, directory / "login_token", Role.OPERATOR, "people")
+        viewer = _token(connection, directory / "dashboard_token", Role.VIEWER, "the dashboard")
+        name = name or account_name()
+        session = _session(connection, login, settings, name)
+    path = credentials_path()
+    save_credentials(Credentials(settings.public_url, session, name), path)
+    return Login(directory / "agent_token", directory / "login_token", path, name, viewer)
+
+
+def account_name() -> str:
+    """The name of the account that runs us."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "operator"
+
+
+def _token(connection: sql.Connection, file: Path, role: Role, use: str) -> str:
+    """The secret of `file`, made where it is missing or no longer works."""
+    if file.exists():
+        secret = read_secret(file.read_text())
+        register_token(connection, Grant(role, name=use), secret, MADE_BY)
+        if find_caller(connection, hash_secret(secret)) is not None:
+            return secret
+    secret = new_secret()
+    register_token(connection, Grant(role, name=use), secret, MADE_BY)
+    write_private(file, secret + "\n")
+    return secret
+
+
+def _session(connection: sql.Connection, secret: str, settings: Settings, name: str) -> str:
+    caller: Caller | None = find_caller(connection, hash_secret(secret))
+    assert caller is not None, "the token was made in this very transaction"
+    session, _ = open_session(connection, caller, name, settings.session_hours * 3600)
+    return session

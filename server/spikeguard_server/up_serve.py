@@ -1,0 +1,72 @@
+"""`spikeguard serve` and `spikeguard migrate`: one process on a database that exists.
+
+Law: refuses to start without a database; a typo must not become an empty one that takes data.
+"""
+
+from __future__ import annotations
+
+import socket
+from argparse import Namespace
+from dataclasses import replace
+
+import sqlalchemy as sql
+import uvicorn
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.app import create_app
+from spikeguard_server.migrations import migrate
+from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
+from spikeguard_server.up_database import opened, settings_of
+
+GRACE_S = 10  # for requests that are under way when we are told to stop
+BACKLOG = 2048
+
+
+def run(options: Namespace) -> int:
+    """Migrate, then serve until told to stop."""
+    try:
+        settings = require_database(read_settings())
+    except SettingError as error:
+        raise CommandFailed(str(error)) from error
+    host, port = options.host or settings.host, options.port
+    settings = replace(settings, host=host, port=settings.port if port is None else port)
+    with opened(settings, migrated=False) as engine:
+        migrate(engine)
+        with listen(settings.host, settings.port) as listener:
+            serve(settings, engine, listener)
+    return 0
+
+
+def migrate_database(options: Namespace) -> int:
+    """Bring the schema to this version's revision."""
+    with opened(settings_of(options.directory), migrated=False) as engine:
+        migrate(engine)
+    print("the database is at this version's schema")
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; raise `CommandFailed` where the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise CommandFailed(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another with --port"
+        ) from error
+    listener.listen(BACKLOG)
+    return listener
+
+
+def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> None:
+    """Answer on `listener` until SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        create_app(settings, engine),
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
