@@ -159,8 +159,9 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
 def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
     move(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
-        actor=decision.person, reason=reason, now=decision.now, decided_by=storable(decision.person),
-        decision_reason=storable(reason), decided_step=decision.run.last_step,
+        actor=decision.person, reason=reason, now=decision.now,
+        decided_by=storable(decision.person), decision_reason=storable(reason),
+        decided_step=decision.run.last_step,
     )  # fmt: skip
 
 

@@ -72,9 +72,9 @@ def _expire(intake: Intake, command: CommandRow) -> None:
 
 
 def _still_there(intake: Intake, command: CommandRow) -> bool:
-    """Whether the attempt that has the order was heard of since it ran out."""
-    grace = command.expires_at + timedelta(seconds=intake.settings.lost_after_s)
-    return intake.now < grace and intake.run.state == LIVE
+    """Whether the order went out so lately that its result may be on its way."""
+    grace = timedelta(seconds=intake.settings.lost_after_s)
+    return command.delivered_at is not None and intake.now < command.delivered_at + grace
 
 
 def _lose(intake: Intake) -> None:

@@ -49,6 +49,7 @@ class CommandRow:
     decided_by: str | None
     decided_step: int | None
     automatic: bool
+    delivered_at: datetime | None
     applied_step: int | None
 
     @property

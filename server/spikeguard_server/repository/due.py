@@ -1,4 +1,7 @@
-"""What time alone makes due, listed without locks: whoever acts on it looks again under the lock."""
+"""What time alone makes due.
+
+Law: listed without locks; whoever acts on it looks again under the run's lock.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_protocol import CommandState
 from spikeguard_server import tables
 from spikeguard_server.repository.runs import ENDED, LIVE
 from spikeguard_server.settings import Settings
@@ -16,7 +20,12 @@ _R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
 
 def runs_due(connection: sql.Connection, settings: Settings, now: datetime) -> list[UUID]:
     """Runs on which time has had an effect that nobody wrote down yet."""
-    parts = (_silent(settings, now), _over(settings, now), _lost(settings, now), _expired(now))
+    parts = (
+        _silent(settings, now),
+        _over(settings, now),
+        _lost(settings, now),
+        _expired(settings, now),
+    )
     return list(connection.execute(sql.union(*parts).limit(1000)).scalars())
 
 
@@ -38,10 +47,12 @@ def _lost(settings: Settings, now: datetime) -> sql.Select[UUID]:
     )
 
 
-def _expired(now: datetime) -> sql.Select[UUID]:
+def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
     late = sql.or_(_C.expires_at <= now, _C.expires_at_step <= _R.last_step)
+    overdue = _C.delivered_at <= now - timedelta(seconds=settings.lost_after_s)
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
         .where(sql.text("commands.state IN ('proposed', 'approved', 'delivered')"), late)
+        .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
     )

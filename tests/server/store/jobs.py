@@ -1,0 +1,147 @@
+"""A training job as the server sees it: numbered messages of a made-up, reproducible run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import (
+    Ack,
+    AttemptStarted,
+    BatchRange,
+    CommandResult,
+    Medium,
+    Message,
+    Record,
+    ResultState,
+    Samples,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+    TargetSaved,
+    Verb,
+)
+from spikeguard_server.ingest import Monitors, receive
+from spikeguard_server.settings import Settings
+
+FIRST = "00000000000000a1"
+SECOND = "00000000000000b2"
+Curve = Callable[[int], float]
+
+
+def healthy(step: int) -> float:
+    """A loss that falls with a little reproducible noise, nats."""
+    return 5.0 - 3.0 * min(step, 4000) / 4000 + 0.01 * random.Random(step).gauss(0, 1)
+
+
+def spiking(onset: int, height: float = 3.0, length: int = 10**9) -> Curve:
+    """The same, `height` above trend from `onset` on for `length` steps."""
+    return lambda step: healthy(step) + (height if onset <= step < onset + length else 0.0)
+
+
+def columns(steps: Sequence[int], curve: Curve, segment: int = 0, shift: int = 0) -> Samples:
+    """Samples of `steps`; the position of step s is s - 1 + shift."""
+    return Samples(
+        segment,
+        tuple(steps),
+        {
+            "loss": tuple(curve(s) for s in steps),
+            "grad_norm": tuple(1.0 + 0.05 * random.Random(-s).gauss(0, 1) for s in steps),
+            "step_time": tuple(0.5 for _ in steps),
+        },
+        tuple(BatchRange(s - 1 + shift, s + shift) for s in steps),
+    )
+
+
+@dataclass
+class Job:
+    """Sends what an agent would send."""
+
+    engine: sql.Engine
+    attempt: str = FIRST
+    run: str = "gpt"
+    sequence: int = 0
+    age_s: float = 0.1
+    monitors: Monitors | None = field(default_factory=Monitors)
+    settings: Settings = field(default_factory=Settings)
+    now: datetime | None = None
+
+    def message(self, *records: Record, sequence: int | None = None) -> Message:
+        """The next message, or the one of that number."""
+        if sequence is None:
+            self.sequence += 1
+            sequence = self.sequence
+        return Message("default", self.run, self.attempt, sequence, self.age_s, records)
+
+    def post(self, message: Message) -> Ack:
+        return receive(
+            self.engine, message, self.now, settings=self.settings, monitors=self.monitors
+        )
+
+    def send(self, *records: Record) -> Ack:
+        return self.post(self.message(*records))
+
+    def start(self, parent: SegmentPoint | None = None) -> Ack:
+        reason = SegmentReason.START if parent is None else SegmentReason.RESUME
+        started = AttemptStarted(parent, 1, tuple(Verb), "0.1", tokens_per_step=4096)
+        position = 0 if parent is None else parent.step
+        return self.send(started, SegmentStarted(0, reason, parent, position))
+
+    def train(
+        self,
+        first: int,
+        last: int,
+        curve: Curve = healthy,
+        *,
+        segment: int = 0,
+        batch: int = 10,
+        save_every: int = 100,
+        shift: int = 0,
+    ) -> Ack:
+        """Steps [first, last], `batch` a message, with checkpoints."""
+        ack = None
+        for begin in range(first, last + 1, batch):
+            steps = range(begin, min(begin + batch, last + 1))
+            saved = [saved_at(s, segment, shift) for s in steps if s % save_every == 0]
+            ack = self.send(columns(steps, curve, segment, shift), *saved)
+        assert ack is not None
+        return ack
+
+    def report(self, command: str, state: ResultState, step: int, reason: str = "done") -> Ack:
+        return self.send(CommandResult(command, state, reason, step))
+
+    def roll_back(
+        self, command: str, target_step: int, at_step: int, segment: int = 1, position: int = 0
+    ) -> Ack:
+        """Carry out a rollback: a new segment and its result."""
+        parent = SegmentPoint(SegmentId(self.attempt, segment - 1), target_step)
+        return self.send(
+            SegmentStarted(segment, SegmentReason.ROLLBACK, parent, position, command),
+            CommandResult(command, ResultState.APPLIED, "rolled back", at_step),
+        )
+
+
+def saved_at(step: int, segment: int = 0, shift: int = 0) -> TargetSaved:
+    return TargetSaved(f"step-{step}", segment, step, step + shift, Medium.DISK)
+
+
+def rows(engine: sql.Engine, statement: str) -> list[sql.Row[tuple[object, ...]]]:
+    with engine.connect() as connection:
+        return list(connection.execute(sql.text(statement)))
+
+
+def value(engine: sql.Engine, statement: str) -> object:
+    return rows(engine, statement)[0][0]
+
+
+def same_number(left: float | None, right: float | None) -> bool:
+    """Equal, NaN being equal to itself."""
+    if left is None or right is None:
+        return left is right
+    return left == right or (math.isnan(left) and math.isnan(right))

@@ -1,0 +1,249 @@
+"""A message has its effect once, in order, whatever the network and the clocks do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import (
+    AttemptEnded,
+    BatchRange,
+    Gap,
+    LayerNorms,
+    Message,
+    RunId,
+    Samples,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+    TargetDeleted,
+)
+from spikeguard_server.errors import SequenceGap, Unready
+from spikeguard_server.ingest.sequence import reached
+from spikeguard_server.repository.samples import read_samples
+from spikeguard_server.tables import run_key
+from tests.server.store.jobs import (
+    FIRST,
+    SECOND,
+    Job,
+    columns,
+    healthy,
+    rows,
+    same_number,
+    saved_at,
+    spiking,
+    value,
+)
+
+
+def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.Engine) -> None:
+    job = Job(engine)
+    job.start()
+    message = job.message(columns(range(1, 11), healthy))
+    assert job.post(message) == job.post(message)
+    assert value(engine, "select count(*) from samples") == 10
+    assert value(engine, "select version from detector_states") == 2
+
+
+def test_an_older_message_changes_nothing_and_learns_how_far_the_server_is(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    old = job.message(columns([1], lambda _: 1.0))
+    job.post(old)
+    job.train(2, 20)
+    forged = Message("default", "gpt", FIRST, old.sequence, 0.1, (columns([1], lambda _: 9.0),))
+    assert job.post(forged).sequence == job.sequence
+    assert value(engine, "select loss from samples where step = 1") == 1.0
+
+
+def test_a_gap_is_refused_with_the_number_that_is_expected(engine: sql.Engine) -> None:
+    job = Job(engine)
+    job.start()
+    with pytest.raises(SequenceGap) as refused:
+        job.post(job.message(columns([1], healthy), sequence=5))
+    assert refused.value.extra["expected"] == 2
+    assert value(engine, "select count(*) from samples") == 0
+
+
+def test_an_attempt_that_begins_with_a_gap_leaves_no_trace(engine: sql.Engine) -> None:
+    with pytest.raises(SequenceGap) as refused:
+        Job(engine).post(Job(engine).message(sequence=3))
+    assert refused.value.extra["expected"] == 1
+    assert value(engine, "select count(*) from runs") == 0
+
+
+def test_a_declared_gap_is_passed_over_and_counted(engine: sql.Engine) -> None:
+    job = Job(engine)
+    job.start()
+    ack = job.post(job.message(Gap(2, 6, "disk full", 50), columns([60], healthy), sequence=7))
+    assert ack.sequence == 7
+    assert value(engine, "select dropped_samples from attempts") == 50
+
+
+def test_a_gap_sent_in_place_of_the_first_lost_message_reaches_its_end(engine: sql.Engine) -> None:
+    job = Job(engine)
+    job.start()
+    assert job.post(job.message(Gap(2, 6, "too large", 1), sequence=2)).sequence == 6
+    assert job.post(job.message(sequence=7)).sequence == 7
+
+
+@pytest.mark.parametrize(
+    ("last", "sequence", "gaps", "expected"),
+    [
+        (3, 4, [], 4),
+        (3, 5, [], None),
+        (3, 2, [], 3),
+        (3, 6, [(4, 5)], 6),
+        (3, 6, [(5, 5)], None),
+        (3, 9, [(7, 8), (4, 6)], 9),
+        (3, 4, [(4, 8)], 8),
+        (3, 4, [(6, 8)], 4),
+        (0, 3, [(1, 2)], 3),
+    ],
+)
+def test_numbers_are_reached_without_holes(
+    last: int, sequence: int, gaps: list[tuple[int, int]], expected: int | None
+) -> None:
+    records = tuple(Gap(first, end, "", 0) for first, end in gaps)
+    assert reached(last, Message("p", "r", FIRST, sequence, 0.0, records)) == expected
+
+
+def test_an_attempt_whose_start_was_lost_is_registered_all_the_same(engine: sql.Engine) -> None:
+    """Otherwise a first message that was refused for good would block the outbox for ever."""
+    job = Job(engine)
+    job.post(job.message(Gap(1, 1, "422", 0), sequence=1))
+    job.post(job.message(columns(range(501, 511), healthy), sequence=2))
+    assert value(engine, "select count(*) from samples") == 10
+    assert rows(engine, "select attempt, segment, reason from segments") == [(1, 0, "resume")]
+    assert value(engine, "select last_step from runs") == 510
+
+
+def test_nan_and_infinities_come_back_as_they_were(engine: sql.Engine) -> None:
+    job = Job(engine)
+    job.start()
+    numbers = (math.nan, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 0.1, None)
+    steps = tuple(range(1, len(numbers) + 1))
+    job.send(
+        Samples(
+            0,
+            steps,
+            {"grad_norm": numbers, "my_signal": numbers, "other": (1.0,) + (None,) * 6},
+            (None, *(BatchRange(s, s + 1) for s in steps[1:])),
+        )
+    )
+    with engine.connect() as connection:
+        back = read_samples(connection, run_key(RunId("default", job.run)), 1, 0, 1, 100)
+    for sample, number in zip(back, numbers, strict=True):
+        assert same_number(sample.values.get("grad_norm"), number)
+        assert same_number(sample.values.get("my_signal"), number)
+    assert back[0].values["other"] == 1.0
+    assert [sample.batches for sample in back][:2] == [None, BatchRange(2, 3)]
+
+
+def test_a_value_that_comes_later_for_a_known_step_fills_in_and_never_overwrites(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    job.send(Samples(0, (1,), {"loss": (3.0,)}, (None,)))
+    job.send(Samples(0, (1,), {"loss": (9.0,), "param_norm": (70.0,)}, (None,)))
+    assert rows(engine, "select loss, param_norm from samples") == [(3.0, 70.0)]
+
+
+def test_text_that_postgres_cannot_hold_is_stored_without_what_it_cannot(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    job.send(LayerNorms(0, 1, "a\x00b", {"w\ud800": 1.0}), AttemptEnded("oo\x00ps"))
+    assert value(engine, "select end_reason from attempts") == "oo\ufffdps"
+
+
+def test_numbers_at_the_edge_of_the_protocol_fit(engine: sql.Engine) -> None:
+    job = Job(engine)
+    job.start()
+    top = 2**53
+    job.send(
+        SegmentStarted(top, SegmentReason.RESUME, None, top),
+        Samples(top, (top,), {"loss": (1.0,)}, (BatchRange(top - 1, top),)),
+    )
+    assert value(engine, "select last_step from runs") == top
+
+
+def test_samples_of_an_older_attempt_are_history(engine: sql.Engine) -> None:
+    """They are stored with their attempt; the detector follows the newest one."""
+    old = Job(engine)
+    old.start()
+    old.train(1, 300)
+    new = Job(engine, attempt=SECOND)
+    new.start(SegmentPoint(SegmentId(FIRST, 0), 200))
+    new.train(201, 260)
+    old.train(301, 340, spiking(301, 50.0))
+    assert value(engine, "select incidents from runs") == 0
+    assert value(engine, "select count(*) from samples where attempt = 1") == 340
+    assert rows(engine, "select current_attempt, last_step from runs") == [(2, 260)]
+
+
+def test_an_old_attempt_that_registers_late_does_not_take_over(engine: sql.Engine) -> None:
+    """An outbox that is uploaded days afterwards is history."""
+    new = Job(engine, attempt=SECOND)
+    new.start()
+    old = Job(engine, age_s=3600.0)
+    old.start()
+    old.train(1, 20)
+    assert value(engine, "select current_attempt from runs") == 1
+    assert rows(engine, "select id, number from attempts order by number") == [
+        (SECOND, 1),
+        (FIRST, 2),
+    ]
+
+
+def test_two_live_attempts_get_their_data_in_and_no_orders(engine: sql.Engine) -> None:
+    one, two = Job(engine), Job(engine, attempt=SECOND)
+    one.start()
+    two.start()
+    one.train(1, 10)
+    ack = two.train(1, 10)
+    assert ack.live_attempts == 2
+    assert ack.orders == ()
+    assert value(engine, "select count(*) from samples") == 20
+
+
+def test_a_job_killed_and_started_again_is_one_live_attempt(engine: sql.Engine) -> None:
+    old = Job(engine)
+    old.start()
+    old.train(1, 10)
+    new = Job(engine, attempt=SECOND, age_s=0.0)
+    new.start(SegmentPoint(SegmentId(FIRST, 0), 10))
+    assert new.train(11, 20).live_attempts == 1
+
+
+def test_a_target_is_gone_when_it_is_deleted_and_back_when_it_is_saved_again(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    gone = "select deleted_at is not null from targets"
+    job.send(saved_at(100))
+    job.send(TargetDeleted("step-100"))
+    assert value(engine, gone) is True
+    job.send(saved_at(100))
+    assert value(engine, gone) is False
+
+
+def test_a_detector_state_of_another_version_is_never_replaced(engine: sql.Engine) -> None:
+    """A rolling upgrade: the older replica steps aside until it is gone."""
+    job = Job(engine, monitors=None)
+    job.start()
+    job.train(1, 10)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update detector_states set state = 'from the future'"))
+    with pytest.raises(Unready):
+        job.train(11, 20)
+    assert value(engine, "select count(*) from samples") == 10
+    assert value(engine, "select state from detector_states") == b"from the future"
