@@ -36,7 +36,7 @@ def cost_of_steps(steps: int, situation: Situation, policy: Policy) -> Cost:
         steps=steps,
         seconds=seconds,
         tokens=None if tokens is None else steps * tokens,
-        money=None if price is None or seconds is None else seconds / 3600.0 * price,
+        money=None if price is None or seconds is None else seconds * price / 3_600.0,
     )
 
 

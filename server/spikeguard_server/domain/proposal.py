@@ -160,7 +160,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
-    if incident.settled or non_finite(incident):
+    if incident.settled or non_finite(incident) or _asked_already(situation):
         return None
     age = incident.newest_step - incident.newest_onset_step
     if incident.confidence < policy.act_confidence:
@@ -182,12 +182,20 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     return None
 
 
+def _asked_already(situation: Situation) -> bool:
+    """What somebody may be reading stands until the kind changes; noise takes nothing back."""
+    return any(
+        past.state is CommandState.PROPOSED and past.verb is not Verb.WATCH
+        for past in situation.of_incident
+    )
+
+
 def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
     """Going back again and again is not a plan."""
     executed = _executed_rollbacks(situation)
     if len(executed) < policy.most_rollbacks:
         return None
-    data = _returning_data(situation, executed)
+    data = _returning_data(situation, executed, policy)
     why = f" {data} Replacing that data is yours to do." if data else ""
     return Opinion(
         Stop(),
@@ -199,7 +207,7 @@ def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
 def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = _executed_rollbacks(situation)
-    data = _returning_data(situation, executed)
+    data = _returning_data(situation, executed, policy)
     if not data:
         return None
     if len(executed) >= 2 and _returned_twice(executed):
@@ -264,10 +272,10 @@ _RULES: tuple[Rule, ...] = (
 
 def _unless_rejected(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
     """A person's no is respected for a while; asking again every step teaches them to ignore us."""
-    last = _last_decided(situation)
-    if opinion.action is None or last is None or last.state is not CommandState.REJECTED:
+    if opinion.action is None:
         return opinion
-    if last.verb is not verb_of(opinion.action):
+    last = _last_decided(situation, verb_of(opinion.action))
+    if last is None or last.state is not CommandState.REJECTED:
         return opinion
     again = (
         situation.step if last.decided_step is None else last.decided_step
@@ -286,9 +294,10 @@ def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:
     return Opinion(None, f"{opinion.reason} This attempt cannot {verb}, so a person has to act.")
 
 
-def _last_decided(situation: Situation) -> PastCommand | None:
+def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:
     undecided = (CommandState.PROPOSED, CommandState.SUPERSEDED, CommandState.EXPIRED)
-    decided = [p for p in situation.of_incident if p.state not in undecided]
+    mine = (p for p in situation.of_incident if p.verb is verb)
+    decided = [p for p in mine if p.state not in undecided]
     return decided[-1] if decided else None
 
 
@@ -318,13 +327,13 @@ def _executed_rollbacks(situation: Situation) -> list[Rollback]:
     return [action for action, state in rollbacks(situation) if state in EXECUTED]
 
 
-def _returning_data(situation: Situation, executed: list[Rollback]) -> str | None:
+def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:
     """The sentence that says so, if the spike came back right behind what was skipped."""
     again = situation.incident.recurred_batches
     skip = executed[-1].skip if executed else None
     if again is None or skip is None:
         return None
-    if not 0 <= again.first - skip.end <= max(len(skip), 20):
+    if not 0 <= again.first - skip.end <= max(len(skip), policy.few_skip_least):
         return None
     return (
         f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "

@@ -93,7 +93,7 @@ def spent_by(facts: PostMortem) -> Spent:
         steps=steps,
         seconds=seconds,
         tokens=None if facts.tokens_per_step is None else steps * facts.tokens_per_step,
-        money=None if price is None or seconds is None else seconds / 3_600 * price,
+        money=None if price is None or seconds is None else seconds * price / 3_600.0,
         batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
         steps_off_trend=_off_trend(facts, steps),
     )

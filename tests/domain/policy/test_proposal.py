@@ -125,6 +125,19 @@ def test_a_rejected_verb_is_not_asked_for_again_for_200_steps() -> None:
     assert rollback(ask(situation(past=rejected, step=1455)))
 
 
+def test_a_no_to_a_rollback_outlasts_a_watch_in_between() -> None:
+    past = (done(NEAR, CommandState.REJECTED, step=1240), done(Watch(200), step=1250))
+    assert ask(situation(past=past)).action is None
+
+
+def test_what_somebody_may_be_reading_is_not_taken_back_by_noise() -> None:
+    waiting = (done(NEAR, CommandState.PROPOSED),)
+    for flicker in ({"excess": 0.05}, {"confidence": 0.59}):
+        assert rollback(ask(situation(incident(**flicker), past=waiting))) == NEAR
+    healing = incident(kind=Kind.RECOVERABLE)
+    assert ask(situation(healing, past=waiting)).action == Watch(200)
+
+
 # --- going back ---
 
 

@@ -1,0 +1,89 @@
+"""Which checkpoints may be trusted, on a history that branches."""
+
+from __future__ import annotations
+
+import pytest
+
+from spikeguard_protocol import Health, IncidentState, Outcome, SegmentId, SegmentPoint
+from spikeguard_server.domain.health import Alarm, alarms_of, health_of
+from spikeguard_server.domain.lineage import Lineage, lineage_of
+from tests.domain.policy.situations import incident
+
+FIRST, SECOND, THIRD = (SegmentId("00c0ffee00c0ffee", n) for n in range(3))
+STRAIGHT = lineage_of({FIRST: None}, FIRST)
+BRANCHED = lineage_of({FIRST: None, SECOND: SegmentPoint(FIRST, 300)}, SECOND)
+
+
+def health(
+    step: int,
+    newest: int,
+    *alarms: Alarm,
+    lineage: Lineage = STRAIGHT,
+    segment: SegmentId = FIRST,
+) -> Health:
+    return health_of(
+        SegmentPoint(segment, step), newest_step=newest, alarms=alarms, lineage=lineage
+    )
+
+
+def test_a_target_is_pending_until_100_calm_steps_have_passed() -> None:
+    assert health(300, 399) is Health.PENDING
+    assert health(300, 400) is Health.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("onset", "expected"),
+    [(301, "suspect"), (400, "suspect"), (401, "healthy"), (299, "suspect")],
+)
+def test_an_open_incident_makes_suspect_what_lies_inside_the_horizon_and_after_it(
+    onset: int, expected: str
+) -> None:
+    assert health(300, 600, Alarm(FIRST, onset, None)) == expected
+
+
+def test_a_target_taken_after_an_incident_ended_is_not_doubted_for_it() -> None:
+    ended = Alarm(FIRST, 250, 290)
+    assert health(280, 600, ended) is Health.SUSPECT
+    assert health(300, 600, ended) is Health.HEALTHY
+
+
+def test_a_precursor_inside_the_horizon_makes_a_target_suspect() -> None:
+    assert health(300, 600, Alarm(FIRST, 350, 350)) is Health.SUSPECT
+    assert health(351, 600, Alarm(FIRST, 350, 350)) is Health.HEALTHY
+
+
+def test_a_rollback_clears_what_it_undid() -> None:
+    """The onset at 310 lies off the lineage once the run has gone back to 300."""
+    onset = Alarm(FIRST, 310, None)
+    assert health(300, 320, onset) is Health.SUSPECT
+    assert health(300, 320, onset, lineage=BRANCHED) is Health.PENDING
+    assert health(300, 400, onset, lineage=BRANCHED) is Health.HEALTHY
+
+
+def test_a_checkpoint_of_the_abandoned_branch_is_never_trusted_again() -> None:
+    assert health(305, 900, lineage=BRANCHED) is Health.SUSPECT
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_an_incident_is_forgiven_unless_nobody_knows_how_it_ended(outcome: Outcome) -> None:
+    closed = incident(state=IncidentState.CLOSED, outcome=outcome, closed_step=1400)
+    assert bool(alarms_of(closed)) is (outcome is Outcome.RUN_ENDED)
+
+
+def test_an_incident_that_came_back_casts_doubt_from_both_onsets() -> None:
+    again = incident(recurrences=1, recurred_segment=SECOND, recurred_step=1195)
+    assert [(a.segment, a.step) for a in alarms_of(again)] == [(FIRST, 1200), (SECOND, 1195)]
+
+
+def test_the_lineage_follows_every_rollback_and_ends_where_history_is_unknown() -> None:
+    parents = {
+        FIRST: None,
+        SECOND: SegmentPoint(FIRST, 300),
+        THIRD: SegmentPoint(SECOND, 350),
+    }
+    lineage = lineage_of(parents, THIRD)
+    assert dict(lineage.last_steps) == {THIRD: None, SECOND: 350, FIRST: 300}
+    assert not lineage.holds(SegmentPoint(FIRST, 301))
+    assert lineage.holds(SegmentPoint(THIRD, 10_000))
+    cut = lineage_of({THIRD: SegmentPoint(SECOND, 350)}, THIRD)
+    assert not cut.holds(SegmentPoint(FIRST, 100))

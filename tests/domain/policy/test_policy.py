@@ -1,0 +1,171 @@
+"""The policy as a person edits it, what an action costs, and when the policy says yes itself."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spikeguard_protocol import (
+    BatchRange,
+    CheckpointNow,
+    CommandState,
+    Health,
+    Medium,
+    ProtocolError,
+    Rollback,
+    ScaleLr,
+    Stop,
+    Verb,
+    Watch,
+)
+from spikeguard_server.domain.approval import auto_approval
+from spikeguard_server.domain.cost import Cost, cost_of
+from spikeguard_server.domain.policy import (
+    DEFAULT_POLICY,
+    Approval,
+    ApprovalMode,
+    Policy,
+    PolicyError,
+    policy_from_mapping,
+    policy_to_mapping,
+)
+from spikeguard_server.domain.situation import PastCommand
+from tests.domain.policy.situations import situation, target
+
+EDITED = """
+watch_steps = 300
+act_confidence = 0.7
+lr_factors = [0.5, 0.25]
+price_per_hour = 98
+
+[approval.rollback]
+mode = "auto"
+budget = 2
+cooldown_s = 600
+"""
+
+
+def test_a_policy_file_changes_what_it_names_and_keeps_the_rest() -> None:
+    policy = policy_from_mapping(tomllib.loads(EDITED))
+    assert (policy.watch_steps, policy.price_per_hour) == (300, 98.0)
+    assert policy.lr_factors == (0.5, 0.25)
+    assert policy.approval_of(Verb.ROLLBACK) == Approval(ApprovalMode.AUTO, 2, 600.0)
+    assert policy.approval_of(Verb.STOP).mode is ApprovalMode.MANUAL
+    assert policy.skip_most == DEFAULT_POLICY.skip_most
+
+
+def test_a_policy_survives_the_way_out_and_back() -> None:
+    for policy in (DEFAULT_POLICY, policy_from_mapping(tomllib.loads(EDITED))):
+        assert policy_from_mapping(policy_to_mapping(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("plain", "field", "limit"),
+    [
+        ({"watch_step": 3}, "watch_step", "is no setting"),
+        ({"watch_steps": 0}, "watch_steps", "lies in"),
+        ({"watch_steps": 2.5}, "watch_steps", "takes a whole number"),
+        ({"watch_steps": True}, "watch_steps", "takes a whole number"),
+        ({"act_confidence": "high"}, "act_confidence", "takes a number"),
+        ({"act_confidence": float("nan")}, "act_confidence", "lies in"),
+        ({"price_per_hour": -1}, "price_per_hour", "lies in"),
+        ({"lr_factors": []}, "lr_factors", "at least one number"),
+        ({"lr_factors": [1.5]}, "lr_factors", "at least one number"),
+        ({"lr_factors": ["half"]}, "lr_factors[0]", "takes a number"),
+        ({"few_skip_least": 30}, "few_skip_least", "at most few_skip_most"),
+        ({"currency": ""}, "currency", "1 to 8 characters"),
+        ({"approval": 3}, "approval", "takes a table"),
+        ({"approval": {"reboot": {}}}, "approval.reboot", "is no verb"),
+        ({"approval": {"stop": "auto"}}, "approval.stop", "takes mode"),
+        ({"approval": {"stop": {"mode": "yes"}}}, "approval.stop.mode", "is one of"),
+        ({"approval": {"stop": {"limit": 3}}}, "approval.stop.limit", "is no setting"),
+        ({"approval": {"stop": {"budget": -1}}}, "approval.stop.budget", "whole number"),
+        ({"approval": {"stop": {"cooldown_s": -1}}}, "approval.stop.cooldown_s", "lies in"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_limit_and_the_remedy(
+    plain: dict[str, Any], field: str, limit: str
+) -> None:
+    with pytest.raises(PolicyError, match=limit) as caught:
+        policy_from_mapping(plain)
+    assert caught.value.field == field
+    assert caught.value.remedy
+    assert isinstance(caught.value, ProtocolError)
+
+
+def test_by_default_only_watching_needs_no_person() -> None:
+    needing = {v for v in Verb if not auto_approval(v, DEFAULT_POLICY, ()).allowed}
+    assert needing == set(Verb) - {Verb.WATCH}
+
+
+# --- approval by the policy ---
+
+AUTO = Policy(approval={Verb.ROLLBACK: Approval(ApprovalMode.AUTO, budget=2, cooldown_s=600.0)})
+BACK = Rollback("ckpt-1000", 1000)
+
+
+def automatic(
+    age_s: float | None, action: Rollback | Watch = BACK, *, auto: bool = True
+) -> PastCommand:
+    return PastCommand(action, CommandState.JUDGED, 1, auto, decided_s_ago=age_s)
+
+
+@pytest.mark.parametrize(
+    ("past", "allowed", "said"),
+    [
+        ((), True, "1 of 2 today"),
+        ((automatic(700.0),), True, "2 of 2 today"),
+        ((automatic(500.0),), False, "cooldown lasts 600 s"),
+        ((automatic(None),), False, "cooldown"),
+        ((automatic(700.0), automatic(9_000.0)), False, "budget for rollback is spent"),
+        ((automatic(90_000.0), automatic(90_001.0)), True, "1 of 2 today"),
+        ((automatic(10.0, auto=False),), True, "1 of 2 today"),
+        ((automatic(10.0, Watch(200)),), True, "1 of 2 today"),
+    ],
+)
+def test_the_policy_says_yes_within_its_budget_and_after_its_cooldown(
+    past: tuple[PastCommand, ...], allowed: bool, said: str
+) -> None:
+    answer = auto_approval(Verb.ROLLBACK, AUTO, past)
+    assert answer.allowed is allowed
+    assert said in answer.reason
+
+
+def test_shadow_mode_and_manual_mode_never_say_yes() -> None:
+    for mode in (ApprovalMode.SHADOW, ApprovalMode.MANUAL):
+        policy = replace(AUTO, approval={Verb.ROLLBACK: Approval(mode)})
+        assert not auto_approval(Verb.ROLLBACK, policy, ()).allowed
+
+
+def test_a_verb_that_the_policy_does_not_name_needs_a_person() -> None:
+    assert not auto_approval(Verb.STOP, AUTO, ()).allowed
+
+
+# --- cost ---
+
+
+def test_a_rollback_costs_the_steps_since_its_target_as_of_now() -> None:
+    policy = Policy(price_per_hour=36.0)
+    action = Rollback("ckpt-1000", 1000, BatchRange(1198, 1205))
+    assert cost_of(action, situation(step=1260), policy) == Cost(260, 390.0, 260 * 524_288, 3.9)
+    assert cost_of(action, situation(step=2000), policy).steps == 1000
+
+
+def test_what_is_not_known_is_not_guessed() -> None:
+    blind = replace(situation(), step_time_s=None, tokens_per_step=None)
+    assert cost_of(BACK, blind, Policy(price_per_hour=36.0)) == Cost(260, None, None, None)
+    assert cost_of(BACK, situation(), DEFAULT_POLICY).money is None
+
+
+def test_stopping_costs_what_no_disk_holds() -> None:
+    targets = (target(900), target(1250, Health.SUSPECT, Medium.MEMORY))
+    assert cost_of(Stop(), situation(targets=targets), DEFAULT_POLICY).steps == 360
+    assert cost_of(Stop(), situation(targets=()), DEFAULT_POLICY).steps == 1260
+
+
+@pytest.mark.parametrize("action", [Watch(200), ScaleLr(0.5, 100), CheckpointNow()])
+def test_what_goes_on_training_costs_no_steps(action: Watch | ScaleLr | CheckpointNow) -> None:
+    assert cost_of(action, situation(), DEFAULT_POLICY).steps == 0

@@ -1,0 +1,323 @@
+"""The documents as a reader meets them: whole, honest about what is missing, and harmless."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from spikeguard_protocol import CommandState, Outcome
+from spikeguard_server.report import Format, PostMortem, render
+from spikeguard_server.report.plots import png_of, svg_of
+from spikeguard_server.report.thinning import kept_indices
+from spikeguard_server.report.writing import MOST_REVISIONS, document_of
+from tests.report.story import divergent, healing, lingering
+
+MAX_BYTES = 200_000
+SECTIONS = [
+    "Symptoms",
+    "Evidence",
+    "Classification",
+    "Commands",
+    "Outcome",
+    "Cost",
+    "Timeline",
+    "Follow-ups",
+]
+
+
+@pytest.fixture(scope="module")
+def healed() -> PostMortem:
+    return healing()
+
+
+@pytest.fixture(scope="module")
+def rolled_back() -> PostMortem:
+    return lingering()
+
+
+@pytest.fixture(scope="module")
+def broken() -> PostMortem:
+    return divergent()
+
+
+class Page(HTMLParser):
+    """Tags in the order they come, their attributes, and that they close."""
+
+    VOID = frozenset({"meta", "br", "img", "link"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def html(facts: PostMortem) -> str:
+    return render(facts, "html").decode()
+
+
+def markdown(facts: PostMortem) -> str:
+    return render(facts, "md").decode()
+
+
+def body(facts: PostMortem) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(render(facts, "json"))
+    return read
+
+
+@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("name", ["healed", "rolled_back", "broken"])
+def test_a_document_stays_under_200_kb(
+    form: Format, name: str, request: pytest.FixtureRequest
+) -> None:
+    facts: PostMortem = request.getfixturevalue(name)
+    assert 2_000 < len(render(facts, form)) < MAX_BYTES
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_the_same_facts_give_the_same_bytes(form: Format, rolled_back: PostMortem) -> None:
+    assert render(rolled_back, form) == render(rolled_back, form)
+
+
+def test_an_unknown_format_is_refused(healed: PostMortem) -> None:
+    with pytest.raises(ValueError, match="pdf"):
+        render(healed, "pdf")
+
+
+def test_every_section_is_there_in_both_readable_formats(rolled_back: PostMortem) -> None:
+    text = markdown(rolled_back)
+    assert [t for t in re.findall(r"^## (.*)$", text, re.MULTILINE) if t in SECTIONS] == SECTIONS
+    page = html(rolled_back)
+    assert [t for t in re.findall(r"<h2>(.*?)</h2>", page) if t in SECTIONS] == SECTIONS
+
+
+def test_the_page_is_whole_and_fetches_and_runs_nothing(rolled_back: PostMortem) -> None:
+    page = Page(html(rolled_back))
+    assert page.open == []
+    assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "link", "form"}
+    for _, attributes in page.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href"):
+                assert value is not None
+                assert value.startswith(("#", "data:"))
+    style = html(rolled_back).split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "prefers-color-scheme:dark" in style
+    assert "@media print" in style
+
+
+def test_what_people_wrote_cannot_become_markup(rolled_back: PostMortem) -> None:
+    nasty = '<script>alert(1)</script> | `x` [a](http://b) "quoted" & \n# not a heading'
+    command = replace(rolled_back.commands[-1], decided_by="eve<b>", decision_reason=nasty)
+    facts = replace(rolled_back, commands=(command,), notes=(nasty,))
+    assert "<script" not in html(facts)
+    assert nasty.split("\n")[0] in Page(html(facts)).text
+    text = markdown(facts)
+    assert "<script" not in text.replace("\\<script", "")
+    assert "\n# not a heading" not in text
+    assert "](http" not in text.replace("\\](http", "")
+
+
+def test_every_command_is_there_with_who_decided_and_when(rolled_back: PostMortem) -> None:
+    text = Page(html(rolled_back)).text
+    for command in rolled_back.commands:
+        assert command.id in text
+        assert command.decided_at is not None
+        assert f"{command.decided_at:%Y-%m-%d %H:%M:%S}" in text
+    assert "mara.lindqvist" in text
+    assert "agree, the level is not coming back" in text
+    assert "policy 1" in text
+
+
+def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -> None:
+    seen = body(rolled_back)["symptoms"]
+    assert seen["pre_loss"] == pytest.approx(3.14, abs=0.05)
+    assert seen["peak_loss"] == pytest.approx(4.86, abs=0.1)
+    assert seen["later_loss"] == pytest.approx(3.12, abs=0.05)  # of the kept segment only
+    assert seen["grad_norm_peak"] > 5
+
+
+def test_the_cost_is_what_the_rollback_undid(rolled_back: PostMortem) -> None:
+    cost, command = body(rolled_back)["cost"], rolled_back.commands[-1]
+    assert command.applied_step is not None
+    steps = command.applied_step - 1_200
+    assert cost["steps"] == steps
+    assert cost["tokens"] == steps * 524_288
+    assert cost["seconds"] == pytest.approx(steps * 1.37)
+    assert cost["money"] == pytest.approx(steps * 1.37 / 3_600 * 32.8)
+    assert cost["batches_skipped"] == 5
+
+
+def test_a_healed_incident_cost_no_step_and_shows_no_rollback(healed: PostMortem) -> None:
+    assert body(healed)["cost"]["steps"] == 0
+    assert healed.incident.outcome is Outcome.HEALED
+    assert "rollback" not in svg_of(healed)
+
+
+def test_values_that_are_not_finite_are_words_and_marks(broken: PostMortem) -> None:
+    assert body(broken)["evidence"] is not None
+    assert "nan" in body(broken)["curves"][0]["values"]["loss"]
+    assert "Loss not finite" in markdown(broken)
+    assert "not finite" in svg_of(broken)
+    for text in (Page(html(broken)).text, markdown(broken)):
+        assert re.search(r"\bnan\b", text) is None
+
+
+def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -> None:
+    curves = tuple(replace(curve, values={"loss": curve.values["loss"]}) for curve in healed.curves)
+    bare = replace(
+        healed,
+        curves=curves,
+        peaks={},
+        commands=(),
+        revisions=(),
+        attempts=(),
+        step_time_s=None,
+        tokens_per_step=None,
+        price_per_hour=None,
+    )
+    text = markdown(bare)
+    assert "Only the loss was reported" in text
+    assert "unknown" in text
+    assert "None was proposed" in text
+    assert "Money" not in text
+
+
+def test_without_samples_there_is_text_and_no_picture(healed: PostMortem) -> None:
+    empty = replace(healed, curves=(), incident=replace(healed.incident, trend=None))
+    assert "data:image" not in markdown(empty)
+    assert "<svg" not in html(empty)
+    assert "Peak loss" in html(empty)
+
+
+def test_a_loss_that_never_was_finite_is_said_so(healed: PostMortem) -> None:
+    blind = replace(healed.incident, peak_loss=None, pre_loss=None, trend=None, excess=None)
+    curves = tuple(
+        replace(c, values={"loss": tuple(math.nan for _ in c.steps)}) for c in healed.curves
+    )
+    facts = replace(healed, incident=blind, curves=curves)
+    assert "The loss was not finite" in html(facts)
+    assert png_of(facts).startswith(b"\x89PNG")
+
+
+def test_a_long_history_of_revisions_keeps_its_turns_its_first_and_its_last(
+    rolled_back: PostMortem,
+) -> None:
+    first, *_, last = rolled_back.revisions
+    many = (
+        first,
+        *(replace(first, step=first.step + i, reason=f"look {i}") for i in range(1, 900)),
+        replace(last, step=first.step + 900, reason="the turn"),
+        *(replace(last, step=first.step + i, reason=f"look {i}") for i in range(901, 1_800)),
+    )
+    text = markdown(replace(rolled_back, revisions=many))
+    shown = [line for line in text.splitlines() if "look" in line or "the turn" in line]
+    assert "the turn" in text
+    assert "look 1799" in text
+    assert len(shown) <= MOST_REVISIONS + 1  # the last reason stands above the table as well
+    assert len(text) < MAX_BYTES
+
+
+# --- follow-ups ---
+
+
+def followups(facts: PostMortem) -> str:
+    return " ".join(body(facts)["follow_ups"])
+
+
+def test_skipped_data_is_to_be_looked_at(rolled_back: PostMortem) -> None:
+    action = body(rolled_back)["commands"][-1]["action"]
+    first, end = action["skip"]
+    assert f"[{first}, {end})" in followups(rolled_back)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (CommandState.REFUSED, "was refused"),
+        (CommandState.FAILED, "was failed"),
+        (CommandState.UNKNOWN, "Nobody knows what became of"),
+    ],
+)
+def test_a_command_that_was_not_carried_out_is_a_follow_up(
+    state: CommandState, said: str, rolled_back: PostMortem
+) -> None:
+    command = replace(rolled_back.commands[-1], state=state, result="target is gone")
+    assert said in followups(replace(rolled_back, commands=(command,)))
+
+
+def test_a_slow_approval_and_a_far_target_are_follow_ups(broken: PostMortem) -> None:
+    command = broken.commands[-1]
+    assert command.decided_at is not None
+    early = command.decided_at.replace(hour=command.decided_at.hour - 2)
+    slow = replace(broken, commands=(replace(command, proposed_at=early),))
+    assert "waited 2.0 h for its approval" in followups(slow)
+    assert "target 103 steps before the onset" in followups(slow)
+
+
+def test_where_no_fact_asks_for_anything_nothing_is_made_up(healed: PostMortem) -> None:
+    quiet = replace(healed, commands=())
+    assert body(quiet)["follow_ups"] == []
+    assert "Nothing on record asks for any." in html(quiet)
+
+
+def test_a_level_that_was_accepted_asks_for_a_comparison(healed: PostMortem) -> None:
+    accepted = replace(healed.incident, outcome=Outcome.LEVEL_ACCEPTED)
+    assert "nats above its earlier trend" in followups(replace(healed, incident=accepted))
+
+
+def test_a_title_says_what_happened_in_one_line(rolled_back: PostMortem) -> None:
+    assert document_of(rolled_back).title == (
+        "gpt-124m-7#3: lingering spike at step 1,203, recovered"
+    )
+
+
+# --- pictures ---
+
+
+def test_the_picture_draws_what_was_undone_apart(rolled_back: PostMortem) -> None:
+    svg = svg_of(rolled_back)
+    assert "undone by the rollback" in svg
+    assert "rollback to step 1,200" in svg
+    assert "onset 1,203" in svg
+    assert "trend before the spike" in svg
+
+
+def test_the_inline_picture_takes_its_colours_from_the_page(rolled_back: PostMortem) -> None:
+    svg = svg_of(rolled_back)
+    assert svg.startswith("<svg ")
+    assert "var(--kept)" in svg
+    assert "#1f5f9f" not in svg
+    assert "DejaVu" not in svg
+
+
+def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
+    values: list[float | None] = [math.sin(i / 50) for i in range(10_000)]
+    values[4_321], values[5_000], values[6_000] = 9.0, -9.0, math.nan
+    kept = kept_indices(values, 300)
+    assert len(kept) <= 320
+    assert {0, 4_321, 5_000, 6_000, 9_999} <= set(kept)
+    assert kept == sorted(kept)
+    assert kept_indices(values[:50], 300) == list(range(50))
