@@ -20,7 +20,7 @@ def start(out: Path, *options: str, torchrun: int = 0) -> subprocess.Popen[str]:
     """The job with `--out`, `--log` and `--summary` in `out`; `torchrun` ranks if not 0."""
     command = [sys.executable, "-m"]
     if torchrun:
-        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={torchrun}", "-m"]
+        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={torchrun}", "-m", "--"]
     command += ["spikeguard_trainer", "--preset", "tiny", "--out", str(out)]
     command += ["--log", str(out / "log.csv"), "--summary", str(out / "summary.json"), *options]
     return subprocess.Popen(

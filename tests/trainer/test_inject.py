@@ -97,9 +97,11 @@ def test_gradient_ascent_is_avoided_by_skipping_its_batches(tmp_path: Path) -> N
 
 def test_gradient_ascent_turns_the_gradient_round(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "gradient_ascent@10:1:2")
-    before = lab.gradients()
+    gradients, rates = lab.gradients(), lab.rates()
     with lab.injector.strike(10, 9):
-        assert same(lab.gradients(), [-2 * g for g in before])
+        assert same(lab.gradients(), [-g for g in gradients])
+        assert lab.rates() == [2 * rate for rate in rates]
+    assert lab.rates() == rates
 
 
 def test_lr_bump_is_neither_kept_nor_undone_by_the_scheduler(tmp_path: Path) -> None:

@@ -47,13 +47,13 @@ RANGES: dict[FaultName, Range] = {
     FaultName.BAD_BATCH_SHUFFLED: Range(
         "share of the rows with shuffled targets", 1.0, 0.0, 1.0, 3
     ),
-    FaultName.GRADIENT_ASCENT: Range("the gradient is multiplied by minus this", 1.0, 0.0, 1e3, 20),
-    FaultName.LR_BUMP: Range("factor on the learning rate", 30.0, 0.0, 1e6, 5),
-    FaultName.WEIGHT_SCALE: Range("factor on every matrix", 3.0, 0.0, 1e6),
+    FaultName.GRADIENT_ASCENT: Range("uphill, at this times the learning rate", 30.0, 0.0, 1e3, 5),
+    FaultName.LR_BUMP: Range("factor on the learning rate", 40.0, 0.0, 1e6, 10),
+    FaultName.WEIGHT_SCALE: Range("factor on every matrix", 5.0, 0.0, 1e6),
     FaultName.WEIGHT_NOISE: Range(
-        "standard deviation in root mean squares of a matrix", 1.0, 0.0, 1e6
+        "standard deviation in root mean squares of a matrix", 3.0, 0.0, 1e6
     ),
-    FaultName.MOMENT_RESET: Range("divisor of Adam's second moment", 1e6, 1.0, 1e30),
+    FaultName.MOMENT_RESET: Range("divisor of Adam's second moment", 1e12, 1.0, 1e30),
     FaultName.BIT_FLIP: Range("bit of one fp32 weight, 23 to 30 the exponent", 30.0, 0.0, 31.0),
     FaultName.NAN_GRAD: Range("number of gradient elements made NaN", 1.0, 1.0, 1e9, 3),
 }

@@ -126,13 +126,11 @@ class FaultInjector:
 
     def _apply(self, fault: Fault, step: int) -> float:
         """Do it; returns the factor for this step's learning rate."""
-        if fault.name is FaultName.LR_BUMP:
-            return fault.strength
         if fault.name in _ON_MODEL:
             _ON_MODEL[fault.name](self._model, fault.strength, _generator(self._seed, step))
         elif fault.name is FaultName.MOMENT_RESET:
             _shrink_second_moment(self._optimizer, fault.strength)
-        return 1.0
+        return fault.strength if fault.name in _ON_RATE else 1.0
 
 
 def _read_memory(file: Path) -> set[str]:
@@ -147,8 +145,8 @@ def _gradients(model: nn.Module) -> list[Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def _ascend(model: nn.Module, strength: float, _: torch.Generator) -> None:
-    torch._foreach_mul_(_gradients(model), -strength)
+def _ascend(model: nn.Module, _strength: float, _: torch.Generator) -> None:
+    torch._foreach_neg_(_gradients(model))
 
 
 def _scale_weights(model: nn.Module, strength: float, _: torch.Generator) -> None:
@@ -183,6 +181,7 @@ def _shrink_second_moment(optimizer: Optimizer, divisor: float) -> None:
         state["exp_avg_sq"] /= divisor
 
 
+_ON_RATE = (FaultName.LR_BUMP, FaultName.GRADIENT_ASCENT)
 _OnModel = Callable[[nn.Module, float, torch.Generator], None]
 _ON_MODEL: dict[FaultName, _OnModel] = {
     FaultName.GRADIENT_ASCENT: _ascend,

@@ -26,7 +26,8 @@ faults (--fault NAME@STEP[:LENGTH[:STRENGTH]], repeatable):
 
 The server is found through SPIKEGUARD_SERVER, SPIKEGUARD_TOKEN and SPIKEGUARD_PROJECT; without
 them the run trains alone. Started again with the same --out it goes on from its checkpoint.
-Under torchrun every process is a rank.
+Several ranks: torchrun --nproc-per-node=2 -m -- spikeguard_trainer --out DIR ... (without the
+"--" torchrun takes --log for one of its own options).
 
 exit status: 0 trained to the end; 1 could not start (data, checkpoints); 2 a wrong option;
 3 stopped by a command; 75 a command was applied on some ranks only: start again; 130 interrupted.
