@@ -83,7 +83,8 @@ def figure_of(facts: PostMortem) -> Figure:
     """The figure: loss above; below it the gradient norm, where one was measured."""
     norm = next((s.value for s in NORMS if any(s in curve.values for curve in facts.curves)), None)
     heights = [2.0] if norm is None else [2.0, 1.0]
-    figure = Figure(figsize=(9.2, 1.9 * sum(heights)), layout="constrained")
+    figure = Figure(figsize=(9.2, 1.9 * sum(heights)))
+    figure.subplots_adjust(left=0.075, right=0.99, top=0.93, bottom=0.09, hspace=0.06)
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     loss = panels[0][0]
     _draw_signal(loss, facts, Signal.LOSS.value)
@@ -116,7 +117,8 @@ def _inline(svg: str, label: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     for name, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{name})")
-    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", body)
+    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     return body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
 
 
@@ -332,7 +334,9 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(
         list(named.values()),
         list(named),
-        loc="outside upper left",
+        loc="upper left",
+        bbox_to_anchor=(0.065, 1.0),
+        borderaxespad=0.2,
         ncols=4,
         frameon=False,
         fontsize=8.5,
