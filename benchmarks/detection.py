@@ -84,7 +84,7 @@ def score(series: Mapping[str, Any], alarms: Sequence[Alarm]) -> Score:
     hit: set[int] = set()
     for event in events:
         first, last = _reach(event)
-        found = [e for e in episodes if e[0].row <= last and e[-1].row >= first]
+        found = [e for e in episodes if e[0].row <= last and e[-1].last_row >= first]
         hit.update(id(episode) for episode in found)
         if found:
             _count_found(result, event, found[0])
@@ -108,7 +108,7 @@ def _count_found(result: Score, event: Mapping[str, Any], episode: Sequence[Alar
 def _episodes(alarms: Sequence[Alarm]) -> list[list[Alarm]]:
     episodes = list[list[Alarm]]()
     for alarm in sorted(alarms, key=lambda alarm: alarm.row):
-        if episodes and alarm.row - episodes[-1][-1].row <= EPISODE_GAP:
+        if episodes and alarm.row - episodes[-1][-1].last_row <= EPISODE_GAP:
             episodes[-1].append(alarm)
         else:
             episodes.append([alarm])

@@ -19,13 +19,12 @@ from spikeguard_server.domain.sample import Sample
 
 @dataclass(frozen=True)
 class Alarm:
-    """One row at which a rule spoke up."""
+    """A row, or an unbroken stretch of rows, at which a rule held that a spike was going on."""
 
-    row: int
-    onset_row: int
+    row: int  # at which it spoke up
+    last_row: int  # at which it still stood: of an incident, its peak
     kind: Kind | None = None  # of the closed incident, where the rule names one
     wrong_action: bool = False  # held for lingering or divergent at some time, surely
-    closed_row: int | None = None
 
 
 Rule = Callable[[Sequence[Sample]], list[Alarm]]
@@ -33,24 +32,24 @@ SURE = 0.7  # confidence from which the default policy proposes a rollback
 
 
 def spikeguard(samples: Sequence[Sample]) -> list[Alarm]:
-    """Our monitor with its defaults; one alarm an incident, at the row of its detection."""
+    """Our monitor with its defaults; one alarm an incident, from its detection to its peak."""
     monitor, alarms = Monitor(), list[Alarm]()
     rows = {sample.step: row for row, sample in reversed(list(enumerate(samples)))}
-    onset, row, sure = 0, 0, False
+    row, peak, sure = 0, 0, False
     for at, sample in enumerate(samples):
         for event in monitor.observe([sample]):
             if isinstance(event, Opened):
-                onset, row, sure = rows[event.onset_step], at, False
+                row, peak, sure = at, at, False
             elif isinstance(event, Revised):
                 judged = event.judgement
+                peak = max(row, rows.get(event.peak_step, row))
                 unhealed = judged.kind in (Kind.LINGERING, Kind.DIVERGENT)
                 sure = sure or (unhealed and judged.confidence >= SURE)
             elif isinstance(event, Closed):
-                alarms.append(Alarm(row, onset, event.judgement.kind, sure, at))
-    if monitor.open:
-        for event in monitor.end():
-            assert isinstance(event, Closed)
-            alarms.append(Alarm(row, onset, event.judgement.kind, sure, None))
+                alarms.append(Alarm(row, peak, event.judgement.kind, sure))
+    for event in monitor.end():
+        assert isinstance(event, Closed)
+        alarms.append(Alarm(row, peak, event.judgement.kind, sure))
     return alarms
 
 

@@ -18,13 +18,14 @@ class DetectionSettings:
     watchable_after: int = 24  # rows until the first judgement
     scale_floor: float = 0.002  # least scale, as a part of the level of the loss
 
-    suspect_z: float = 5.0  # one row this far off is held for confirmation
-    confirm_z: float = 3.5  # the next row this far off confirms it
+    suspect_z: float = 6.0  # one row this far off is held for confirmation
+    confirm_z: float = 4.0  # the next row this far off confirms it
     outlier_z: float = 8.0  # an isolated row this far off is an event of its own,
     outlier_part: float = 0.05  # if it also stands out by this part of the loss
     drift_slack: float = 1.25  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
-    drift_limit: float = 24.0  # cumulated lift that opens an incident
+    drift_limit: float = 24.0  # cumulated lift that opens an incident,
+    drift_rows: int = 18  # once it has lasted this long
 
     precursor_z: float = 8.0  # of a leading signal, in log space
     precursor_quiet: int = 50  # rows without another precursor of the same signal

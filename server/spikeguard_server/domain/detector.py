@@ -45,6 +45,7 @@ class Detector:
     outlier: Suspect | None = None  # set with the verdict OUTLIER
     lift: float = 0.0  # cumulated deviations of a slow lift
     lift_from: Suspect | None = None  # where that lift began
+    lift_rows: int = 0  # rows since
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
 
     def look(
@@ -63,7 +64,7 @@ class Detector:
         if self.held is not None:
             return self._after_held(row, settings), z
         self._lift(row, settings)
-        if self.lift >= settings.drift_limit:
+        if self.lift >= settings.drift_limit and self.lift_rows >= settings.drift_rows:
             return Verdict.SPIKE, z
         if z >= settings.suspect_z:
             self.held = row
@@ -100,7 +101,8 @@ class Detector:
     def _lift(self, row: Suspect, settings: DetectionSettings) -> None:
         gain = min(row.z, settings.drift_clip) - settings.drift_slack
         if self.lift <= 0.0 and gain > 0.0:
-            self.lift_from = row
+            self.lift_from, self.lift_rows = row, 0
+        self.lift_rows += 1
         self.lift = max(0.0, self.lift + max(gain, -settings.drift_clip))
         if self.lift == 0.0:
             self.lift_from = None
