@@ -200,14 +200,17 @@ class Guard:
             return self._p.recovery.checkpoint()
         return None
 
-    def finish(self, reason: str = "finished") -> None:
-        """Say that the attempt ended, send what can be sent within `flush_s`, undo the hooks."""
+    def finish(self, reason: str | None = None) -> None:
+        """Say that the attempt ended, send what can be sent within `flush_s`, undo the hooks.
+
+        `reason`: by default `finished`, or `stopped` after a stop was carried out.
+        """
         if self._ended:
             return
         self._endings.undo()
         with self._p.faults.shield("finish"):
             self._drain()
-        self._cut_short(reason)
+        self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
             hook.remove()
         with self._p.faults.shield("finish"):

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from spikeguard import CheckpointDirectory, Guard, Settings, attach
 from torch import Tensor, nn
+
+from spikeguard import CheckpointDirectory, Guard, Settings, attach
+from spikeguard_protocol import Ack, Action, CommandResult, Medium, Order
 
 FAST = Settings(send_interval_s=0.02, timeout_s=2.0, backoff_s=0.2, snapshot_every=10)
 
@@ -85,7 +87,7 @@ class Job:
         self.ema = Ema(self.model)
         self.micro_batches = micro_batches
         self.loader = Loader(micro_batches) if loader is None else loader
-        self.spoil: Callable[[Job], None] = lambda job: None  # before the optimizer's step
+        self.spoil: Callable[[Job], object] = id  # called before the optimizer's step
         if checkpoints is None and folder is not None:
             checkpoints = CheckpointDirectory(folder / "checkpoints", every=25, keep=3)
         self.guard: Guard = attach(
@@ -153,3 +155,27 @@ def assert_same(one: Any, other: Any, path: str = "") -> None:
             assert_same(a, b, f"{path}[{number}]")
     else:
         assert one == other, path
+
+
+def order(job: Job, action: Action, number: int = 1, **changes: Any) -> str:
+    """Put an order into the job's mailbox, as the sender would; returns the command."""
+    details = {"attempt": job.guard.attempt, "expires_in_s": 60.0, "expires_at_step": None}
+    details.update(changes)
+    command = f"test#1.{number}"
+    mailbox = job.guard._p.mailbox
+    known = tuple(delivery.order for delivery in mailbox.deliveries)
+    mailbox.hear(Ack(1, (*known, Order(command, action=action, **details))))
+    return command
+
+
+def result(job: Job, command: str) -> CommandResult:
+    """What the journal says became of `command`."""
+    return job.guard._p.journal.results[command]
+
+
+def target_at(job: Job, step: int, medium: Medium) -> str:
+    """The name of the newest target of that step."""
+    recovery = job.guard._p.recovery
+    held = recovery.snapshots.targets if recovery.snapshots and medium is Medium.MEMORY else []
+    saved = recovery.candidates() if medium is Medium.DISK else []
+    return next(target.name for target in (*held, *saved) if target.step == step)

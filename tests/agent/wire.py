@@ -33,7 +33,7 @@ class Wire:
         self.orders: list[Order] = []
         self.attentive = False
         self.protected: tuple[str, ...] = ()
-        self.intercept: Callable[[Message], Answer | None] = lambda message: None
+        self.intercept: Callable[[Message], Answer | None] = lambda _: None
         self.received = 0
         self.url = ""
         self._lock = threading.Lock()

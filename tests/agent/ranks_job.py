@@ -1,0 +1,115 @@
+"""What each rank of the two-rank tests runs; writes what it saw to a file of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
+
+ROWS = 4
+
+
+class RankLoader:
+    """This rank's rows of each position."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.read = rank, 0
+
+    def __iter__(self) -> RankLoader:
+        return self
+
+    def __next__(self) -> Tensor:
+        self.read += 1
+        whole = np.random.default_rng(self.read - 1).standard_normal((2 * ROWS, 8))
+        return torch.from_numpy(whole[self.rank * ROWS : (self.rank + 1) * ROWS]).float()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = state["read"]
+
+
+def main(folder: Path, steps: int, case: str) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    network = DistributedDataParallel(model)
+    guard = attach(
+        network,
+        optimizer,
+        run="test",
+        checkpoints=CheckpointDirectory(folder / "checkpoints", every=20, keep=5),
+        directory=folder / "guard",
+        settings=Settings(send_interval_s=0.02, snapshot_every=10, agreement_timeout_s=20),
+    )
+    seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": []}
+    if case == "broken_load" and rank == 1:
+        guard._p.recovery.load = _cannot_load
+    if case == "broken_restore" and rank == 1:
+        guard._p.recovery.restore = _cannot_restore
+    try:
+        _train(guard, network, model, optimizer, rank, steps, case, seen)
+        guard.finish()
+        seen["ended"] = "finished"
+    except AttemptAborted as aborted:
+        seen["ended"] = str(aborted)
+        raise
+    finally:
+        seen["faults"] = guard.faults
+        (folder / f"rank{rank}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+def _train(
+    guard: Any,
+    network: Any,
+    model: Any,
+    optimizer: Any,
+    rank: int,
+    steps: int,
+    case: str,
+    seen: Any,
+) -> None:
+    for batch in guard.batches(RankLoader(rank)):
+        loss = guard.loss((network(batch) - batch.roll(1, 1)).square().mean())
+        loss.backward()
+        if case == "nan" and rank == 1 and guard.steps == 29:
+            model[0].weight.grad[0, 0] = float("nan")  # before the norm, on one rank alone
+            dist.all_reduce(model[0].weight.grad)
+        elif case == "nan" and guard.steps == 29:
+            dist.all_reduce(model[0].weight.grad)
+        guard.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        before = guard.steps
+        guard.step()
+        weights = float(sum(p.double().sum() for p in model.parameters()))
+        seen["trail"].append([before + 1, guard.steps, guard.position, weights])
+        if guard.steps >= steps:
+            return
+
+
+def _cannot_load(*_: object) -> None:
+    raise OSError("this rank's disk is gone")
+
+
+def _cannot_restore(*_: object) -> None:
+    raise RuntimeError("this rank ran out of memory")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), os.environ.get("CASE", ""))

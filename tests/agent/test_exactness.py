@@ -1,0 +1,212 @@
+"""After a rollback and a skip the run is, bit for bit, one that never saw the skipped batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from spikeguard_protocol import (
+    BatchRange,
+    Medium,
+    ResultState,
+    Rollback,
+    ScaleLr,
+    SkipBatches,
+)
+
+from .job import Job, Loader, assert_same, batch_at, order, result, target_at
+
+
+class Without(Loader):
+    """A loader that never had the batches in `ranges` (positions)."""
+
+    def __init__(self, ranges: list[tuple[int, int]], micro_batches: int = 1) -> None:
+        super().__init__(micro_batches)
+        self.ranges = ranges
+
+    def __next__(self) -> Tensor:
+        while any(a <= self.read // self.micro_batches < b for a, b in self.ranges):
+            self.read += 1
+        return super().__next__()
+
+
+class Plain:
+    """The same order of data, but only to be iterated anew; draws a random number per pass."""
+
+    def __init__(self, ranges: tuple[tuple[int, int], ...] = ()) -> None:
+        self.ranges = ranges
+
+    def __iter__(self) -> Iterator[Tensor]:
+        torch.rand(1)
+        kept = (n for n in range(200) if not any(a <= n < b for a, b in self.ranges))
+        return (batch_at(n) for n in kept)
+
+
+class Numbers(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, number: int) -> Tensor:
+        return batch_at(number)[0]
+
+
+def reference(step: int, ranges: list[tuple[int, int]], micro_batches: int = 1) -> Any:
+    job = Job(micro_batches=micro_batches, loader=Without(ranges, micro_batches))
+    job.train_to(step)
+    job.guard.finish()
+    return job.everything()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize(("medium", "step"), [(Medium.MEMORY, 40), (Medium.DISK, 25)])
+def test_a_rollback_equals_never_having_seen_the_batches(
+    tmp_path: Path, medium: Medium, step: int, micro_batches: int
+) -> None:
+    job = Job(tmp_path, micro_batches=micro_batches)
+    job.train_to(60)
+    action = Rollback(target_at(job, step, medium), step, BatchRange(45, 52))
+    command = order(job, action)
+    job.train_step()
+    assert (job.guard.steps, job.guard.position) == (step, step)
+    assert result(job, command).state is ResultState.APPLIED
+    job.train_to(step + 50)
+    job.guard.finish()
+    assert job.guard.faults == {}
+    assert_same(job.everything(), reference(step + 50, [(45, 52)], micro_batches))
+
+
+def test_two_rollbacks_in_a_row_are_exact(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(60)
+    order(job, Rollback(target_at(job, 50, Medium.MEMORY), 50, BatchRange(55, 58)), 1)
+    job.train_step()
+    job.train_to(71)
+    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40, BatchRange(62, 70)), 2)
+    job.train_step()
+    assert job.guard.steps == 40
+    job.train_to(100)
+    job.guard.finish()
+    assert_same(job.everything(), reference(100, [(55, 58), (62, 70)]))
+
+
+def test_a_second_rollback_to_a_snapshot_of_the_new_segment_is_exact(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(45)
+    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40, BatchRange(43, 45)), 1)
+    job.train_step()
+    job.train_to(63)
+    order(job, Rollback(target_at(job, 50, Medium.MEMORY), 50, BatchRange(60, 64)), 2)
+    job.train_step()
+    assert (job.guard.steps, job.guard.position) == (50, 52)
+    job.train_to(90)
+    job.guard.finish()
+    assert_same(job.everything(), reference(90, [(43, 45), (60, 64)]))
+
+
+def test_the_same_target_can_be_returned_to_twice(tmp_path: Path) -> None:
+    """A snapshot is not consumed or changed by going back to it."""
+    job = Job(tmp_path)
+    job.train_to(55)
+    name = target_at(job, 40, Medium.MEMORY)
+    for number in (1, 2):
+        order(job, Rollback(name, 40, BatchRange(45, 47)), number)
+        job.train_step()
+        assert job.guard.steps == 40
+        job.train_to(49)
+    job.train_to(70)
+    job.guard.finish()
+    assert_same(job.everything(), reference(70, [(45, 47)]))
+
+
+def test_a_loader_without_a_state_is_rewound_by_counting(tmp_path: Path) -> None:
+    job = Job(tmp_path, loader=Plain())
+    job.train_to(60)
+    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40, BatchRange(45, 52)))
+    job.train_step()
+    job.train_to(90)
+    job.guard.finish()
+    never = Job(loader=Plain(((45, 52),)))
+    never.train_to(90)
+    never.guard.finish()
+    assert_same(job.everything(), never.everything())
+
+
+def test_a_shuffling_data_loader_repeats_its_order_after_a_rollback(tmp_path: Path) -> None:
+    """Without a skip the run after a rollback equals one that was never taken back."""
+
+    def loader() -> DataLoader[Tensor]:
+        return DataLoader(Numbers(), batch_size=4, shuffle=True)
+
+    job, straight = Job(tmp_path, loader=loader()), Job(loader=loader())
+    torch.manual_seed(3)
+    job.train_to(60)
+    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40))
+    job.train_step()
+    assert job.guard.steps == 40
+    job.train_to(80)
+    torch.manual_seed(3)
+    straight.train_to(80)
+    assert_same(job.everything(), straight.everything())
+    job.guard.finish()
+    straight.guard.finish()
+
+
+def test_a_skip_ahead_equals_never_having_had_the_batches(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(20)
+    command = order(job, SkipBatches(BatchRange(30, 35)))
+    job.train_to(60)
+    job.guard.finish()
+    assert result(job, command).state is ResultState.APPLIED
+    assert job.guard.position == 65
+    assert_same(job.everything(), reference(60, [(30, 35)]))
+
+
+def test_a_restart_continues_bit_for_bit(tmp_path: Path) -> None:
+    first = Job(tmp_path)
+    first.train_to(57)
+    first.guard.finish()
+    second = Job(tmp_path)
+    assert second.guard.resume() == 50
+    second.train_to(80)
+    second.guard.finish()
+    assert_same(second.everything(), reference(80, []))
+
+
+def test_what_was_skipped_and_abandoned_stays_so_after_a_restart(tmp_path: Path) -> None:
+    """The process dies right after the rollback, before any new checkpoint."""
+    first = Job(tmp_path)
+    first.train_to(77)
+    order(first, Rollback(target_at(first, 50, Medium.DISK), 50, BatchRange(55, 60)))
+    first.train_step()
+    first.guard.finish()
+    assert any("00000075" in p.name for p in (tmp_path / "checkpoints").iterdir())
+    second = Job(tmp_path)
+    assert second.guard.resume() == 50
+    second.train_to(90)
+    second.guard.finish()
+    assert_same(second.everything(), reference(90, [(55, 60)]))
+
+
+def test_a_lowered_rate_goes_back_with_its_target(tmp_path: Path) -> None:
+    """The scale in force at a target is in force again after going back to it."""
+    job = Job(tmp_path)
+    job.train_to(30)
+    order(job, ScaleLr(0.5, 100))
+    job.train_to(60)
+    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 2)
+    job.train_step()
+    job.train_to(140)
+    job.guard.finish()
+    straight = Job()
+    straight.train_to(30)
+    order(straight, ScaleLr(0.5, 100))
+    straight.train_to(140)
+    straight.guard.finish()
+    assert_same(job.everything(), straight.everything())

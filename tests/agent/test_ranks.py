@@ -1,0 +1,159 @@
+"""Every rank acts at the same step or none does; real processes under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from spikeguard_protocol import (
+    BatchRange,
+    CommandResult,
+    Message,
+    ResultState,
+    Rollback,
+    SegmentStarted,
+    Stop,
+    TargetSaved,
+)
+
+from .wire import Answer, Wire, served
+
+JOB = Path(__file__).with_name("ranks_job.py")
+
+
+def run_ranks(wire: Wire, folder: Path, steps: int, case: str = "") -> tuple[int, list[Any], str]:
+    """Exit status, what each rank saw, and what they printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {
+        **os.environ,
+        "SPIKEGUARD_SERVER": wire.url,
+        "SPIKEGUARD_TOKEN": "agent",
+        "OMP_NUM_THREADS": "1",
+        "CASE": case,
+    }
+    done = subprocess.run(
+        [*command, str(JOB), str(folder), str(steps)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    files = [folder / f"rank{rank}.json" for rank in range(2)]
+    seen = [json.loads(file.read_text()) for file in files if file.exists()]
+    return done.returncode, seen, done.stdout + done.stderr
+
+
+def order_once(wire: Wire, after: int, choose: Any) -> None:
+    """Order something as soon as `after` steps are stored."""
+
+    def watch(message: Message) -> Answer | None:
+        saved = [r for r in message.records if isinstance(r, TargetSaved) and r.step >= after]
+        if saved and not wire.orders and message.attempt in wire.messages:
+            wire.order(choose(saved[0]))
+        return None
+
+    wire.intercept = watch
+
+
+def test_all_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        order_once(wire, 30, lambda t: Rollback(t.name, t.step, BatchRange(t.step + 2, t.step + 7)))
+        status, seen, printed = run_ranks(wire, tmp_path, 600)
+    assert status == 0, printed
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert seen[0]["faults"] == seen[1]["faults"] == {}
+    back = [row for row in seen[0]["trail"] if row[1] < row[0]]
+    assert len(back) == 1
+    (applied,) = wire.records(CommandResult)
+    assert (applied.state, applied.step) == (ResultState.APPLIED, back[0][0])
+    history = [type(r).__name__ for r in wire.history()]
+    assert history.index("SegmentStarted", 2) == history.index("CommandResult") + 1
+    assert wire.records(SegmentStarted)[1].command == applied.command
+    assert seen[0]["trail"][-1][2] == 605
+
+
+def test_a_stop_ends_every_rank_at_the_same_step(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        order_once(wire, 30, lambda _: Stop())
+        status, seen, printed = run_ranks(wire, tmp_path, 100_000)
+    assert status == 0, printed
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert seen[0]["ended"] == seen[1]["ended"] == "finished"
+
+
+def test_a_rank_that_cannot_load_keeps_all_ranks_from_rolling_back(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        order_once(wire, 30, lambda t: Rollback(t.name, t.step))
+        status, seen, printed = run_ranks(wire, tmp_path, 400, "broken_load")
+    assert status == 0, printed
+    (refused,) = wire.records(CommandResult)
+    assert refused.state is ResultState.REFUSED
+    assert "another rank" in refused.reason
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert not [row for row in seen[0]["trail"] if row[1] < row[0]]
+
+
+def test_a_half_applied_rollback_ends_the_attempt_and_the_next_one_keeps_it(tmp_path: Path) -> None:
+    """No rank trains on mixed weights; the restart leaves the batches out and says applied."""
+    with served(Wire()) as wire:
+        order_once(wire, 40, lambda t: Rollback(t.name, t.step, BatchRange(t.step, t.step + 50)))
+        status, seen, _ = run_ranks(wire, tmp_path, 100_000, "broken_restore")
+        assert status != 0
+        assert all("ended" in rank for rank in seen)
+        wire.orders.clear()
+        wire.intercept = lambda _: None
+        status, again, printed = run_ranks(wire, tmp_path, 60)
+        assert status == 0, printed
+    assert again[0]["resumed"] == again[1]["resumed"] == 40
+    assert again[0]["trail"][0][2] == 91
+    assert again[0]["trail"] == again[1]["trail"]
+    (applied,) = wire.records(CommandResult)
+    assert applied.state is ResultState.APPLIED
+
+
+def test_loss_and_norms_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        status, _, printed = run_ranks(wire, tmp_path, 30)
+    assert status == 0, printed
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    batch = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 8))).float()
+    losses = (model(batch) - batch.roll(1, 1)).square().mean(1)
+    losses.mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    assert wire.column("loss")[0, 1] == pytest.approx(losses.mean().item(), rel=1e-5)
+    worst = max(losses[:4].mean().item(), losses[4:].mean().item())
+    assert wire.column("loss_rank_max")[0, 1] == pytest.approx(worst, rel=1e-5)
+    assert wire.column("grad_norm")[0, 1] == pytest.approx(norm.item(), rel=1e-5)
+    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
+
+
+def test_a_nan_on_one_rank_is_dropped_on_all(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        status, seen, printed = run_ranks(wire, tmp_path, 40, "nan")
+    assert status == 0, printed
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert wire.column("update_dropped")[0, 30] == 1.0
+    assert seen[0]["trail"][28][3] == seen[0]["trail"][29][3]
+    assert seen[0]["trail"][30][3] != seen[0]["trail"][29][3]
+
+
+def test_a_server_that_vanishes_leaves_the_ranks_training(tmp_path: Path) -> None:
+    def vanish(message: Message) -> Answer | None:
+        late = any(isinstance(r, TargetSaved) and r.step >= 30 for r in message.records)
+        return (200, {}, b"\x00garbage") if late else None
+
+    with served(Wire()) as wire:
+        wire.intercept = vanish
+        status, seen, printed = run_ranks(wire, tmp_path, 100)
+    assert status == 0, printed
+    assert seen[0]["trail"] == seen[1]["trail"]
