@@ -41,7 +41,6 @@ class RankLoader:
 
 
 def main(folder: Path, steps: int, case: str) -> None:
-    dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.set_num_threads(1)
     torch.manual_seed(3)
@@ -111,5 +110,11 @@ def _cannot_restore(*_: object) -> None:
     raise RuntimeError("this rank ran out of memory")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # under torchrun
+    dist.init_process_group("gloo")
     main(Path(sys.argv[1]), int(sys.argv[2]), os.environ.get("CASE", ""))
+elif plan := globals().get("PLAN"):  # one of two processes of the test's own
+    os.environ.update(plan["environment"])
+    meeting = f"file://{plan['meeting']}"
+    dist.init_process_group("gloo", init_method=meeting, rank=plan["rank"], world_size=2)
+    main(Path(plan["folder"]), plan["steps"], plan["case"])

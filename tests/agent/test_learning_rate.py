@@ -1,0 +1,97 @@
+"""A lowered learning rate is used by the step and seen by no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from spikeguard import attach
+from spikeguard.learning_rate import LrScale
+from spikeguard_protocol import Ack, Order, ScaleLr
+
+SCHEDULES: list[Callable[[Any], Any]] = [
+    lambda o: lr_scheduler.CosineAnnealingLR(o, 50),
+    lambda o: lr_scheduler.LinearLR(o, total_iters=30),
+    lambda o: lr_scheduler.LambdaLR(o, lambda step: 1.0 / (1 + step)),
+    lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60),
+]
+
+
+def rates(schedule: Callable[[Any], Any], *, tensor: bool, scaled: bool) -> tuple[list[float], ...]:
+    """What the groups show between steps, and what each step really used."""
+    model = nn.Linear(4, 4)
+    lr: Any = torch.tensor(0.01) if tensor else 0.01
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+    scheduler = schedule(optimizer)
+    guard = attach(model, optimizer, run="test", scheduler=scheduler, directory=None)
+    used: list[float] = []
+    optimizer.register_step_pre_hook(lambda o, *_: used.append(float(o.param_groups[0]["lr"])))
+    if scaled:
+        guard._p.rates.scale = LrScale(0.25, 0, 20)
+    shown = []
+    for _ in range(40):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        guard.step()
+        shown.append(float(optimizer.param_groups[0]["lr"]))
+    assert guard.faults == {}
+    guard.finish()
+    return shown, used
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_scheduler_sees_the_scale(schedule: Callable[[Any], Any], tensor: bool) -> None:
+    shown, used = rates(schedule, tensor=tensor, scaled=True)
+    bare, plain = rates(schedule, tensor=tensor, scaled=False)
+    assert shown == bare
+    factors = [a / b for a, b in zip(used, plain, strict=True)]
+    assert factors[:18] == pytest.approx([0.25] * 18)
+    assert factors[18:20] == pytest.approx([0.5, 0.75])
+    assert used[20:] == plain[20:]
+
+
+def test_the_rate_climbs_back_over_the_last_tenth() -> None:
+    scale = LrScale(0.5, 100, 100)
+    assert scale.at(100) == 1.0
+    assert scale.at(101) == scale.at(190) == 0.5
+    climb = [scale.at(step) for step in range(190, 202)]
+    assert climb == sorted(climb)
+    assert 0.5 < scale.at(191) < scale.at(200) < 1.0
+    assert scale.at(201) == 1.0
+
+
+def test_a_single_step_is_scaled_whole() -> None:
+    assert LrScale(0.5, 10, 1).at(11) == 0.5
+
+
+def test_an_order_to_scale_survives_a_step_that_fails() -> None:
+    """An optimizer step that raises leaves no scaled rate behind."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    guard = attach(model, optimizer, run="test")
+    guard.step()
+    order = Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None)
+    guard._p.mailbox.hear(Ack(1, (order,)))
+    guard.step()
+
+    def fail() -> float:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step(fail)
+    guard.step()
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    guard.finish()

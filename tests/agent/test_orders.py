@@ -1,0 +1,189 @@
+"""An order is checked before it is obeyed, and obeyed at most once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spikeguard_protocol import (
+    Ack,
+    Action,
+    BatchRange,
+    CheckpointNow,
+    CommandResult,
+    Medium,
+    ResultState,
+    Rollback,
+    ScaleLr,
+    SkipBatches,
+    Stop,
+    Watch,
+)
+
+from .job import Job, order, result, target_at
+from .wire import Wire, await_that, served
+
+REFUSED: list[tuple[Action, dict[str, Any], str]] = [
+    (Watch(5), {"attempt": "0" * 16}, "meant for attempt"),
+    (Watch(5), {"expires_in_s": -1.0}, "expired"),
+    (Watch(5), {"expires_at_step": 30}, "expired at step 30"),
+    (SkipBatches(BatchRange(3, 9)), {}, "was read already"),
+    (Rollback("memory-gone", 20), {}, "is gone"),
+]
+
+
+@pytest.mark.parametrize(("action", "changes", "reason"), REFUSED)
+def test_an_order_that_cannot_be_obeyed_is_refused_with_a_reason(
+    tmp_path: Path, action: Action, changes: dict[str, Any], reason: str
+) -> None:
+    job = Job(tmp_path)
+    job.train_to(30)
+    command = order(job, action, **changes)
+    job.train_step()
+    assert result(job, command).state is ResultState.REFUSED
+    assert reason in result(job, command).reason
+    assert job.guard.steps == 31
+    job.guard.finish()
+
+
+def test_a_rollback_to_another_step_than_named_is_refused(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(30)
+    command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 10))
+    job.train_step()
+    assert "is of step 20, not 10" in result(job, command).reason
+    job.guard.finish()
+
+
+def test_an_abandoned_checkpoint_is_never_returned_to(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(60)
+    newer = target_at(job, 50, Medium.DISK)
+    order(job, Rollback(target_at(job, 25, Medium.DISK), 25), 1)
+    job.train_step()
+    command = order(job, Rollback(newer, 50), 2)
+    job.train_step()
+    assert "abandoned" in result(job, command).reason
+    job.guard.finish()
+
+
+def test_what_a_loop_cannot_do_is_not_offered_and_refused(tmp_path: Path) -> None:
+    """A loop that reads its loader directly can neither skip nor go back."""
+    job = Job(tmp_path)
+    assert "rollback" not in job.guard.capabilities
+    job.guard.step()
+    command = order(job, SkipBatches(BatchRange(50, 60)))
+    job.guard.step()
+    assert "cannot skip_batches" in result(job, command).reason
+    job.guard.finish()
+
+
+def test_a_repeated_order_is_obeyed_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(35)
+    name = target_at(job, 20, Medium.MEMORY)
+    order(job, Rollback(name, 20))
+    job.train_step()
+    again = job.guard._p.mailbox.deliveries[0].order
+    for _ in range(5):
+        job.guard._p.mailbox.hear(Ack(1, (again,)))
+        job.train_step()
+    assert job.guard.steps == 25
+    job.guard.finish()
+
+
+def test_an_order_repeated_by_the_server_does_not_get_more_time(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(5)
+    order(job, Watch(5), expires_in_s=0.05)
+    again = job.guard._p.mailbox.deliveries[0].order
+    time.sleep(0.1)
+    job.guard._p.mailbox.hear(Ack(1, (again,)))
+    job.train_step()
+    assert "expired" in result(job, "test#1.1").reason
+    job.guard.finish()
+
+
+def test_a_checkpoint_on_demand_lies_on_disk(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(10)
+    command = order(job, CheckpointNow())
+    job.train_step()
+    assert result(job, command).state is ResultState.APPLIED
+    assert job.guard._p.recovery.candidates()[0].step == 11
+    job.guard.finish()
+
+
+def test_a_stop_ends_the_batches(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        await_that(lambda: wire.messages)
+        command = wire.order(Stop())
+        await_that(lambda: job.guard._p.mailbox.deliveries)
+        job.train_to(10_000)
+        assert job.guard.stopped
+        job.guard.finish()
+        assert wire.result(command)
+        assert wire.history()[-1].reason == "stopped"
+
+
+def test_the_result_comes_before_the_segment_that_it_opens(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(35)
+        await_that(lambda: (0, 35) in wire.column("loss"))
+        command = wire.order(Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24)))
+        await_that(lambda: job.guard._p.mailbox.deliveries)
+        job.train_step()
+        job.train_to(30)
+        job.guard.finish()
+        history = wire.history()
+    at = next(n for n, r in enumerate(history) if isinstance(r, CommandResult))
+    opened = history[at + 1]
+    assert (opened.segment, opened.command, opened.position) == (1, command, 20)
+    assert (opened.parent.step, opened.parent.segment.number) == (20, 0)
+    losses = wire.column("loss")
+    assert set(losses) == {(0, s) for s in range(1, 37)} | {(1, s) for s in range(21, 31)}
+    assert wire.orders  # it was repeated by the server until its result arrived
+
+
+def test_a_rollback_that_lowers_the_rate_does_so_from_the_target_on(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(35)
+    order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, None, 0.5, 40))
+    job.train_step()
+    scale = job.guard._p.rates.scale
+    assert scale is not None
+    assert (scale.factor, scale.start, scale.steps) == (0.5, 20, 40)
+    job.guard.finish()
+
+
+def test_without_a_journal_nothing_is_carried_out(tmp_path: Path) -> None:
+    """A journal that cannot be written could not keep the bad data out after a crash."""
+    job = Job(tmp_path)
+    job.train_to(35)
+    journal = tmp_path / "guard/journal.jsonl"
+    journal.unlink()
+    journal.mkdir()
+    command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24)))
+    job.train_step()
+    assert job.guard.steps == 36
+    assert "journal" in result(job, command).reason
+    assert job.guard._p.journal.ledger.ranges == []
+    job.guard.finish()
+
+
+def test_a_scaled_rate_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(20)
+    order(job, ScaleLr(0.5, 100))
+    job.train_to(26)
+    job.guard.finish()
+    second = Job(tmp_path)
+    assert second.guard.resume() == 25
+    assert second.guard._p.rates.scale == job.guard._p.rates.scale
+    second.guard.finish()

@@ -1,0 +1,149 @@
+"""A non-finite update never reaches the weights, and everything is left as it was found."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from spikeguard import Settings, attach
+from spikeguard_protocol import Samples
+
+from .job import FAST, Job, assert_same
+from .wire import Wire, await_that, served
+
+
+def poison(job: Job) -> None:
+    next(iter(job.model.parameters())).grad[0, 0] = math.nan  # type: ignore[index]
+
+
+def weights_and_moments(job: Job) -> Any:
+    return copy.deepcopy((job.model.state_dict(), job.optimizer.state_dict()["state"]))
+
+
+@pytest.mark.parametrize("step", [0, 7])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
+    step: int, value: float
+) -> None:
+    job = Job()
+    job.train_to(step)
+    before = copy.deepcopy(job.model.state_dict())
+    moments = copy.deepcopy(job.optimizer.state_dict()["state"])
+    clip = job.guard.clip_grad_norm_
+
+    def poisoned(max_norm: float | None) -> torch.Tensor:
+        next(iter(job.model.parameters())).grad[0, 0] = value  # type: ignore[index]
+        return clip(max_norm)
+
+    job.guard.clip_grad_norm_ = poisoned  # type: ignore[method-assign]
+    job.train_step()
+    job.guard.clip_grad_norm_ = clip  # type: ignore[method-assign]
+    assert_same(job.model.state_dict(), before)
+    after = job.optimizer.state_dict()["state"]
+    if step:
+        assert_same(after, moments)
+    else:
+        assert all(float(value.abs().sum()) == 0 for s in after.values() for value in s.values())
+    job.train_to(step + 3)
+    assert all(torch.isfinite(p).all() for p in job.model.parameters())
+    job.guard.finish()
+
+
+def test_the_norm_is_taken_in_the_step_where_the_loop_does_not_clip(tmp_path: Path) -> None:
+    """A NaN is dropped and reported as grad_norm_at_step by a loop that never clips."""
+    with served(Wire()) as wire:
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        guard = attach(
+            model, optimizer, run="test", server=wire.url, directory=tmp_path, settings=FAST
+        )
+        for step in range(1, 6):
+            model(torch.ones(2, 4)).sum().backward()
+            if step == 3:
+                model.weight.grad[0, 0] = math.nan  # type: ignore[index]
+            before = model.weight.detach().clone()
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+            assert torch.equal(before, model.weight) is (step == 3)
+        guard.finish()
+        norms, dropped = wire.column("grad_norm_at_step"), wire.column("update_dropped")
+    assert math.isnan(norms[0, 3])
+    assert math.isfinite(norms[0, 4])
+    assert dropped == {(0, step): float(step == 3) for step in range(1, 6)}
+    assert not wire.column("grad_norm")
+
+
+def test_an_optimizer_that_cannot_drop_is_only_reported(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, fused=False, server=wire.url)
+        job.train_to(3)
+        job.spoil = lambda j: poison(j)
+        job.guard.clip_grad_norm_ = lambda _: None  # type: ignore[method-assign, assignment, return-value]
+        job.train_step()
+        job.guard.finish()
+        last = wire.records(Samples)[-1]
+    assert math.isnan(last.signals["grad_norm_at_step"][-1])  # type: ignore[arg-type]
+    assert last.signals["update_dropped"][-1] == 0.0
+    assert job.guard.faults == {}
+
+
+def test_the_reflex_can_be_switched_off() -> None:
+    job = Job(settings=Settings(drop_non_finite=False))
+    job.train_to(2)
+    job.spoil = poison
+    job.guard.clip_grad_norm_ = lambda _: None  # type: ignore[method-assign, assignment, return-value]
+    job.train_step()
+    assert not all(torch.isfinite(p).all() for p in job.model.parameters())
+    job.guard.finish()
+
+
+def test_the_optimizer_keeps_no_attribute_after_the_step() -> None:
+    job = Job()
+    job.train_to(3)
+    assert not hasattr(job.optimizer, "found_inf")
+    job.guard.finish()
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_a_grad_scalers_own_flag_is_obeyed_and_left_as_found(poisoned: bool) -> None:
+    """A scaler at work hands the fused optimizer its flag; ours is or-ed into it for the step."""
+    job = Job()
+    job.train_to(3)
+    before = weights_and_moments(job)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    batch = next(job.loader)
+    scaler.scale((job.model(batch) - batch).square().mean()).backward()
+    if poisoned:
+        poison(job)
+    scaler.step(job.optimizer)
+    scaler.update()
+    assert not hasattr(job.optimizer, "found_inf")
+    changed = not torch.equal(before[0]["0.weight"], job.model.state_dict()["0.weight"])
+    assert changed is not poisoned
+    assert (scaler.get_scale() < 2.0**10) is poisoned
+    job.guard.step()
+    assert job.guard.faults == {}
+    job.guard.finish()
+
+
+def test_norms_under_a_grad_scaler_are_those_of_the_unscaled_gradients(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        guard = attach(
+            model, optimizer, run="test", server=wire.url, directory=tmp_path, settings=FAST
+        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        scaler.scale(model(torch.ones(2, 4)).mean()).backward()
+        scaler.step(optimizer)
+        guard.step()
+        await_that(lambda: wire.column("grad_norm_at_step"))
+        guard.finish()
+    assert wire.column("grad_norm_at_step")[0, 1] == pytest.approx(math.sqrt(5), rel=1e-6)
