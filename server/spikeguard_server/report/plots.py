@@ -83,8 +83,10 @@ def figure_of(facts: PostMortem) -> Figure:
     """The figure: loss above; below it the gradient norm, where one was measured."""
     norm = next((s.value for s in NORMS if any(s in curve.values for curve in facts.curves)), None)
     heights = [2.0] if norm is None else [2.0, 1.0]
-    figure = Figure(figsize=(9.2, 1.9 * sum(heights)))
-    figure.subplots_adjust(left=0.075, right=0.99, top=0.93, bottom=0.09, hspace=0.06)
+    inches = 1.9 * sum(heights)
+    figure = Figure(figsize=(9.2, inches))
+    top, bottom = 1 - 0.4 / inches, 0.5 / inches
+    figure.subplots_adjust(left=0.075, right=0.975, top=top, bottom=bottom, hspace=0.06)
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     loss = panels[0][0]
     _draw_signal(loss, facts, Signal.LOSS.value)
@@ -145,6 +147,8 @@ def _thinned(curve: Curve, signal: str) -> tuple[list[int], list[float]]:
 
 
 def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
+    branched = any(curve.kept_to is not None for curve in facts.curves)
+    kept = "kept" if branched else "measured"
     for stretch in _stretches(facts, signal):
         if not stretch.steps:
             continue
@@ -156,7 +160,7 @@ def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
             color=colour,
             linewidth=1.1,
             marker="." if len(shown) < 3 else "",
-            label="undone by the rollback" if stretch.undone else "kept",
+            label="undone by the rollback" if stretch.undone else kept,
             zorder=2 if stretch.undone else 3,
         )
         _mark_non_finite(axes, stretch)

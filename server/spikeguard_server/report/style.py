@@ -50,14 +50,16 @@ ul{padding-left:1.1rem;margin:.5rem 0 1rem;max-width:46rem}
 li{margin:.35rem 0}
 h1,li,p{overflow-wrap:anywhere}
 td{overflow-wrap:break-word}
+td:not([class]){min-width:9rem}
 .short{white-space:nowrap}
-figure{margin:1.25rem 0}
-figure svg{width:100%;height:auto;display:block}
+figure{margin:1.25rem 0;overflow-x:auto}
+figure svg{width:100%;min-width:34rem;height:auto;display:block}
 figcaption{font-size:.82rem;color:var(--muted);max-width:46rem;margin-top:.4rem}
 footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--rule);font-size:.8rem;
  color:var(--muted)}
 @page{margin:18mm 16mm}
 @media print{body{font-size:10.5pt;background:none}main{max-width:none;padding:0}
- h2{break-after:avoid}tr,figure,.figures{break-inside:avoid}.scroll{overflow:visible}}
+ h2{break-after:avoid}tr,figure,.figures{break-inside:avoid}
+ .scroll,figure{overflow:visible}figure svg{min-width:0}}
 """
 )

@@ -68,6 +68,8 @@ def duration(seconds: float | None) -> str:
     """Seconds as a person says them."""
     if seconds is None:
         return "unknown"
+    if seconds == 0:
+        return "none"
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 5_400:

@@ -24,7 +24,7 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
+from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
     SIGMA,
     action_of,
@@ -139,12 +139,19 @@ def _symptoms(facts: PostMortem) -> tuple[Block, ...]:
     if seen.grad_norm_signal is not None:
         name = word(seen.grad_norm_signal)
         rows.append((f"Peak {name}", number(seen.grad_norm_peak), "global L2 before clipping"))
-    caption = (
-        f"Loss and gradient norm around step {incident.onset_step:,}. The band is the trend before "
-        f"the spike, extrapolated, ± 4 {SIGMA}. Steps that a rollback undid are drawn apart."
-    )
     table = Table(("", "value", "where"), tuple(rows), frozenset({1}))
-    return (table, Picture(caption)) if facts.curves else (table,)
+    return (table, Picture(_caption(facts))) if facts.curves else (table,)
+
+
+def _caption(facts: PostMortem) -> str:
+    norm = any(s in curve.values for curve in facts.curves for s in GRAD_NORMS)
+    what = "Loss and gradient norm" if norm else "Loss"
+    words = [f"{what} around step {facts.incident.onset_step:,}."]
+    if facts.incident.trend is not None:
+        words.append(f"The band is the trend before the spike, extrapolated, ± 4 {SIGMA}.")
+    if any(curve.kept_to is not None for curve in facts.curves):
+        words.append("Steps that a rollback undid are drawn apart.")
+    return " ".join(words)
 
 
 def _trend_note(facts: PostMortem) -> str:
@@ -155,6 +162,11 @@ def _trend_note(facts: PostMortem) -> str:
 
 
 def _evidence(facts: PostMortem) -> tuple[Block, ...]:
+    said, table = _evidence_said(facts), _signals(facts)
+    return (*([Paragraph(" ".join(said))] if said else []), *([table] if table.rows else []))
+
+
+def _evidence_said(facts: PostMortem) -> list[str]:
     incident, lead = facts.incident, lead_of(facts)
     said = []
     if incident.onset_batches is not None:
@@ -165,14 +177,19 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         said.append(_lead_sentence(lead.signal, lead.step, lead.steps))
     if incident.dropped:
         said.append("The reflex kept the onset's update out of the weights.")
-    signals = sorted(
+    return said
+
+
+def _signals(facts: PostMortem) -> Table:
+    """What each signal did, the first to move first."""
+    incident, columns = facts.incident, 4 if facts.peaks else 3
+    names = sorted(
         {*incident.worst_z, *incident.first_moves, *facts.peaks},
         key=lambda name: (incident.first_moves.get(name, 2**60), name),
     )
-    rows = tuple(_signal_row(facts, name) for name in signals)
-    header = ("signal", "first moved", "largest deviation", "largest value")
-    table = Table(header, rows, frozenset({1, 2, 3}))
-    return (*(Paragraph(" ".join(said)) for _ in said[:1]), *((table,) if rows else ()))
+    header = ("signal", "first moved", "largest deviation", "largest value")[:columns]
+    rows = tuple(_signal_row(facts, name)[:columns] for name in names)
+    return Table(header, rows, frozenset({1, 2, 3}))
 
 
 def _lead_sentence(signal: str, step: int, steps: int | None) -> str:
