@@ -55,6 +55,7 @@ class World:
     heard: list[Heard] = field(default_factory=list)
     people: dict[str, Plain] = field(default_factory=lambda: copy.deepcopy(PEOPLE))
     broken: Callable[[], Answer] | None = None  # answers everything, if set
+    before_decision: Callable[[], None] | None = None  # happens once, just before a decision
 
     def decisions(self) -> list[Heard]:
         """What was decided, as it arrived."""
@@ -166,6 +167,9 @@ def _incident(world: World, run: str, number: int) -> Plain | None:
 
 
 def _decide(world: World, place: tuple[str, int, int], act: str, body: Plain, name: str) -> Answer:
+    if happening := world.before_decision:
+        world.before_decision = None
+        happening()
     incident = _incident(world, *place[:2])
     assert incident is not None
     command = next(c for c in incident["commands"] if c["number"] == place[2])

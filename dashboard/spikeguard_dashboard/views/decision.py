@@ -146,10 +146,12 @@ def _notice(proposal: Command, notice: Notice) -> None:
 
 
 def _say_notice(incident: str) -> None:
+    """What became of the last press, in a place that is kept (a popover that moves closes)."""
+    place = st.empty()
     notice = st.session_state.get(f"notice {incident}")
     if isinstance(notice, Notice):
         said = markup.paragraph(notice.message + ".", "order"), markup.paragraph(notice.remedy)
-        st.html(markup.block(markup.card(notice.tone, *said)))
+        place.html(markup.block(markup.card(notice.tone, *said)))
 
 
 def decided(proposal: Command | None, incident: str, visit: Visit) -> None:

@@ -62,8 +62,12 @@ def _who(visit: Visit) -> Html:
 
 def trouble(message: str, remedy: str) -> None:
     """Something is wrong and somebody can do something about it."""
-    said = markup.card("warn", markup.paragraph(message + ".", "order"), markup.paragraph(remedy))
-    st.html(markup.block(said))
+    st.html(_trouble(message, remedy))
+
+
+def _trouble(message: str, remedy: str) -> str:
+    order, advice = markup.paragraph(f"{message}.", "order"), markup.paragraph(remedy)
+    return markup.block(markup.card("warn", order, advice))
 
 
 def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
@@ -85,14 +89,16 @@ def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
 
 
 def staleness(seen: Look[object]) -> None:
-    """Say that what is shown is not the newest, and why."""
+    """Say that what is shown is not the newest, and why.
+
+    Its place is kept while there is nothing to say: what stands below would otherwise move to
+    another place of the page, and be drawn anew.
+    """
+    place = st.empty()
     if seen.error is None:
         return
-    if seen.data is None:
-        trouble(seen.error.message, seen.error.remedy)
-        return
-    age = words.duration(seen.age_s)
-    trouble(f"{seen.error.message}. What you see is {age} old", seen.error.remedy)
+    old = f". What you see is {words.duration(seen.age_s)} old" if seen.data is not None else ""
+    place.html(_trouble(f"{seen.error.message}{old}", seen.error.remedy))
 
 
 def asked_run() -> RunId | None:

@@ -83,8 +83,8 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
     first, last = window or (None, None)
     key = f"series {run} {signals} {window}"
     seen = look(key, lambda: visit.client.series(visit.token, run, signals, first=first, last=last))
+    staleness(seen)
     if seen.data is None:
-        staleness(seen)
         return
     draw_curves(
         replace(seen.data, trend=None),

@@ -1,0 +1,256 @@
+"""The dashboard as a person has it: its own process, a real browser, real clicks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.dashboard import story
+from tests.dashboard.stand_in import ADA_TOKEN, VIEWER_TOKEN, World, error, serving
+
+CHROMIUM = Path("/usr/bin/chromium")
+START_S, SHOW_MS = 60.0, 30_000
+INCIDENT = "/incident?run=default/llama-8b-c4&number=2"
+
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}"),
+    pytest.mark.timeout(180),
+]
+sync_api = pytest.importorskip("playwright.sync_api")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def dashboard(server: str, folder: Path) -> Iterator[str]:
+    """The process that `spikeguard up` starts, ready to be looked at."""
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    environment = {
+        **os.environ,
+        "SPIKEGUARD_SERVER": server,
+        "SPIKEGUARD_PUBLIC_URL": server,
+        "SPIKEGUARD_TOKEN": VIEWER_TOKEN,
+        "SPIKEGUARD_DASHBOARD_REFRESH": "1.5",
+        "HOME": str(folder),
+    }
+    command = [sys.executable, "-m", "spikeguard_dashboard", "--port", str(port)]
+    process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL)
+    try:
+        wait_until_healthy(address, process)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def wait_until_healthy(address: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the dashboard ended while starting"
+        try:
+            with urlopen(f"{address}/_stcore/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"the dashboard was not healthy within {START_S} s")
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return story.world()
+
+
+@pytest.fixture(scope="module")
+def address(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(world) as server, dashboard(server, tmp_path_factory.mktemp("home")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(world: World) -> None:
+    """Every test finds the world as it was at first."""
+    anew = story.world()
+    world.incidents, world.people = anew.incidents, anew.people
+    world.broken = world.before_decision = None
+    world.heard.clear()
+
+
+@pytest.fixture(scope="module")
+def stranger(browser: Any) -> Iterator[Any]:
+    """The browser of somebody who has not signed in."""
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def ada(browser: Any, address: str) -> Iterator[Any]:
+    """The browser of somebody who has."""
+    context = browser.new_context()
+    value = {"name": "spikeguard_session", "value": ADA_TOKEN, "url": address, "httpOnly": True}
+    context.add_cookies([value])
+    yield context
+    context.close()
+
+
+@contextmanager
+def opened(context: Any, url: str) -> Iterator[Any]:
+    """A page, closed at the end so that it asks no more."""
+    page = context.new_page()
+    page.set_default_timeout(SHOW_MS)
+    page.goto(url)
+    try:
+        yield page
+    finally:
+        page.close()
+
+
+def test_the_way_from_runs_to_an_incident_is_by_links(stranger: Any, address: str) -> None:
+    with opened(stranger, address) as page:
+        page.get_by_role("link", name="llama-8b-c4", exact=True).click()
+        page.wait_for_url("**/run?run=default/llama-8b-c4")
+        page.locator("canvas.marks, svg.marks").first.wait_for()
+        page.get_by_role("link", name="incident 2 waiting for a decision").click()
+        page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
+        page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()
+
+
+def test_an_approval_arrives_once_in_the_persons_name(ada: Any, address: str, world: World) -> None:
+    with opened(ada, address + INCIDENT) as page:
+        page.get_by_text("Signed in as Ada Lovelace (operator)").wait_for()
+        page.get_by_role("button", name="Approve revision 2 as Ada Lovelace").click()
+        page.get_by_text("Approved by Ada Lovelace. The job fetches it next.").wait_for()
+        page.get_by_text("approved, not yet fetched by the job").first.wait_for()
+    (request,) = world.decisions()
+    assert request.bearer == ADA_TOKEN
+    assert request.body == {"revision": 2}
+    assert request.path.endswith("/runs/default/llama-8b-c4/incidents/2/commands/1/approve")
+    reads = {heard.bearer for heard in world.heard if heard.path != "/v1/me"} - {ADA_TOKEN}
+    assert reads == {VIEWER_TOKEN}
+
+
+def test_a_rejection_needs_a_reason_and_carries_it(ada: Any, address: str, world: World) -> None:
+    with opened(ada, address + INCIDENT) as page:
+        page.get_by_role("button", name="Reject with a reason").click()
+        reject = page.get_by_role("button", name="Reject revision 2")
+        reject.click()
+        page.get_by_text("Say why, then reject.").wait_for()
+        assert world.decisions() == []
+        page.get_by_label("Reason, kept in the record").fill("the shard is new on purpose")
+        page.wait_for_timeout(2500)  # two refreshes must not take the words away
+        reject.click()
+        page.get_by_text("Rejected by Ada Lovelace: the shard is new on purpose").first.wait_for()
+    (request,) = world.decisions()
+    assert request.bearer == ADA_TOKEN
+    assert request.body == {"revision": 2, "reason": "the shard is new on purpose"}
+
+
+def test_a_proposal_that_changed_is_shown_and_asked_for_again(
+    ada: Any, address: str, world: World
+) -> None:
+    """The decision of another process falls between the look and the press."""
+    with opened(ada, address + INCIDENT) as page:
+        button = page.get_by_role("button", name="Approve revision 2")
+        button.wait_for()
+        newer = story.command(revision=3, verb="watch", arguments={"steps": 200})
+
+        def change() -> None:
+            world.incidents[0].update(proposal=newer, commands=[newer])
+
+        world.before_decision = change
+        button.click()
+        page.get_by_text("Nothing was done: the proposal had changed").wait_for()
+        page.get_by_role("button", name="Approve revision 3").click()
+        page.get_by_text("Approved by Ada Lovelace").first.wait_for()
+    assert [request.body["revision"] for request in world.decisions()] == [2, 3]
+
+
+def test_without_a_session_there_is_a_link_to_sign_in(stranger: Any, address: str) -> None:
+    with opened(stranger, address + INCIDENT) as page:
+        link = page.get_by_role("link", name="Sign in to approve or reject")
+        link.wait_for()
+        assert "/login?next=http%3A%2F%2F127.0.0.1" in link.get_attribute("href")
+        assert page.get_by_role("button", name="Approve").count() == 0
+
+
+def test_a_session_that_ended_is_said(ada: Any, address: str, world: World) -> None:
+    with opened(ada, address + INCIDENT) as page:
+        button = page.get_by_role("button", name="Approve revision 2")
+        button.wait_for()
+        del world.people[ADA_TOKEN]
+        button.click()
+        page.get_by_text("Nothing was done: your session has ended").wait_for()
+    with opened(ada, address + INCIDENT) as page:
+        page.get_by_text("Your session has ended, reading only").wait_for()
+
+
+def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
+    stranger: Any, address: str, world: World
+) -> None:
+    """A refresh that brings nothing new must not redraw a curve: that is what flickers."""
+    with opened(stranger, address + INCIDENT) as page:
+        marks = page.locator("canvas.marks, svg.marks")
+        marks.first.wait_for()
+        page.wait_for_timeout(1500)
+        page.evaluate("document.querySelectorAll('.marks').forEach(mark => mark.dataset.same = 1)")
+        before = marks.count()
+        page.wait_for_timeout(3500)
+        assert page.locator(".marks[data-same]").count() == before > 0
+        world.incidents[0]["reason"] = "it is on its way back"
+        page.get_by_text("it is on its way back.").wait_for()
+        assert page.locator(".marks[data-same]").count() == before
+
+
+def test_an_outage_is_said_and_mends_itself(stranger: Any, address: str, world: World) -> None:
+    with opened(stranger, address) as page:
+        page.get_by_text("3 runs, 1 live").wait_for()
+        world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
+        page.get_by_text("The server is starting. What you see is").wait_for()
+        page.get_by_text("3 runs, 1 live").wait_for()
+        world.broken = None
+        page.get_by_text("The server is starting").wait_for(state="detached")
+
+
+def test_nothing_runs_out_of_a_phones_width(stranger: Any, address: str) -> None:
+    with opened(stranger, address) as page:
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.emulate_media(color_scheme="dark")
+        for path in ("/", "/run?run=llama-8b-c4", INCIDENT):
+            page.goto(address + path)
+            page.locator(".sg-head").first.wait_for()
+            page.wait_for_timeout(1500)
+            width = "document.querySelector('[data-testid=stMain]').scrollWidth"
+            assert page.evaluate(width) <= 390, path
+
+
+def test_no_usage_statistics_and_no_deploy_button(stranger: Any, address: str) -> None:
+    asked: list[str] = []
+    with opened(stranger, "about:blank") as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        page.get_by_text("3 runs, 1 live").wait_for()
+        assert page.get_by_text("Deploy").count() == 0
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []

@@ -1,0 +1,182 @@
+"""The pages without a browser: what they say, and that trouble is said calmly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import spikeguard_dashboard
+from tests.dashboard import story
+from tests.dashboard.stand_in import VIEWER_TOKEN, World, answer_json, error, serving
+
+APP = Path(spikeguard_dashboard.__file__).with_name("app.py")
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def world() -> World:
+    return story.world()
+
+
+@pytest.fixture
+def address(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with serving(world) as address:
+        monkeypatch.setenv("SPIKEGUARD_SERVER", address)
+        monkeypatch.setenv("SPIKEGUARD_TOKEN", VIEWER_TOKEN)
+        monkeypatch.delenv("SPIKEGUARD_PUBLIC_URL", raising=False)
+        yield address
+
+
+def run_script() -> None:
+    from spikeguard_dashboard.views.run import run_page
+
+    run_page()
+
+
+def incident_script() -> None:
+    from spikeguard_dashboard.views.incident import incident_page
+
+    incident_page()
+
+
+def opened(script: Callable[[], None], **query: str) -> AppTest:
+    test = AppTest.from_function(script, default_timeout=TIMEOUT_S)
+    for name, value in query.items():
+        test.query_params[name] = value
+    return test.run()
+
+
+def said(test: AppTest) -> str:
+    """Everything that the page says in HTML, and no stack trace."""
+    assert not test.exception, test.exception
+    return unescape("\n".join(element.proto.body for element in test.get("html")))
+
+
+@pytest.mark.usefixtures("address")
+def test_the_first_page_lists_runs_with_what_they_need_first() -> None:
+    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    assert text.index("llama-8b-c4") < text.index("vision/vit-g")
+    assert "a decision on incident 2" in text
+    assert "2 attempts alive" in text
+    assert "NaN" in text
+    assert "15 min" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_a_run_shows_state_targets_attempts_and_record() -> None:
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    assert "184 k" in text
+    assert "step-1200" in text
+    assert "suspect" in text
+    assert "command.proposed" in text
+    assert "incident 2 waiting for a decision" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
+    test = opened(run_script, run="llama-8b-c4")
+    said(test)
+    test.button_group(key="window").set_value("Last 200").run()
+    said(test)
+    asked = [heard.path for heard in world.heard if "/series" in heard.path]
+    assert "first=1201&last=1400" in asked[-1]
+
+
+@pytest.mark.usefixtures("address")
+def test_an_incident_tells_story_evidence_kind_and_cost() -> None:
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    assert "The loss rose from 3.766 to 5.186" in text
+    assert "leave out batches 1,240 to 1,289" in text
+    assert "839 M" in text
+    assert "2 steps before" in text
+    assert "too early to tell" in text
+    assert "86 %" in text
+
+
+def test_without_a_person_there_is_no_button_but_a_way_to_sign_in(address: str) -> None:
+    test = opened(incident_script, run="llama-8b-c4", number="2")
+    text = said(test)
+    assert f"{address}/login?next=" in text
+    assert f"{address}/confirm/default/llama-8b-c4/2/1" in text
+    assert "spikeguard approve 'llama-8b-c4#2.1'" in text
+    assert not test.button
+
+
+@pytest.mark.usefixtures("address")
+def test_a_closed_incident_has_its_post_mortem_and_who_approved() -> None:
+    test = opened(incident_script, run="llama-8b-old", number="1")
+    text = said(test)
+    assert "Approved by Grace Hopper, Thu 12 Mar 22:41:00 UTC" in text
+    assert "the loss is back on trend 100 steps later" in text
+    assert "Recovered: the loss came back" in test.markdown[0].value
+    assert "data:image" not in test.markdown[0].value
+    assert len(test.get("download_button")) == 3
+
+
+@pytest.mark.usefixtures("address")
+def test_a_page_without_its_subject_says_how_to_write_the_address() -> None:
+    assert "/run?run=default/gpt-124m-7" in said(opened(run_script))
+    assert "names no incident" in said(opened(incident_script, run="a", number="three"))
+
+
+@pytest.mark.usefixtures("address")
+def test_an_unknown_run_is_said_in_the_servers_words() -> None:
+    assert "There is no run default/nope" in said(opened(run_script, run="nope"))
+
+
+@pytest.mark.usefixtures("address")
+@pytest.mark.parametrize("script", [run_script, incident_script])
+def test_a_refused_token_is_said_with_its_remedy(
+    script: Callable[[], None], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", "an-old-token")
+    text = said(opened(script, run="llama-8b-c4", number="2"))
+    assert "The token is not known or has ended" in text
+    assert "Sign in again" in text
+    asked = [heard.bearer for heard in world.heard if heard.path != "/v1/me"]
+    assert set(asked) == {"an-old-token"}
+
+
+@pytest.mark.usefixtures("address")
+def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(world: World) -> None:
+    test = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
+    world.broken = lambda: error(503, "starting", "The server is starting", "It asks again")
+    text = said(test.run())
+    assert "The server is starting. What you see is" in text
+    assert "llama-8b-c4" in text
+
+
+@pytest.mark.usefixtures("address")
+@pytest.mark.parametrize(
+    "body", [{"items": [{}], "next_cursor": None}, {"hello": "I am another service"}]
+)
+def test_a_strangers_answer_is_no_stack_trace(world: World, body: object) -> None:
+    world.broken = lambda: answer_json(200, body)
+    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    assert "not what this dashboard understands" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_a_broken_field_deep_inside_is_no_stack_trace(world: World) -> None:
+    world.incidents[0]["evidence"] = {"first_moves": {"loss": "soon"}}
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    assert "could not be shown" in text
+
+
+def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIKEGUARD_SERVER", "localhost:8000")
+    text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
+    assert "http://HOST:PORT" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None:
+    nasty = "<img src=x onerror=alert(1)>"
+    world.incidents[0]["reason"] = world.incidents[0]["commands"][0]["reason"] = nasty
+    test = opened(incident_script, run="llama-8b-c4", number="2")
+    assert all(nasty not in element.proto.body for element in test.get("html"))
+    assert nasty in said(test)
