@@ -65,27 +65,48 @@ def fit_line(
     falling: bool,
     floor: float,
 ) -> Fit:
-    """The line through the medians of both halves; its slope counts only where it is significant.
+    """The line through the newest rows, as many of them as a line fits.
 
     `errors` are the newest out-of-sample errors: the scale is never below what they show, so a
     curve that bends away from its line widens its own band instead of raising alarms.
     """
     places = [abscissa(step) for step in steps]
-    noise = _spread(values)
-    slope, error = _slope(places, values, noise)
+    count = len(places)
+    line = _line(places, values, falling)
+    while not line.fits and count >= 64:
+        count //= 2
+        line = _line(places[-count:], values[-count:], falling)
+    scale = line.scale
+    if len(errors) >= 8:
+        scale = max(scale, NORMAL_MAD * median([abs(error) for error in errors]))
+    half = count // 2
+    newest, unsure = _slope(places[-half:], values[-half:], scale)
+    onward = BEND * min(0.0, max(line.slope, newest + unsure)) if falling else 0.0
+    reach = max((places[-1] - places[-count]) / 2, 1e-9)
+    return Fit(line.centre, reach, line.level, line.slope, max(scale, floor, 1e-12), onward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    centre: float
+    level: float
+    slope: float
+    scale: float
+    fits: bool  # its first and last quarters lie on it
+
+
+def _line(places: Sequence[float], values: Sequence[float], falling: bool) -> _Line:
+    """The line through the medians of both halves; its slope counts only where significant."""
+    slope, error = _slope(places, values, _spread(values))
     if abs(slope) < 2.5 * error or (falling and slope > 0):
         slope = 0.0
     centre = median(places)
     rest = [value - slope * (place - centre) for place, value in zip(places, values, strict=True)]
     level = median(rest)
     scale = max(_spread(rest), _upper_spread(rest, level))
-    if len(errors) >= 8:
-        scale = max(scale, NORMAL_MAD * median([abs(error) for error in errors]))
-    late = len(places) // 2
-    newest, unsure = _slope(places[late:], values[late:], scale)
-    onward = BEND * min(0.0, max(slope, newest + unsure)) if falling else 0.0
-    reach = max((places[-1] - places[0]) / 2, 1e-9)
-    return Fit(centre, reach, level, slope, max(scale, floor, 1e-12), onward)
+    quarter = max(8, len(rest) // 4)
+    off = max(abs(median(rest[:quarter]) - level), abs(median(rest[-quarter:]) - level))
+    return _Line(centre, level, slope, scale, off <= 0.75 * _spread(rest))
 
 
 def _slope(places: Sequence[float], values: Sequence[float], noise: float) -> tuple[float, float]:
@@ -156,7 +177,7 @@ class Baseline:
             self.errors.clear()
         del self.steps[: -settings.window]
         del self.values[: -settings.window]
-        del self.errors[: -settings.window // 2]
+        del self.errors[:-24]
         self.unfitted += 1
         due = settings.refit_every if len(self.steps) >= settings.window // 2 else 4
         if len(self.steps) >= settings.watchable_after and self.unfitted >= due:
@@ -171,11 +192,22 @@ class Baseline:
         """Forget the rows in quarantine: something did come of them."""
         self.waiting.clear()
 
-    def shift(self, offset: float, settings: DetectionSettings) -> None:
-        """Move to a level that was accepted, keeping trend and scale."""
-        self.values = [value + offset for value in self.values]
-        if self.fit is not None:
-            self.refit(settings)
+    def settle(self, step: int, level: float, settings: DetectionSettings) -> None:
+        """Go on at `level`, as noisy as before, with the trend to be learned anew."""
+        if self.fit is None:
+            return
+        fit, count = self.fit, min(len(self.steps), settings.window // 2)
+        noise = [
+            value - fit.at(at)
+            for at, value in zip(self.steps[-count:], self.values[-count:], strict=True)
+        ]
+        centre = median(noise)
+        gap = max(1, round(self.gap))
+        self.steps = [step - gap * (count - 1 - row) for row in range(count)]
+        self.values = [level + value - centre for value in noise]
+        self.errors.clear()
+        self.waiting.clear()
+        self.refit(settings)
 
     def cut(self, step: int, settings: DetectionSettings) -> None:
         """Forget every row at `step` or later: the run went back."""

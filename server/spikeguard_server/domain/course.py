@@ -95,9 +95,7 @@ class Course:
         state.detector.clear()
         if baseline.fit is None or not episode.recent or episode.verb is Verb.ROLLBACK:
             return
-        now = episode.recent_steps[-1]
-        level = episode.level
-        baseline.shift(level - baseline.fit.at(now), state.settings)
+        baseline.settle(episode.recent_steps[-1], episode.level, state.settings)
 
     def _revise(self, step: int, events: list[Event]) -> None:
         episode = self.episode

@@ -25,7 +25,7 @@ class DetectionSettings:
     drift_slack: float = 1.25  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
     drift_limit: float = 24.0  # cumulated lift that opens an incident,
-    drift_rows: int = 18  # once it has lasted this long
+    drift_rows: int = 20  # once it has lasted this long
 
     precursor_z: float = 8.0  # of a leading signal, in log space
     precursor_quiet: int = 50  # rows without another precursor of the same signal

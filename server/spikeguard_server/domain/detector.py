@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spikeguard_protocol import BatchRange
-from spikeguard_server.domain.baseline import Baseline
+from spikeguard_server.domain.baseline import Baseline, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 
 RECENT_ROWS = 40  # rows that are looked back at when an incident opens
@@ -61,13 +61,14 @@ class Detector:
             return Verdict.UNKNOWN, 0.0
         z = fit.z(step, value) / _caution(len(self.baseline.steps))
         row = Suspect(step, value, z, batches)
+        local = (value - self._local()) / fit.scale
         if self.held is not None:
-            return self._after_held(row, settings), z
+            return self._after_held(row, min(z, local), settings), z
         self._lift(row, settings)
         if self.lift >= settings.drift_limit and self.lift_rows >= settings.drift_rows:
             return Verdict.SPIKE, z
-        if z >= settings.suspect_z:
-            self.held = row
+        if min(z, local) >= settings.suspect_z:
+            self.held = Suspect(step, value, min(z, local), batches)
             return Verdict.HELD, z
         self._admit(row, settings)
         return Verdict.CALM, z
@@ -81,10 +82,15 @@ class Detector:
         self.held = self.lift_from = self.outlier = None
         self.lift = 0.0
 
-    def _after_held(self, row: Suspect, settings: DetectionSettings) -> Verdict:
+    def _local(self) -> float:
+        """Median of the rows just before this one, or before the one that is held."""
+        last = -1 if self.held is None else -2
+        return median([value for _, value in self.rows[last - 7 : last]])
+
+    def _after_held(self, row: Suspect, z: float, settings: DetectionSettings) -> Verdict:
         held = self.held
         assert held is not None
-        if row.z >= settings.confirm_z:
+        if z >= settings.confirm_z:
             return Verdict.SPIKE
         self.held = None
         self._lift(row, settings)
