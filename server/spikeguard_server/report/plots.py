@@ -187,7 +187,9 @@ def _draw_trend(axes: Axes, facts: PostMortem) -> None:
     trend, steps = facts.incident.trend, _span(facts)
     if trend is None or steps is None:
         return
-    grid = [steps[0] + (steps[1] - steps[0]) * i / 120 for i in range(121)]
+    # Backwards it is only right near the end of what shaped it.
+    first = max(steps[0], trend.step - (steps[1] - steps[0]) // 8)
+    grid = [first + (steps[1] - first) * i / 120 for i in range(121)]
     middle = [trend.at(round(step)) for step in grid]
     reach = BAND_SIGMAS * trend.scale
     low, high = [m - reach for m in middle], [m + reach for m in middle]
