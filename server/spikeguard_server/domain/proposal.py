@@ -1,34 +1,25 @@
 """From an incident to the command that an experienced on-call engineer would propose.
 
-Law: pure; the first rule of `_RULES` that has an opinion decides, and every opinion carries a
-reason that a tired person can check against the curves. While an incident heals nothing is ever
-rolled back.
+Law: pure. The rules decide; here their opinion is held against what a person already said and what
+the attempt can do, and it is kept or renewed when the yes comes late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import (
     Action,
     BatchRange,
     CommandState,
-    IncidentState,
-    Kind,
     Rollback,
-    ScaleLr,
-    Stop,
     Verb,
     Watch,
     verb_of,
 )
-from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT
-from spikeguard_server.domain.damage import few_batches, non_finite, stands_out
 from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.rules import RULES, Opinion
 from spikeguard_server.domain.situation import PastCommand, Situation
-from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, widened
-from spikeguard_server.domain.targeting import Choice, choose_target, rollbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +32,9 @@ class Proposal:
     expires_at_step: int | None  # void once this step has been trained
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """What one rule thinks."""
-
-    action: Action | None
-    reason: str
-
-
-Rule = Callable[[Situation, Policy], Opinion | None]
-
-
 def propose(situation: Situation, policy: Policy) -> Proposal:
     """What to do about `situation.incident` now."""
-    opinions = (rule(situation, policy) for rule in _RULES)
+    opinions = (rule(situation, policy) for rule in RULES)
     opinion = next(opinion for opinion in opinions if opinion is not None)
     opinion = _within_capability(_unless_rejected(opinion, situation, policy), situation)
     return _proposal(opinion, situation, policy)
@@ -98,175 +78,6 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
     return Proposal(opinion.action, opinion.reason, policy.expires_in_s, at_step)
 
 
-# --- rules: what is said in which situation, the first one that speaks wins ---
-
-
-def _closed(situation: Situation, _: Policy) -> Opinion | None:
-    if situation.incident.state is IncidentState.CLOSED:
-        return Opinion(None, f"The incident closed at step {situation.incident.closed_step}.")
-    return None
-
-
-def _in_flight(situation: Situation, _: Policy) -> Opinion | None:
-    for past in situation.of_incident:
-        if past.state in IN_FLIGHT and past.verb is not Verb.WATCH:
-            return Opinion(None, f"A {past.verb} is {past.state} and has not reported yet.")
-    return None
-
-
-def _being_judged(situation: Situation, _: Policy) -> Opinion | None:
-    if situation.incident.state is IncidentState.RECOVERING:
-        return Opinion(
-            None, f"A command was applied; its effect is being judged. {_said(situation)}"
-        )
-    return None
-
-
-def _outlier(situation: Situation, _: Policy) -> Opinion | None:
-    if situation.incident.kind is Kind.OUTLIER_BATCH:
-        return Opinion(None, f"One batch stood out and the model did not move. {_said(situation)}")
-    return None
-
-
-def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
-    """A non-finite update that the reflex kept out did no harm, unless more follows."""
-    incident = situation.incident
-    calm = incident.newest_step - incident.onset_step
-    if not incident.dropped or incident.recurrences:
-        return None
-    if calm < policy.calm_steps:
-        return Opinion(
-            None,
-            f"The reflex kept the update of step {incident.onset_step} out of the weights; "
-            f"{calm} of the {policy.calm_steps} steps that must stay calm have passed.",
-        )
-    if incident.kind is Kind.RECOVERABLE:
-        return Opinion(
-            None,
-            f"The reflex kept the update of step {incident.onset_step} out of the weights and the "
-            f"{calm} steps since were finite: nothing to undo.",
-        )
-    return None
-
-
-def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
-    if situation.incident.kind is not Kind.RECOVERABLE:
-        return None
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(None, f"Healing, and watched until step {until}. {_said(situation)}")
-    return _watch(situation, policy, f"It heals by itself. {_said(situation)}")
-
-
-def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
-    incident = situation.incident
-    if incident.settled or non_finite(incident) or _asked_already(situation):
-        return None
-    age = incident.newest_step - incident.newest_onset_step
-    if incident.confidence < policy.act_confidence:
-        return Opinion(
-            None,
-            f"Too early: {incident.kind} has a probability of {incident.confidence:.2f} and acting "
-            f"takes {policy.act_confidence:.2f}. {_said(situation)}",
-        )
-    if not stands_out(incident, incident.excess):
-        return Opinion(
-            None, f"The loss hardly stands out of its trend any more. {_said(situation)}"
-        )
-    if age < policy.patience_steps:
-        return Opinion(
-            None,
-            f"Too early: {age} steps since the onset, and a finite loss gets "
-            f"{policy.patience_steps} to come back. {_said(situation)}",
-        )
-    return None
-
-
-def _asked_already(situation: Situation) -> bool:
-    """What somebody may be reading stands until the kind changes; noise takes nothing back."""
-    return any(
-        past.state is CommandState.PROPOSED and past.verb is not Verb.WATCH
-        for past in situation.of_incident
-    )
-
-
-def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
-    """Going back again and again is not a plan."""
-    executed = _executed_rollbacks(situation)
-    if len(executed) < policy.most_rollbacks:
-        return None
-    data = _returning_data(situation, executed, policy)
-    why = f" {data} Replacing that data is yours to do." if data else ""
-    return Opinion(
-        Stop(),
-        f"{len(executed)} rollbacks did not hold; the policy allows {policy.most_rollbacks} an "
-        f"incident. Stop and look before more compute is spent.{why}",
-    )
-
-
-def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
-    """The spike came back where the last skip ended: the stretch of bad data is longer."""
-    executed = _executed_rollbacks(situation)
-    data = _returning_data(situation, executed, policy)
-    if not data:
-        return None
-    if len(executed) >= 2 and _returned_twice(executed):
-        return Opinion(
-            Stop(), f"{data} It was widened once already: replacing the data is yours to do."
-        )
-    last = executed[-1]
-    if last.skip is None or not any(t.name == last.target for t in situation.targets):
-        return None
-    skip = widened(last.skip, situation, policy)
-    return Opinion(
-        Rollback(last.target, last.step, skip),
-        f"{data} Go back to {last.target} again and skip {len(skip)} batches {skip} instead of "
-        f"{len(last.skip)}. If it returns once more, the data has to be replaced, and that is "
-        f"yours to do.",
-    )
-
-
-def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
-    if not situation.can(Verb.ROLLBACK):
-        return None
-    choice = choose_target(situation, policy)
-    if choice is None:
-        return None
-    skip = _skip(choice, situation, policy)
-    factor, steps = _lr(situation, policy)
-    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
-    return Opinion(action, _rollback_reason(choice, skip, factor, situation, policy))
-
-
-def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
-    why = _why_no_target(situation, policy)
-    if non_finite(situation.incident):
-        return Opinion(
-            Stop(), f"The loss is not finite and there is no way back: {why}. {_said(situation)}"
-        )
-    if situation.incident.kind is Kind.DIVERGENT:
-        return _slow_down(situation, policy, why)
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(None, f"No way back: {why}. Watched until step {until}. {_said(situation)}")
-    return _watch(situation, policy, f"No way back: {why}. {_said(situation)}")
-
-
-_RULES: tuple[Rule, ...] = (
-    _closed,
-    _in_flight,
-    _being_judged,
-    _outlier,
-    _dropped,
-    _recoverable,
-    _too_early,
-    _given_up,
-    _poisoned,
-    _roll_back,
-    _without_target,
-)
-
-
 # --- what every rule's opinion has to pass ---
 
 
@@ -299,118 +110,3 @@ def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:
     mine = (p for p in situation.of_incident if p.verb is verb)
     decided = [p for p in mine if p.state not in undecided]
     return decided[-1] if decided else None
-
-
-# --- parts of opinions ---
-
-
-def _said(situation: Situation) -> str:
-    reason = situation.incident.reason.strip()
-    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
-
-
-def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
-    again = situation.step + policy.watch_steps
-    return Opinion(Watch(policy.watch_steps), f"{why} Look again at step {again}.")
-
-
-def _watched_until(situation: Situation) -> int | None:
-    ends = [
-        (p.applied_step if p.applied_step is not None else situation.step) + p.action.steps
-        for p in situation.of_incident
-        if isinstance(p.action, Watch) and p.state in EXECUTED | IN_FLIGHT
-    ]
-    return max(ends, default=None)
-
-
-def _executed_rollbacks(situation: Situation) -> list[Rollback]:
-    return [action for action, state in rollbacks(situation) if state in EXECUTED]
-
-
-def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:
-    """The sentence that says so, if the spike came back right behind what was skipped."""
-    again = situation.incident.recurred_batches
-    skip = executed[-1].skip if executed else None
-    if again is None or skip is None:
-        return None
-    if not 0 <= again.first - skip.end <= max(len(skip), policy.few_skip_least):
-        return None
-    return (
-        f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "
-        f"the skipped {skip}: a longer stretch of the data looks poisoned."
-    )
-
-
-def _returned_twice(executed: list[Rollback]) -> bool:
-    """Whether the last rollback was itself a widening of the one before."""
-    before, last = executed[-2].skip, executed[-1].skip
-    return before is not None and last is not None and before.first == last.first
-
-
-def _skip(choice: Choice, situation: Situation, policy: Policy) -> BatchRange:
-    narrow = choice.just_before or few_batches(situation.incident, policy)
-    return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
-
-
-def _lr(situation: Situation, policy: Policy) -> tuple[float | None, int | None]:
-    """After a spike that came back, going back alone only repeats it."""
-    again = situation.incident.recurrences
-    if not again:
-        return None, None
-    factor = policy.lr_factors[min(again, len(policy.lr_factors)) - 1]
-    return factor, _lr_steps(situation, policy)
-
-
-def _lr_steps(situation: Situation, policy: Policy) -> int:
-    return max(20, min(policy.lr_steps, situation.step // 4))
-
-
-def _rollback_reason(
-    choice: Choice, skip: BatchRange, factor: float | None, situation: Situation, policy: Policy
-) -> str:
-    incident = situation.incident
-    words = [f"{incident.kind.capitalize()} ({incident.confidence:.2f}). {_said(situation)}"]
-    if few_batches(incident, policy):
-        words.append(f"A few batches around step {incident.newest_onset_step} did it.")
-    words.append(f"Go back to {choice.reason}, and skip {len(skip)} batches {skip}.")
-    if factor is not None:
-        words.append(
-            f"It came back {_times(incident.recurrences)} after a command, so the learning rate is "
-            f"multiplied by {factor:.2f} for {_lr_steps(situation, policy)} steps as well."
-        )
-    return " ".join(words)
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def _why_no_target(situation: Situation, policy: Policy) -> str:
-    if not situation.can(Verb.ROLLBACK):
-        return "this attempt cannot roll back"
-    if not situation.targets:
-        return "there is no checkpoint or snapshot"
-    oldest = min(situation.targets, key=lambda t: t.step)
-    return (
-        f"no target lies {policy.margin_steps} steps or more before the onset at step "
-        f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
-    )
-
-
-def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
-    scaled = any(
-        isinstance(p.action, ScaleLr) and p.state in EXECUTED for p in situation.of_incident
-    )
-    if scaled or not situation.can(Verb.SCALE_LR):
-        tried = (
-            "a lower learning rate did not help" if scaled else "the learning rate cannot be scaled"
-        )
-        return Opinion(
-            Stop(), f"It diverges, there is no way back ({why}) and {tried}. {_said(situation)}"
-        )
-    factor, steps = policy.lr_factors[0], _lr_steps(situation, policy)
-    return Opinion(
-        ScaleLr(factor, steps),
-        f"It diverges and there is no way back: {why}. Multiply the learning rate by "
-        f"{factor:.2f} for {steps} steps. {_said(situation)}",
-    )

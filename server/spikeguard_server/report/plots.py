@@ -149,6 +149,7 @@ def _thinned(curve: Curve, signal: str) -> tuple[list[int], list[float]]:
 def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
     branched = any(curve.kept_to is not None for curve in facts.curves)
     kept = "kept" if branched else "measured"
+    undone = "undone by the rollback" if _rollbacks(facts) else "left behind at a restart"
     for stretch in _stretches(facts, signal):
         if not stretch.steps:
             continue
@@ -160,7 +161,7 @@ def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
             color=colour,
             linewidth=1.1,
             marker="." if len(shown) < 3 else "",
-            label="undone by the rollback" if stretch.undone else kept,
+            label=undone if stretch.undone else kept,
             zorder=2 if stretch.undone else 3,
         )
         _mark_non_finite(axes, stretch)
@@ -234,14 +235,20 @@ def _fraction(facts: PostMortem, step: int) -> float:
     return 0.0 if span is None else (step - span[0]) / (span[1] - span[0])
 
 
+def _rollbacks(facts: PostMortem) -> list[tuple[int, int]]:
+    """(from, to) in steps of every rollback that was carried out."""
+    return [
+        (command.applied_step, command.action.step)
+        for command in facts.commands
+        if isinstance(command.action, Rollback)
+        and command.state in EXECUTED
+        and command.applied_step is not None
+    ]
+
+
 def _draw_rollbacks(axes: Axes, facts: PostMortem) -> None:
-    height = 0.07
-    for command in facts.commands:
-        action, start = command.action, command.applied_step
-        if not isinstance(action, Rollback) or command.state not in EXECUTED or start is None:
-            continue
-        _arrow_back(axes, facts, start, action.step, height)
-        height += 0.11
+    for i, (start, end) in enumerate(_rollbacks(facts)):
+        _arrow_back(axes, facts, start, end, 0.07 + 0.11 * i)
 
 
 def _arrow_back(axes: Axes, facts: PostMortem, start: int, end: int, height: float) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from spikeguard_protocol import (
     Action,
     CheckpointNow,
+    Outcome,
     Rollback,
     ScaleLr,
     SkipBatches,
@@ -21,6 +22,16 @@ from spikeguard_protocol import (
 MISSING = "not measured"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 TIMES = "\N{MULTIPLICATION SIGN}"
+
+ENDINGS: dict[Outcome | None, str] = {
+    Outcome.HEALED: "healed by itself",
+    Outcome.RECOVERED: "recovered",
+    Outcome.LEVEL_ACCEPTED: "new level accepted",
+    Outcome.OUTLIER: "no harm done",
+    Outcome.WITHDRAWN: "withdrawn",
+    Outcome.RUN_ENDED: "run ended",
+    None: "unsettled",
+}
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -5,9 +5,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from spikeguard_protocol import Outcome, verb_of
+from spikeguard_protocol import Outcome, Signal, verb_of
 from spikeguard_server.report.document import (
     Block,
     Bullets,
@@ -18,16 +16,15 @@ from spikeguard_server.report.document import (
     Table,
 )
 from spikeguard_server.report.facts import (
-    AttemptFact,
-    CommandFact,
     PostMortem,
     RevisionFact,
 )
 from spikeguard_server.report.followups import followups_of
+from spikeguard_server.report.record import attempts_of, commands_of, timeline_of
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
+    ENDINGS,
     SIGMA,
-    action_of,
     count,
     deviations,
     duration,
@@ -38,6 +35,7 @@ from spikeguard_server.report.wording import (
     word,
 )
 
+PACE = frozenset({Signal.LR, Signal.TOKENS_PER_SECOND, Signal.STEP_TIME, Signal.UPDATE_DROPPED})
 MOST_REVISIONS = 24  # rows of the table of revisions
 _OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself.",
@@ -48,15 +46,6 @@ _OUTCOMES: dict[Outcome | None, str] = {
     Outcome.RUN_ENDED: "The run ended before it was settled.",
     None: "It has no outcome on record.",
 }
-_ENDINGS: dict[Outcome | None, str] = {
-    Outcome.HEALED: "healed by itself",
-    Outcome.RECOVERED: "recovered",
-    Outcome.LEVEL_ACCEPTED: "new level accepted",
-    Outcome.OUTLIER: "no harm done",
-    Outcome.WITHDRAWN: "withdrawn",
-    Outcome.RUN_ENDED: "run ended",
-    None: "unsettled",
-}
 
 
 def document_of(facts: PostMortem) -> Document:
@@ -64,7 +53,7 @@ def document_of(facts: PostMortem) -> Document:
     incident = facts.incident
     what = "outlier batch" if incident.kind == "outlier_batch" else f"{incident.kind} spike"
     return Document(
-        title=f"{facts.id}: {what} at step {incident.onset_step:,}, {_ENDINGS[incident.outcome]}",
+        title=f"{facts.id}: {what} at step {incident.onset_step:,}, {ENDINGS[incident.outcome]}",
         summary=_summary(facts),
         figures=_figures(facts),
         sections=tuple(_sections(facts)),
@@ -81,14 +70,14 @@ def _sections(facts: PostMortem) -> list[Section]:
         Section("Symptoms", _symptoms(facts)),
         Section("Evidence", _evidence(facts)),
         Section("Classification", _classification(facts)),
-        Section("Commands", _commands(facts)),
+        Section("Commands", commands_of(facts)),
         Section("Outcome", (Paragraph(_outcome(facts)), *_judgements(facts))),
         Section("Cost", _cost(facts)),
-        Section("Timeline", (_timeline(facts),)),
+        Section("Timeline", (timeline_of(facts),)),
         Section("Follow-ups", _followups(facts)),
     ]
     if facts.attempts:
-        sections.append(Section("Attempts", (_attempts(facts.attempts),)))
+        sections.append(Section("Attempts", (attempts_of(facts.attempts),)))
     if facts.notes:
         sections.append(Section("Notes", (Bullets(facts.notes),)))
     return sections
@@ -184,7 +173,7 @@ def _signals(facts: PostMortem) -> Table:
     """What each signal did, the first to move first."""
     incident, columns = facts.incident, 4 if facts.peaks else 3
     names = sorted(
-        {*incident.worst_z, *incident.first_moves, *facts.peaks},
+        {*incident.worst_z, *incident.first_moves, *(facts.peaks.keys() - PACE)},
         key=lambda name: (incident.first_moves.get(name, 2**60), name),
     )
     header = ("signal", "first moved", "largest deviation", "largest value")[:columns]
@@ -250,42 +239,6 @@ def _telling(facts: PostMortem) -> list[RevisionFact]:
     return [revisions[i] for i in sorted({0, last, *changes, *spread})]
 
 
-def _commands(facts: PostMortem) -> tuple[Block, ...]:
-    if not facts.commands:
-        return (Paragraph("None was proposed."),)
-    rows = tuple(_command_row(command) for command in facts.commands)
-    header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
-    reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
-    return (Table(header, rows, frozenset({6})), reasons)
-
-
-def _command_row(command: CommandFact) -> tuple[str, ...]:
-    return (
-        command.id,
-        action_of(command.action),
-        command.state.value,
-        _decider(command),
-        time_of(command.decided_at),
-        time_of(command.finished_at),
-        _step(command.applied_step),
-    )
-
-
-def _decider(command: CommandFact) -> str:
-    if command.auto:
-        return f"policy {command.policy_version}"
-    return command.decided_by or "nobody"
-
-
-def _command_reason(command: CommandFact) -> str:
-    words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
-    if command.decision_reason:
-        words.append(f"{_decider(command)} said: “{command.decision_reason}”.")
-    if command.result:
-        words.append(f"The agent reported: {command.result.rstrip('.')}.")
-    return " ".join(words)
-
-
 def _outcome(facts: PostMortem) -> str:
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
@@ -315,62 +268,6 @@ def _cost(facts: PostMortem) -> tuple[Block, ...]:
     return (Table(("", "amount"), tuple(rows), frozenset({1})),)
 
 
-def _timeline(facts: PostMortem) -> Table:
-    entries: list[tuple[datetime, str, str]] = [
-        (facts.opened_at, f"{facts.incident.detected_step:,}", "incident opened"),
-        (facts.closed_at, _step(facts.incident.closed_step), f"closed: {_ending(facts)}"),
-    ]
-    kinds = [r for i, r in enumerate(facts.revisions) if not i or _changed(facts, i)]
-    entries += [(r.at, f"{r.step:,}", f"held to be {word(r.kind)}") for r in kinds]
-    for command in facts.commands:
-        entries += _command_events(command)
-    entries.sort(key=lambda entry: entry[0])
-    rows = tuple((time_of(at), step, what) for at, step, what in entries)
-    return Table(("time", "step", "what"), rows, frozenset({1}))
-
-
-def _changed(facts: PostMortem, i: int) -> bool:
-    return facts.revisions[i].kind != facts.revisions[i - 1].kind
-
-
-def _ending(facts: PostMortem) -> str:
-    return _ENDINGS[facts.incident.outcome]
-
-
-def _step(step: int | None) -> str:
-    return "" if step is None else f"{step:,}"
-
-
-def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
-    what, said = action_of(command.action), command.state.value
-    events = [(command.proposed_at, "", f"{command.id} proposed: {what}")]
-    if command.decided_at is not None:
-        verdict = "rejected" if said == "rejected" else "approved"
-        by = f"{command.id} {verdict} by {_decider(command)}"
-        events.append((command.decided_at, _step(command.decided_step), by))
-    if command.delivered_at is not None:
-        events.append((command.delivered_at, "", f"{command.id} delivered to the agent"))
-    if command.finished_at is not None:
-        end = "applied" if said == "judged" else said
-        events.append((command.finished_at, _step(command.applied_step), f"{command.id} {end}"))
-    return events
-
-
 def _followups(facts: PostMortem) -> tuple[Block, ...]:
     items = followups_of(facts)
     return (Bullets(items),) if items else (Paragraph("Nothing on record asks for any."),)
-
-
-def _attempts(attempts: tuple[AttemptFact, ...]) -> Table:
-    rows = tuple(
-        (
-            f"{a.number} ({a.id})",
-            time_of(a.started_at),
-            time_of(a.ended_at) or "still running",
-            a.end_reason or "",
-            plural(a.world_size, "rank"),
-            a.agent_version,
-        )
-        for a in attempts
-    )
-    return Table(("attempt", "started", "ended", "why", "size", "agent"), rows)

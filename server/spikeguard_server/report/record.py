@@ -1,0 +1,104 @@
+"""The record of a post-mortem: commands with who decided them, the timeline, the attempts.
+
+Law: every row is a fact with its time; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
+from spikeguard_server.report.facts import AttemptFact, CommandFact, PostMortem
+from spikeguard_server.report.wording import ENDINGS, action_of, plural, time_of, word
+
+
+def commands_of(facts: PostMortem) -> tuple[Block, ...]:
+    if not facts.commands:
+        return (Paragraph("None was proposed."),)
+    rows = tuple(_command_row(command) for command in facts.commands)
+    header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
+    reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
+    return (Table(header, rows, frozenset({6})), reasons)
+
+
+def _command_row(command: CommandFact) -> tuple[str, ...]:
+    return (
+        command.id,
+        action_of(command.action),
+        command.state.value,
+        _decider(command),
+        time_of(command.decided_at),
+        time_of(command.finished_at),
+        _step(command.applied_step),
+    )
+
+
+def _decider(command: CommandFact) -> str:
+    if command.auto:
+        return f"policy {command.policy_version}"
+    return command.decided_by or "nobody"
+
+
+def _command_reason(command: CommandFact) -> str:
+    words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
+    if command.decision_reason:
+        words.append(f"{_decider(command)} said: “{command.decision_reason}”.")
+    if command.result:
+        words.append(f"The agent reported: {command.result.rstrip('.')}.")
+    return " ".join(words)
+
+
+def timeline_of(facts: PostMortem) -> Table:
+    entries: list[tuple[datetime, str, str]] = [
+        (facts.opened_at, f"{facts.incident.detected_step:,}", "incident opened"),
+        (
+            facts.closed_at,
+            _step(facts.incident.closed_step),
+            f"closed: {ENDINGS[facts.incident.outcome]}",
+        ),
+    ]
+    kinds = [r for i, r in enumerate(facts.revisions) if not i or _changed(facts, i)]
+    entries += [(r.at, f"{r.step:,}", f"held to be {word(r.kind)}") for r in kinds]
+    for command in facts.commands:
+        entries += _command_events(command)
+    entries.sort(key=lambda entry: entry[0])
+    rows = tuple((time_of(at), step, what) for at, step, what in entries)
+    return Table(("time", "step", "what"), rows, frozenset({1}))
+
+
+def _changed(facts: PostMortem, i: int) -> bool:
+    return facts.revisions[i].kind != facts.revisions[i - 1].kind
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f"{step:,}"
+
+
+def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
+    what, said = action_of(command.action), command.state.value
+    events = [(command.proposed_at, "", f"{command.id} proposed: {what}")]
+    if command.decided_at is not None:
+        verdict = "rejected" if said == "rejected" else "approved"
+        by = f"{command.id} {verdict} by {_decider(command)}"
+        events.append((command.decided_at, _step(command.decided_step), by))
+    if command.delivered_at is not None:
+        events.append((command.delivered_at, "", f"{command.id} delivered to the agent"))
+    if command.finished_at is not None:
+        end = "applied" if said == "judged" else said
+        events.append((command.finished_at, _step(command.applied_step), f"{command.id} {end}"))
+    return events
+
+
+def attempts_of(attempts: tuple[AttemptFact, ...]) -> Table:
+    rows = tuple(
+        (
+            f"{a.number} ({a.id})",
+            time_of(a.started_at),
+            time_of(a.ended_at) or "still running",
+            a.end_reason or "",
+            plural(a.world_size, "rank"),
+            a.agent_version,
+        )
+        for a in attempts
+    )
+    return Table(("attempt", "started", "ended", "why", "size", "agent"), rows)
