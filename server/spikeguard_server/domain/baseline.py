@@ -38,21 +38,25 @@ def median(values: Sequence[float]) -> float:
 class Fit:
     """A straight line in log(step + 1) with its robust scale."""
 
-    centre: float  # abscissa at which the line has `level`
-    reach: float  # half of the window's extent, in the abscissa's unit
+    end: float  # abscissa at which the rows end and the line has `level`
+    reach: float  # the extent of the rows, in the abscissa's unit
     level: float
-    slope: float  # a unit of log(step + 1)
+    slope: float  # within the rows, a unit of log(step + 1)
+    onward: float  # beyond them: a bend of the curve taken into account
     scale: float  # robust standard deviation of a row around the line
-    onward: float  # the slope that may be extrapolated: a bend taken into account
+    rows: int  # how many of the newest rows lie on it
 
     def at(self, step: int) -> float:
-        return self.level + self.slope * (abscissa(step) - self.centre)
+        place = abscissa(step) - self.end
+        return self.level + (self.onward if place > 0 else self.slope) * place
 
     def z(self, step: int, value: float) -> float:
         """Deviations above the line; fewer where it has to be extrapolated far."""
-        place = abscissa(step) - self.centre
-        unsure = max(1.0, place / (2.0 * self.reach))
-        return (value - self.level - self.slope * place) / (self.scale * unsure)
+        place = abscissa(step) - self.end
+        if place <= 0:
+            return (value - self.level - self.slope * place) / self.scale
+        unsure = max(1.0, 2.0 * place / self.reach)
+        return (value - self.level - self.onward * place) / (self.scale * unsure)
 
     def trend(self, step: int) -> Trend:
         return Trend(step, self.at(step), self.onward / (max(step, 0) + 1), self.scale)
@@ -82,8 +86,9 @@ def fit_line(
     half = count // 2
     newest, unsure = _slope(places[-half:], values[-half:], scale)
     onward = BEND * min(0.0, max(line.slope, newest + unsure)) if falling else 0.0
-    reach = max((places[-1] - places[-count]) / 2, 1e-9)
-    return Fit(line.centre, reach, line.level, line.slope, max(scale, floor, 1e-12), onward)
+    reach = max(places[-1] - places[-count], 1e-9)
+    level = line.level + line.slope * (places[-1] - line.centre) + max(0.0, line.bend)
+    return Fit(places[-1], reach, level, line.slope, onward, max(scale, floor, 1e-12), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ class _Line:
     level: float
     slope: float
     scale: float
+    bend: float  # how far its last quarter lies above it
     fits: bool  # its first and last quarters lie on it
 
 
@@ -103,10 +109,11 @@ def _line(places: Sequence[float], values: Sequence[float], falling: bool) -> _L
     centre = median(places)
     rest = [value - slope * (place - centre) for place, value in zip(places, values, strict=True)]
     level = median(rest)
-    scale = max(_spread(rest), _upper_spread(rest, level))
+    spread = _spread(rest)
     quarter = max(8, len(rest) // 4)
-    off = max(abs(median(rest[:quarter]) - level), abs(median(rest[-quarter:]) - level))
-    return _Line(centre, level, slope, scale, off <= 0.75 * _spread(rest))
+    first, last = median(rest[:quarter]) - level, median(rest[-quarter:]) - level
+    scale = max(spread, _upper_spread(rest, level))
+    return _Line(centre, level, slope, scale, last, max(abs(first), abs(last)) <= 0.75 * spread)
 
 
 def _slope(places: Sequence[float], values: Sequence[float], noise: float) -> tuple[float, float]:
@@ -196,7 +203,7 @@ class Baseline:
         """Go on at `level`, as noisy as before, with the trend to be learned anew."""
         if self.fit is None:
             return
-        fit, count = self.fit, min(len(self.steps), settings.window // 2)
+        fit, count = self.fit, min(self.fit.rows, settings.window // 2)
         noise = [
             value - fit.at(at)
             for at, value in zip(self.steps[-count:], self.values[-count:], strict=True)
