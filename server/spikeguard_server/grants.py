@@ -96,9 +96,7 @@ def open_session(
 def close_session(connection: sql.Connection, caller: Caller) -> None:
     """Log out. A token that is no session stays: only an admin takes those away."""
     if not caller.is_session:
-        raise Forbidden(
-            "This token is no session", "An admin revokes it: `spikeguard token revoke`"
-        )
+        raise Conflict("This token is no session", "An admin revokes it: `spikeguard token revoke`")
     if (token := revoke_token(connection, caller.token_id, None)) is not None:
         _record(connection, token.created_by, "session.closed", token, before=_words(token))
 

@@ -144,7 +144,7 @@ def _kept_steps(
     """The steps of the extremes in every `width` steps, both ends, and how many there were."""
     values = [_value(table, name) for name in window.signals]
     steps = [extreme for value in values for extreme in _extremes(value, table.c.step)]
-    bucket = table.c.step / width
+    bucket = table.c.step // width
     query = sql.select(
         sql.func.count(), sql.func.min(table.c.step), sql.func.max(table.c.step), *steps
     )
@@ -153,23 +153,20 @@ def _kept_steps(
     for row in connection.execute(query.where(inside).group_by(bucket)):
         count += row[0]
         ends += [row[1], row[2]]
-        kept |= {int(step) for step in row[3:] if step is not None}
+        kept |= {int(pair[1]) for pair in row[3:] if pair is not None}
     return sorted(kept | {min(ends, default=0), max(ends, default=0)}), count
 
 
 def _extremes(
     value: sql.ColumnElement[Any], step: sql.ColumnElement[Any]
 ) -> list[sql.ColumnElement[Any]]:
-    """The steps at which `value` is lowest and highest, non-finite ones aside.
+    """(value, step) where `value` is lowest and highest, non-finite ones aside.
 
     Arrays compare by their first entry, then by their second.
     """
     pair = postgresql.array([value, sql.cast(step, sql.Double)])
     finite = sql.not_(_not_finite(value)) & value.is_not(None)
-    return [
-        sql.cast(extreme(pair).filter(finite), sql.ARRAY(sql.Double))[2]
-        for extreme in (sql.func.min, sql.func.max)
-    ]
+    return [extreme(pair).filter(finite) for extreme in (sql.func.min, sql.func.max)]
 
 
 def _not_finite(value: sql.ColumnElement[Any]) -> sql.ColumnElement[bool]:

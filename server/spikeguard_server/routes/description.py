@@ -93,7 +93,8 @@ def _describe_call(call: dict[str, Any], rule: Rule, *, page: bool) -> None:
         person = "; needs a person's name behind the token" if rule.person else ""
         roles = ", ".join(sorted(rule.roles))
         call["description"] = f"{call.get('description', '')}\n\nRoles: {roles}{person}."
-    for status, entry in ({} if rule.public else _GUARDED).items() | _ALWAYS.items():
+    refused = _ALWAYS if rule.public else {**_GUARDED, **_ALWAYS}
+    for status, entry in refused.items():
         _add(call["responses"], str(status), entry)
 
 

@@ -153,6 +153,12 @@ def trend_body(row: Row) -> TrendBody | None:
     )
 
 
+def series_body(series: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
+    """Curves with the trend of the incident that they are looked at for."""
+    trend = None if row is None else trend_body(row)
+    return {**series, "trend": None if trend is None else trend.model_dump()}
+
+
 def _evidence(row: Row, evidence: Evidence) -> EvidenceBody:
     return EvidenceBody(
         first_moves=dict(zip(row.move_names, row.move_steps, strict=True)),

@@ -28,7 +28,7 @@ from spikeguard_server.routes.door import (
     ServicesDep,
     page_wanted,
 )
-from spikeguard_server.routes.incident_bodies import incident_bodies, incident_detail, trend_body
+from spikeguard_server.routes.incident_bodies import incident_bodies, incident_detail, series_body
 from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.routes.runs import Points, Signals, window
 from spikeguard_server.routes.shapes import SeriesBody
@@ -143,7 +143,7 @@ def get_incident_series(
     with services.engine.connect() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         series = read_incident_series(connection, row.run_id, number, wanted)
-    return Answer({**series, "trend": trend_body(row)})
+    return Answer(series_body(series, row))
 
 
 @router.get(

@@ -28,7 +28,7 @@ from spikeguard_server.routes.door import (
     ServicesDep,
     page_wanted,
 )
-from spikeguard_server.routes.incident_bodies import trend_body
+from spikeguard_server.routes.incident_bodies import series_body
 from spikeguard_server.routes.run_bodies import run_body, run_detail
 from spikeguard_server.routes.shapes import (
     AuditEntry,
@@ -103,7 +103,7 @@ def get_series(
         key = existing_run(connection, run)
         series = read_series(connection, key, wanted)
         spike = open_incident(connection, key)
-    return Answer({**series, "trend": trend_body(spike) if spike else None})
+    return Answer(series_body(series, spike))
 
 
 @router.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from spikeguard_server.access import read_secret
-from spikeguard_server.errors import Forbidden, NotSignedIn
+from spikeguard_server.errors import Conflict, Forbidden, NotSignedIn
 from spikeguard_server.grants import close_session, open_session
 from spikeguard_server.routes.access_shapes import Login, Me, SessionBody
 from spikeguard_server.routes.answers import Answer, refusals
@@ -53,7 +53,14 @@ def post_session(services: ServicesDep, login: Login) -> Answer:
     return Answer(log_in(services, login.token, login.name))
 
 
-@router.delete("/v1/sessions/current", summary="Log out", status_code=204)
+@router.delete(
+    "/v1/sessions/current",
+    summary="Log out",
+    status_code=204,
+    responses=refusals(
+        Conflict("This token is no session", "An admin revokes it: `spikeguard token revoke`")
+    ),
+)
 def delete_session(services: ServicesDep, caller: CallerDep) -> Response:
     """End the session whose token this is."""
     with services.engine.begin() as connection:

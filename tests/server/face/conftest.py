@@ -1,0 +1,209 @@
+"""A real server on a real socket and a real database, one for the session, and training jobs that
+talk to it; every test names its own run."""
+
+from __future__ import annotations
+
+import math
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sql
+import uvicorn
+
+from spikeguard_protocol import (
+    Ack,
+    AttemptStarted,
+    BatchRange,
+    Medium,
+    Message,
+    Record,
+    Role,
+    Samples,
+    SegmentReason,
+    SegmentStarted,
+    TargetSaved,
+    decode_ack,
+    encode,
+)
+from spikeguard_server.app import create_app
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+from spikeguard_server.up_serve import listen
+
+DATABASE = "face"
+VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
+_ATTEMPTS = count(1)
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # made once: reading certificates takes long
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running server and a token of every role."""
+
+    url: str
+    engine: sql.Engine
+    tokens: dict[Role, str]
+
+    def client(self, role: Role | None = None) -> httpx.Client:
+        """Calls as `role`, or as nobody."""
+        return self.bearing(None if role is None else self.tokens[role])
+
+    def bearing(self, token: str | None) -> httpx.Client:
+        """Calls with `token`."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, verify=_NO_TLS)
+
+    def token(self, grant: Grant) -> str:
+        """A new token."""
+        with self.engine.begin() as connection:
+            return issue_token(connection, grant, "test")[0]
+
+    def person(self, name: str, role: Role = Role.OPERATOR) -> httpx.Client:
+        """Calls as a person who logged in."""
+        login = {"token": self.tokens[role], "name": name}
+        with self.client() as client:
+            session = client.post("/v1/sessions", json=login).json()
+        return self.bearing(session["token"])
+
+
+@dataclass
+class Job:
+    """A training job as the server sees it: one attempt, one segment, a calm loss."""
+
+    live: Live
+    run: str
+    project: str = "default"
+    attempt: str = field(default_factory=lambda: f"{next(_ATTEMPTS):016x}")
+    sequence: int = 0
+    step: int = 0
+    random: Random = field(default_factory=lambda: Random(7))
+    agents: httpx.Client | None = None  # kept between messages, as an agent does
+
+    @property
+    def path(self) -> str:
+        return f"/v1/runs/{self.project}/{self.run}"
+
+    def send(self, *records: Record) -> Ack:
+        """Send one message and expect it to be taken."""
+        answer = self.post(encode(self.message(*records)))
+        assert answer.status_code == 200, answer.text
+        return decode_ack(answer.content)
+
+    def message(self, *records: Record) -> Message:
+        self.sequence += 1
+        return Message(self.project, self.run, self.attempt, self.sequence, 0.0, records)
+
+    def post(self, body: bytes, role: Role = Role.AGENT) -> httpx.Response:
+        if role is not Role.AGENT:
+            with self.live.client(role) as client:
+                return client.post("/v1/messages", content=body)
+        self.agents = self.agents or self.live.client(Role.AGENT)
+        return self.agents.post("/v1/messages", content=body)
+
+    def start(self) -> Job:
+        self.send(
+            AttemptStarted(None, 1, VERBS, "test", tokens_per_step=4096),
+            SegmentStarted(0, SegmentReason.START, None, 0),
+        )
+        return self
+
+    def train(self, steps: int, excess: float = 0.0, **signals: float) -> Ack:
+        """Train `steps` steps with a loss `excess` above the trend."""
+        first, self.step = self.step + 1, self.step + steps
+        numbers = tuple(range(first, self.step + 1))
+        columns = {
+            "loss": tuple(self._loss(step) + excess for step in numbers),
+            "grad_norm": tuple(0.4 + self.random.gauss(0, 0.01) + excess for _ in numbers),
+            "step_time": (0.5,) * steps,
+            **{name: (value,) * steps for name, value in signals.items()},
+        }
+        positions = tuple(BatchRange(step - 1, step) for step in numbers)
+        return self.send(Samples(0, numbers, columns, positions))
+
+    def save(self) -> Ack:
+        """Save a checkpoint here."""
+        return self.send(TargetSaved(f"step-{self.step}", 0, self.step, self.step, Medium.DISK))
+
+    def spike(self) -> Job:
+        """Train calmly with checkpoints, then lose the trend for good."""
+        for _ in range(4):
+            self.train(100)
+            self.save()
+        for _ in range(12):
+            self.train(5, excess=3.0)
+        return self
+
+    def _loss(self, step: int) -> float:
+        return 2.0 + math.exp(-step / 200) + self.random.gauss(0, 0.01)
+
+    def incident(self) -> dict[str, Any]:
+        """The newest incident with its details."""
+        with self.live.client(Role.VIEWER) as client:
+            found = client.get("/v1/incidents", params={"run": f"{self.project}/{self.run}"}).json()
+            number = found["items"][0]["number"]
+            detail: dict[str, Any] = client.get(f"{self.path}/incidents/{number}").json()
+            return detail
+
+    def command_path(self, command: dict[str, Any]) -> str:
+        number = command["incident"].rpartition("#")[2]
+        return f"{self.path}/incidents/{number}/commands/{command['number']}"
+
+
+@pytest.fixture(scope="session")
+def face_url(postgres: str) -> str:
+    """A migrated database that the tests of this folder share."""
+    engine = sql.create_engine(postgres, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sql.text(f"CREATE DATABASE {DATABASE} TEMPLATE migrated"))
+    engine.dispose()
+    return postgres.replace("/postgres?", f"/{DATABASE}?")
+
+
+@pytest.fixture(scope="session")
+def live(face_url: str) -> Iterator[Live]:
+    """A server on a free port, its ticker ticking ten times a second."""
+    with listen("127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        settings = Settings(database_url=face_url, public_url=url, tick_s=0.1)
+        engine = open_engine(settings)
+        config = uvicorn.Config(create_app(settings, engine), log_level="warning")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield Live(url, engine, _tokens(engine))
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            engine.dispose()
+
+
+def _tokens(engine: sql.Engine) -> dict[Role, str]:
+    with engine.begin() as connection:
+        return {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
+
+
+_RUNS = count(1)
+
+
+@pytest.fixture
+def job(live: Live) -> Job:
+    """A job of the test's own that has just started."""
+    return Job(live, f"run-{next(_RUNS)}").start()
+
+
+@pytest.fixture(scope="session")
+def spiked(live: Live) -> Job:
+    """A job with an open incident, for tests that only look."""
+    return Job(live, "spiked").start().spike()

@@ -1,0 +1,200 @@
+"""Who may call what: the table in `access`, tried call by call and role by role."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sql
+from fastapi.routing import APIRoute
+
+from spikeguard_protocol import Role
+from spikeguard_server.access import TABLE
+from spikeguard_server.grants import Grant
+from spikeguard_server.routes.every import ROUTERS
+from spikeguard_server.tables import tokens
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.server.face.conftest import Job, Live
+
+CALLS = sorted(TABLE)
+PLACES = {"{project}": "default", "{name}": "spiked", "{number}": "1", "{command}": "99"}
+COOKIE = "spikeguard_session"
+
+
+def call(client: httpx.Client, method: str, path: str, token: str | None) -> httpx.Response:
+    """Make a call as whoever holds `token`, where this call looks for it."""
+    for place, value in {**PLACES, "{id}": "2147483647"}.items():
+        path = path.replace(place, value)
+    if path.startswith("/confirm") and token:
+        return client.request(method, path, headers={"Cookie": f"{COOKIE}={token}"})
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return client.request(method, path, headers=headers)
+
+
+def test_every_call_of_the_server_stands_in_the_table_and_no_other() -> None:
+    served = {
+        (method, route.path)
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    assert served == set(TABLE)
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_a_call_is_open_to_the_roles_of_its_row_and_to_nobody_else(
+    live: Live, spiked: Job, method: str, path: str
+) -> None:
+    del spiked
+    rule = TABLE[method, path]
+    with live.client() as client:
+        for role in Role:
+            answer = call(client, method, path, live.tokens[role])
+            assert answer.status_code < 500, answer.text
+            if rule.public:
+                continue  # whoever asks is answered; what with, other tests say
+            if role in rule.roles:
+                assert answer.status_code != 401
+                assert answer.status_code != 403 or rule.person, (role, answer.text)
+            else:
+                assert answer.status_code == 403, (role, answer.text)
+
+
+@pytest.mark.parametrize(("method", "path"), [c for c in CALLS if not TABLE[c].public])
+@pytest.mark.parametrize("token", [None, "x" * 43], ids=["no token", "a guessed token"])
+def test_a_guarded_call_without_a_good_token_is_not_answered(
+    live: Live, method: str, path: str, token: str | None
+) -> None:
+    with live.client() as client:
+        answer = call(client, method, path, token)
+        if path.startswith("/confirm") and method == "GET":
+            assert answer.status_code == 303
+            assert answer.headers["location"].startswith("/login?next=/confirm/")
+        else:
+            assert answer.status_code == 401
+            assert "bearer" in answer.headers["www-authenticate"].lower()
+
+
+def test_a_decision_with_a_token_that_names_nobody_says_to_log_in(live: Live, spiked: Job) -> None:
+    command = spiked.command_path(spiked.incident()["commands"][0])
+    with live.client(Role.OPERATOR) as client:
+        error = client.post(f"{command}/approve", json={"revision": 1}).json()["error"]
+    assert error["code"] == "no_person"
+    assert "spikeguard login" in error["remedy"]
+
+
+def test_a_token_of_one_project_sees_and_writes_no_other(live: Live, job: Job) -> None:
+    ours = live.token(Grant(Role.VIEWER, "ours"))
+    with live.bearing(ours) as client:
+        assert client.get(job.path).status_code == 403
+        assert client.get("/v1/incidents", params={"run": f"default/{job.run}"}).status_code == 403
+        assert client.get("/v1/policy").status_code == 403
+        assert client.get("/v1/runs").json()["items"] == []
+    with live.bearing(live.token(Grant(Role.AGENT, "ours"))) as agent:
+        body = {"version": 1, "project": "default", "run": job.run, "attempt": job.attempt}
+        answer = agent.post("/v1/messages", json={**body, "sequence": 2, "age_s": 0, "records": []})
+        assert answer.status_code == 403
+
+
+def test_an_admin_of_one_project_makes_and_revokes_tokens_of_that_project_only(live: Live) -> None:
+    admin = live.token(Grant(Role.ADMIN, "ours"))
+    with live.bearing(admin) as client, live.client(Role.ADMIN) as root:
+        assert client.post("/v1/tokens", json={"role": "viewer", "project": "x"}).status_code == 403
+        made = client.post("/v1/tokens", json={"role": "viewer"})
+        assert (made.status_code, made.json()["project"]) == (201, "ours")
+        assert {t["project"] for t in client.get("/v1/tokens").json()["items"]} == {"ours"}
+        other = root.post("/v1/tokens", json={"role": "viewer"}).json()["id"]
+        assert client.delete(f"/v1/tokens/{other}").status_code == 404
+        assert client.delete(f"/v1/tokens/{made.json()['id']}").status_code == 204
+
+
+def test_a_revoked_token_ends_at_once_and_takes_its_sessions_with_it(live: Live) -> None:
+    with live.client(Role.ADMIN) as admin:
+        made = admin.post("/v1/tokens", json={"role": "operator", "person": "Ada"}).json()
+        session = admin.post("/v1/sessions", json={"token": made["token"]}).json()["token"]
+        with live.bearing(made["token"]) as by_token, live.bearing(session) as by_session:
+            assert by_token.get("/v1/me").status_code == by_session.get("/v1/me").status_code == 200
+            assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 204
+            assert by_token.get("/v1/me").status_code == by_session.get("/v1/me").status_code == 401
+        assert admin.delete(f"/v1/tokens/{made['id']}").status_code == 404
+
+
+def test_an_expired_token_and_the_session_it_opened_do_not_work(live: Live) -> None:
+    secret = live.token(Grant(Role.OPERATOR, person="Ada", expires_in_s=3600))
+    with live.client() as client:
+        session = client.post("/v1/sessions", json={"token": secret}).json()
+        assert session["expires_in_s"] <= 3600
+        with live.engine.begin() as connection:
+            mine = tokens.c.hash == hashlib.sha256(secret.encode()).digest()
+            gone = tokens.update().where(mine).values(expires_at=sql.func.now())
+            connection.execute(gone)
+        for token in (secret, session["token"]):
+            with live.bearing(token) as late:
+                assert late.get("/v1/me").status_code == 401
+
+
+def test_the_database_holds_no_secret(live: Live) -> None:
+    with live.engine.connect() as connection:
+        stored = str(connection.execute(sql.select(tokens)).all()).encode()
+    for secret in live.tokens.values():
+        assert secret.encode() not in stored
+
+
+def test_a_session_carries_the_name_that_was_given(live: Live) -> None:
+    with live.person("  Ada   Lovelace ") as ada:
+        me = ada.get("/v1/me").json()
+    assert (me["name"], me["role"], me["project"]) == ("Ada Lovelace", "operator", None)
+    assert 11.9 * 3600 < me["expires_in_s"] <= 12 * 3600
+
+
+def test_a_token_made_for_one_person_is_good_for_no_other_name(live: Live) -> None:
+    secret = live.token(Grant(Role.OPERATOR, person="Ada"))
+    with live.client() as client:
+        for name, status in (("", 200), ("Ada", 200), ("Grace", 403)):
+            answer = client.post("/v1/sessions", json={"token": secret, "name": name})
+            assert answer.status_code == status, name
+
+
+@pytest.mark.parametrize("role", [Role.AGENT, Role.METRICS])
+def test_a_machine_does_not_log_in(live: Live, role: Role) -> None:
+    with live.client() as client:
+        login = {"token": live.tokens[role], "name": "Robot"}
+        assert client.post("/v1/sessions", json=login).status_code == 403
+
+
+def test_a_session_can_neither_open_another_nor_outlive_its_end(live: Live) -> None:
+    with live.person("Ada") as ada:
+        own = ada.headers["authorization"].removeprefix("Bearer ")
+        answer = ada.post("/v1/sessions", json={"token": own, "name": "Ada"})
+        assert answer.status_code == 403
+        assert ada.delete("/v1/sessions/current").status_code == 204
+        assert ada.get("/v1/me").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["", "   ", "a\u0007b", "x" * 81, "\u202eadA"])
+def test_a_name_that_nobody_could_read_in_a_record_is_refused(live: Live, name: str) -> None:
+    with live.client() as client:
+        login = {"token": live.tokens[Role.OPERATOR], "name": name}
+        answer = client.post("/v1/sessions", json=login)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == "name"
+
+
+def test_the_api_ignores_the_cookie_and_the_pages_ignore_the_header(
+    live: Live, spiked: Job
+) -> None:
+    del spiked
+    with live.person("Ada") as ada:
+        header = {"Authorization": ada.headers["authorization"]}
+        cookie = {"Cookie": f"{COOKIE}={header['Authorization'].removeprefix('Bearer ')}"}
+        page = "/confirm/default/spiked/1/1"
+    with live.client() as client:
+        assert client.get("/v1/me", headers=header).status_code == 200
+        assert client.get("/v1/me", headers=cookie).status_code == 401
+        assert client.get(page, headers=cookie).status_code == 200
+        assert client.get(page, headers=header).status_code == 303

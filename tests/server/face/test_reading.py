@@ -1,0 +1,200 @@
+"""Reading over HTTP: runs, curves, incidents, audit; every answer as its shape says."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+from spikeguard_protocol import Role
+from spikeguard_protocol.encoding import float_from_json
+from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList
+from spikeguard_server.routes.shapes import AuditList, RunDetail, RunList, SeriesBody
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+
+def get(live: Live, path: str, **query: Any) -> Any:
+    """What a viewer reads."""
+    with live.client(Role.VIEWER) as client:
+        answer = client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/runs", RunList),
+        ("/v1/runs/default/spiked", RunDetail),
+        ("/v1/runs/default/spiked/series", SeriesBody),
+        ("/v1/runs/default/spiked/audit", AuditList),
+        ("/v1/incidents", IncidentList),
+        ("/v1/runs/default/spiked/incidents/1", IncidentDetail),
+        ("/v1/runs/default/spiked/incidents/1/series", SeriesBody),
+    ],
+)
+def test_an_answer_holds_exactly_what_its_shape_promises(
+    live: Live, spiked: Job, path: str, shape: type[BaseModel]
+) -> None:
+    del spiked
+    answer = get(live, path)
+    assert shape.model_validate(answer).model_dump().keys() == answer.keys()
+
+
+def test_a_run_is_shown_as_it_stands(live: Live, spiked: Job) -> None:
+    run = get(live, spiked.path)
+    assert (run["id"], run["state"], run["last_step"]) == ("spiked", "live", spiked.step)
+    assert (run["open_incident"], run["incidents"], run["live_attempts"]) == (1, 1, 1)
+    assert run["waiting_approval"] is True
+    assert 0 <= run["age_s"] < 600
+    assert [segment["current"] for segment in run["segments"]] == [True]
+    assert {target["name"] for target in run["targets"]} >= {"step-100", "step-400"}
+    assert any(target["protected"] for target in run["targets"])
+
+
+def test_a_spike_is_shown_with_its_evidence_and_what_it_leads_to(spiked: Job) -> None:
+    incident = spiked.incident()
+    assert incident["onset_step"] == 401
+    assert incident["evidence"]["worst_z"]["loss"] > 50
+    assert incident["evidence"]["peaks"]["loss"] > 5
+    proposal = incident["proposal"]
+    assert proposal["verb"] == "rollback"
+    assert proposal["arguments"]["skip"][0] <= 400 < proposal["arguments"]["skip"][1]
+
+
+def test_the_cost_of_a_proposal_is_that_of_the_moment(job: Job) -> None:
+    job.spike()
+    before = job.incident()["proposal"]
+    job.train(5, excess=3.0)
+    after = job.incident()["proposal"]
+    assert before["cost"]["steps"] == job.step - 5 - before["arguments"]["step"]
+    assert after["cost"]["steps"] == job.step - after["arguments"]["step"]
+    assert after["cost"]["seconds"] == pytest.approx(after["cost"]["steps"] * 0.5)
+    assert after["cost"]["tokens"] == after["cost"]["steps"] * 4096
+    assert after["cost"]["money"] is None
+
+
+def test_what_is_not_finite_comes_back_as_it_went(live: Live, job: Job) -> None:
+    job.train(2, mine=math.nan)
+    job.train(1, mine=math.inf)
+    job.train(1, mine=-math.inf)
+    job.train(1)
+    series = get(live, f"{job.path}/series", signals="mine,loss")
+    (segment,) = series["segments"]
+    assert segment["steps"] == [1, 2, 3, 4, 5]
+    assert segment["values"]["mine"] == ["nan", "nan", "inf", "-inf", None]
+    assert math.isnan(float_from_json("mine", segment["values"]["mine"][0]))
+    assert segment["batches"] == [[step - 1, step] for step in segment["steps"]]
+
+
+def test_a_thinned_curve_keeps_every_extreme_and_everything_not_finite(
+    live: Live, job: Job
+) -> None:
+    job.train(700)
+    job.train(1, mine=9.0)
+    job.train(500, mine=1.0)
+    job.train(1, mine=math.nan)
+    job.train(300, mine=0.5)
+    job.train(1, mine=-9.0)
+    job.train(500)
+    whole = get(live, f"{job.path}/series", signals="loss,mine", points=20_000)
+    thin = get(live, f"{job.path}/series", signals="loss,mine", points=40)
+    assert (whole["truncated"], thin["truncated"]) == (False, True)
+    (all_of_it,), (some,) = whole["segments"], thin["segments"]
+    assert len(all_of_it["steps"]) == job.step
+    assert len(some["steps"]) <= 50
+    kept = dict(zip(some["steps"], some["values"]["mine"], strict=True))
+    assert (kept[701], kept[1202], kept[1503]) == (9.0, "nan", -9.0)
+    assert max(some["values"]["loss"]) == max(all_of_it["values"]["loss"])
+    assert min(some["values"]["loss"]) == min(all_of_it["values"]["loss"])
+    assert (some["steps"][0], some["steps"][-1]) == (1, job.step)
+
+
+def test_a_window_holds_its_steps_and_no_others(live: Live, job: Job) -> None:
+    job.train(50)
+    series = get(live, f"{job.path}/series", first=10, last=19)
+    assert series["segments"][0]["steps"] == list(range(10, 20))
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"signals": ""}, "signals"),
+        ({"signals": "a b"}, "signals"),
+        ({"signals": ",".join(f"s{i}" for i in range(17))}, "signals"),
+        ({"first": 9, "last": 3}, "last"),
+        ({"points": 1}, "points"),
+        ({"first": -1}, "first"),
+    ],
+)
+def test_a_wrong_window_is_refused_by_the_name_of_its_field(
+    live: Live, spiked: Job, query: dict[str, Any], field: str
+) -> None:
+    with live.client(Role.VIEWER) as client:
+        answer = client.get(f"{spiked.path}/series", params=query)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == field
+
+
+def test_a_list_is_read_page_by_page_without_loss_or_repetition(live: Live, spiked: Job) -> None:
+    pages, cursor = [], None
+    while True:
+        query = {"limit": 2} if cursor is None else {"limit": 2, "cursor": cursor}
+        page = get(live, f"{spiked.path}/audit", **query)
+        pages += [entry["number"] for entry in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert pages == list(range(len(pages), 0, -1))
+    assert len(pages) > 2
+
+
+def test_runs_are_listed_newest_first_over_pages(live: Live, spiked: Job, job: Job) -> None:
+    del spiked
+    first = get(live, "/v1/runs", limit=1)
+    second = get(live, "/v1/runs", limit=1, cursor=first["next_cursor"])
+    assert first["items"][0]["name"] == job.run
+    assert second["items"][0]["created_at"] <= first["items"][0]["created_at"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24", "WyJhIiwgImIiXQ", "W251bGwsIG51bGxd"])
+def test_a_cursor_of_another_making_is_refused(live: Live, cursor: str) -> None:
+    for path in ("/v1/runs", "/v1/incidents", "/v1/runs/default/spiked/audit"):
+        with live.client(Role.VIEWER) as client:
+            answer = client.get(path, params={"cursor": cursor})
+        assert answer.status_code in (404, 422), answer.text
+
+
+def test_incidents_are_found_by_state_and_by_run(live: Live, spiked: Job, job: Job) -> None:
+    del spiked
+    spikes = get(live, "/v1/incidents", state="open,recovering", run="default/spiked")["items"]
+    assert [incident["id"] for incident in spikes] == ["spiked#1"]
+    assert get(live, "/v1/incidents", state="closed", run="spiked")["items"] == []
+    assert get(live, "/v1/incidents", run=f"default/{job.run}")["items"] == []
+
+
+def test_the_curves_around_an_incident_come_with_its_trend(live: Live, spiked: Job) -> None:
+    series = get(live, f"{spiked.path}/incidents/1/series", signals="loss")
+    (segment,) = series["segments"]
+    assert segment["steps"][0] < 401 <= segment["steps"][-1]
+    assert series["trend"]["level"] == pytest.approx(2.1, abs=0.2)
+
+
+def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:
+    with live.client(Role.VIEWER) as client:
+        answer = client.get(f"{spiked.path}/incidents/1/postmortem")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_closed")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/runs/default/none", "/v1/runs/default/spiked/incidents/7", "/v1/none", "/x.php"]
+)
+def test_what_is_not_there_is_said_in_the_one_shape(live: Live, spiked: Job, path: str) -> None:
+    del spiked
+    with live.client(Role.VIEWER) as client:
+        answer = client.get(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
