@@ -47,6 +47,9 @@ def answer_incident(
     proposal = propose(situation, policy)
     commands = commands_of(connection, run.run_id, incident.number)
     waiting = next((c for c in commands if c.state is CommandState.PROPOSED), None)
+    if waiting is not None and not waiting.valid(now, run.last_step):
+        _withdraw(connection, run, waiting, CommandEvent.EXPIRE, "nobody decided in time", now)
+        commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
         command = _first(connection, run, attempt, incident, commands, proposal, policy, now)
     else:

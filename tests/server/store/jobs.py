@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -131,12 +132,12 @@ def saved_at(step: int, segment: int = 0, shift: int = 0) -> TargetSaved:
     return TargetSaved(f"step-{step}", segment, step, step + shift, Medium.DISK)
 
 
-def rows(engine: sql.Engine, statement: str) -> list[sql.Row[tuple[object, ...]]]:
+def rows(engine: sql.Engine, statement: str) -> list[tuple[Any, ...]]:
     with engine.connect() as connection:
-        return list(connection.execute(sql.text(statement)))
+        return [tuple(row) for row in connection.execute(sql.text(statement))]
 
 
-def value(engine: sql.Engine, statement: str) -> object:
+def value(engine: sql.Engine, statement: str) -> Any:
     return rows(engine, statement)[0][0]
 
 

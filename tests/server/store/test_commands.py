@@ -1,0 +1,269 @@
+"""From a spike to a command that one person decided on and one attempt was told, at most once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import (
+    CommandId,
+    ResultState,
+    Rollback,
+    SegmentId,
+    SegmentPoint,
+    Verb,
+)
+from spikeguard_server.domain.policy import DEFAULT_POLICY, Approval, ApprovalMode
+from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged, ServiceError
+from spikeguard_server.ingest.decisions import approve, reject
+from spikeguard_server.repository.policies import write_policy
+from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
+
+ONSET = 401
+WAITING = "select incident, number, revision from commands where state = 'proposed'"
+
+
+def spiked(engine: sql.Engine) -> tuple[Job, CommandId, int]:
+    """A job whose loss jumped and stayed, with the rollback that waits for a decision."""
+    job = Job(engine)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 560, spiking(ONSET), batch=40)
+    [(incident, number, revision)] = rows(engine, WAITING)
+    return job, CommandId.parse(f"gpt#{incident}.{number}"), int(str(revision))
+
+
+def state_of(engine: sql.Engine, command: CommandId) -> object:
+    return value(engine, f"select state from commands where number = {command.number}")
+
+
+def test_a_lasting_spike_proposes_a_rollback_and_orders_nothing(engine: sql.Engine) -> None:
+    job, command, _ = spiked(engine)
+    ack = job.train(561, 570, spiking(ONSET))
+    assert value(engine, f"select verb from commands where number = {command.number}") == "rollback"
+    assert [o for o in ack.orders if isinstance(o.action, Rollback)] == []
+    assert ack.attentive
+    assert "step-300" in ack.protected
+
+
+def test_an_approved_rollback_is_ordered_until_its_result_is_stored(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    first = job.train(561, 570, spiking(ONSET))
+    again = job.train(571, 580, spiking(ONSET))
+    for ack in (first, again):
+        [order] = [o for o in ack.orders if o.command == str(command)]
+        assert order.attempt == FIRST
+        assert order.expires_in_s > 0
+        assert isinstance(order.action, Rollback)
+    ack = job.report(str(command), ResultState.APPLIED, 580)
+    assert str(command) not in [o.command for o in ack.orders]
+    decided = "select decided_by, applied_step, state from commands where number = "
+    assert rows(engine, f"{decided}{command.number}") == [("Ada", 580, "applied")]
+
+
+def test_after_a_rollback_the_run_heals_and_the_command_is_judged(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    job.roll_back(str(command), 300, at_step=570, position=300)
+    job.train(301, 700, healthy, segment=1, shift=20, batch=50)
+    assert rows(engine, "select state, outcome from incidents") == [("closed", "recovered")]
+    assert state_of(engine, command) == "judged"
+    assert value(engine, "select open_incident from runs") is None
+
+
+def test_a_spike_that_comes_back_after_a_rollback_is_the_same_incident(
+    engine: sql.Engine,
+) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    job.roll_back(str(command), 300, at_step=570, position=300)
+    job.train(301, 560, spiking(ONSET + 5), segment=1, shift=20, batch=20)
+    assert value(engine, "select recurrences from incidents where number = 1") == 1
+    assert value(engine, "select incidents from runs") == 1
+    assert state_of(engine, command) == "judged"
+
+
+def test_the_first_result_stands(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    job.report(str(command), ResultState.REFUSED, 570, "the target is gone")
+    job.report(str(command), ResultState.APPLIED, 571)
+    assert state_of(engine, command) == "refused"
+
+
+def test_a_result_for_another_run_or_an_unknown_command_changes_nothing(
+    engine: sql.Engine,
+) -> None:
+    job, command, _ = spiked(engine)
+    for name in ("other#1.1", "gpt#99.1", "gpt#1.9999999999", str(command)):
+        job.report(name, ResultState.APPLIED, 570)
+    assert state_of(engine, command) == "proposed"
+
+
+def test_of_two_people_who_approve_at_once_one_wins_and_the_other_is_told(
+    engine: sql.Engine,
+) -> None:
+    _, command, revision = spiked(engine)
+
+    def decide(person: str) -> str:
+        try:
+            approve(engine, command, revision, person)
+        except ServiceError as error:
+            return type(error).__name__
+        return "approved"
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = sorted(pool.map(decide, ["Ada", "Bob", "Cyd", "Dan"]))
+    assert answers == ["IllegalMove", "IllegalMove", "IllegalMove", "approved"]
+    subject = f"select count(*) from audit where action = 'approve' and subject = '{command}'"
+    assert value(engine, subject) == 1
+
+
+def test_approving_another_revision_than_the_current_one_is_refused(engine: sql.Engine) -> None:
+    _, command, revision = spiked(engine)
+    with pytest.raises(RevisionChanged) as refused:
+        approve(engine, command, revision + 1, "Ada")
+    assert refused.value.extra["current"]["revision"] == revision
+    assert state_of(engine, command) == "proposed"
+
+
+def test_a_target_that_vanished_meanwhile_makes_a_new_revision_that_must_be_seen(
+    engine: sql.Engine,
+) -> None:
+    """Approvals come late: what is approved is what will be done."""
+    _, command, revision = spiked(engine)
+    target = "select arguments->>'target' from commands where verb = 'rollback'"
+    before = value(engine, target)
+    with engine.begin() as connection:
+        gone = sql.text("update targets set deleted_at = now() where name = :name")
+        connection.execute(gone, {"name": before})
+    with pytest.raises(RevisionChanged):
+        approve(engine, command, revision, "Ada")
+    assert value(engine, target) != before
+    approve(engine, command, revision + 1, "Ada")
+    assert state_of(engine, command) == "approved"
+
+
+def test_nothing_can_be_approved_after_its_time(engine: sql.Engine) -> None:
+    """By the database's clock, even where no ticker ever ran."""
+    _, command, revision = spiked(engine)
+    late = datetime.now(UTC) + timedelta(days=2)
+    with pytest.raises(IllegalMove):
+        approve(engine, command, revision, "Ada", late)
+    assert state_of(engine, command) == "expired"
+
+
+def test_an_approved_command_is_not_delivered_after_its_time(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.now = datetime.now(UTC) + timedelta(days=2)
+    ack = job.send()
+    assert str(command) not in [order.command for order in ack.orders]
+    assert state_of(engine, command) == "approved"
+
+
+def test_a_rejected_command_is_not_proposed_again_at_once(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    reject(engine, command, revision, "Ada", "it is the learning rate")
+    job.train(561, 600, spiking(ONSET))
+    assert state_of(engine, command) == "rejected"
+    assert rows(engine, WAITING) == []
+    reason = f"select decision_reason from commands where number = {command.number}"
+    assert value(engine, reason) == "it is the learning rate"
+
+
+@pytest.mark.parametrize("name", ["gpt#1.77", "gpt#77.1", "nobody#1.1", "gpt#1.99999999999"])
+def test_there_is_nothing_to_decide_on_what_does_not_exist(engine: sql.Engine, name: str) -> None:
+    spiked(engine)
+    with pytest.raises(NotFound):
+        approve(engine, CommandId.parse(name), 1, "Ada")
+
+
+def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.Engine) -> None:
+    rule = Approval(ApprovalMode.AUTO, budget=1, cooldown_s=0.0)
+    approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
+    with engine.begin() as connection:
+        write_policy(connection, "default", replace(DEFAULT_POLICY, approval=approval), "root")
+    job = Job(engine)
+    job.start()
+    job.train(1, 560, spiking(ONSET), batch=40)
+    signed = "select state, decided_by, automatic from commands where verb = 'rollback'"
+    assert rows(engine, signed) == [("delivered", "policy 2", True)]
+
+
+def test_old_news_proposes_nothing(engine: sql.Engine) -> None:
+    """Hours of outage that are replayed page nobody and command nothing."""
+    job = Job(engine, age_s=7200.0)
+    job.start()
+    job.train(1, 560, spiking(ONSET), batch=40)
+    assert value(engine, "select incidents from runs") == 1
+    assert value(engine, "select count(*) from commands") == 0
+
+
+def test_a_new_attempt_gets_a_fresh_proposal_that_names_the_void_one(engine: sql.Engine) -> None:
+    _, command, _ = spiked(engine)
+    new = Job(engine, attempt=SECOND, age_s=0.0)
+    new.start(SegmentPoint(SegmentId(FIRST, 0), 560))
+    new.train(561, 600, spiking(ONSET))
+    assert state_of(engine, command) == "superseded"
+    fresh = "select replaces, attempt, state from commands order by number desc limit 1"
+    assert rows(engine, fresh) == [(command.number, 2, "proposed")]
+
+
+def test_an_order_that_nobody_reported_on_is_unknown_until_somebody_does(
+    engine: sql.Engine,
+) -> None:
+    """The journal of the next attempt may still know."""
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    new = Job(engine, attempt=SECOND, age_s=0.0)
+    new.start(SegmentPoint(SegmentId(FIRST, 0), 570))
+    assert state_of(engine, command) == "unknown"
+    new.report(str(command), ResultState.APPLIED, 570)
+    assert state_of(engine, command) == "applied"
+
+
+def test_every_change_of_a_command_stands_in_the_audit(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    job.report(str(command), ResultState.APPLIED, 570)
+    changes = f"select actor, action, after from audit where subject = '{command}' order by number"
+    assert rows(engine, changes) == [
+        ("policy 1", "propose", "proposed"),
+        ("Ada", "approve", "approved"),
+        ("server", "deliver", "delivered"),
+        ("attempt 1", "apply", "applied"),
+    ]
+    numbers = [row[0] for row in rows(engine, "select number from audit order by number")]
+    assert numbers == [*range(1, len(numbers) + 1)]
+
+
+@pytest.mark.parametrize(
+    "change", ["update audit set actor = 'x'", "delete from audit", "truncate audit"]
+)
+def test_the_audit_refuses_every_change(engine: sql.Engine, change: str) -> None:
+    spiked(engine)
+    with pytest.raises(sql.exc.ProgrammingError, match="append-only"), engine.begin() as connection:
+        connection.execute(sql.text(change))
+
+
+def test_the_samples_around_an_incident_are_copied_with_all_segments(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    job.roll_back(str(command), 300, at_step=570, position=300)
+    job.train(301, 400, healthy, segment=1, shift=20)
+    spans = (
+        "select segment, min(step), max(step), count(*) from incident_samples group by 1 order by 1"
+    )
+    assert rows(engine, spans) == [(0, 201, 570, 370), (1, 301, 400, 100)]

@@ -1,0 +1,155 @@
+"""The embedded Postgres: its own directory, one owner, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from spikeguard_server import postgres
+from spikeguard_server.postgres import EmbeddedError, embedded
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from spikeguard_server.postgres import embedded
+with embedded(Path(sys.argv[1]), durable=False) as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Short, for the socket's sake, and open to the account that Postgres runs as."""
+    path = Path(tempfile.mkdtemp(prefix="sg-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def ask(url: str, question: str) -> object:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        cursor = connection.execute(question.encode())
+        return cursor.fetchone() if cursor.description else None
+
+
+def servers(directory: Path) -> list[psutil.Process]:
+    """Postmasters that run on `directory`, children left out."""
+    data = str(directory / "data")
+    return [p for p in psutil.process_iter(["cmdline"]) if data in (p.info["cmdline"] or [])]
+
+
+def own(directory: Path) -> subprocess.Popen[str]:
+    """Another process that owns the database, once it is up."""
+    command = [sys.executable, "-c", OWNER, str(directory)]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline().startswith("postgresql")
+    return owner
+
+
+def test_data_is_there_the_next_time_and_nothing_runs_in_between(home: Path) -> None:
+    with embedded(home / "pg", durable=False) as url:
+        ask(url, "create table kept as select 42 as answer")
+    assert servers(home / "pg") == []
+    with embedded(home / "pg", durable=False) as url:
+        assert ask(url, "select answer from kept") == (42,)
+
+
+def test_nobody_else_reaches_it_and_no_parent_is_loosened(home: Path) -> None:
+    before = {path: path.stat().st_mode for path in (home, *home.parents)}
+    with embedded(home / "pg", durable=False) as url:
+        assert stat.S_IMODE((home / "pg").stat().st_mode) == 0o700
+        assert ask(url, "show listen_addresses") == ("",)
+        assert ask(url, "show unix_socket_directories") == (str(home / "pg"),)
+    assert {path: path.stat().st_mode for path in (home, *home.parents)} == before
+
+
+def test_a_killed_owner_takes_its_server_along(home: Path) -> None:
+    owner = own(home / "pg")
+    assert servers(home / "pg")
+    owner.kill()
+    owner.wait()
+    deadline = time.monotonic() + 30
+    while servers(home / "pg"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_owner_and_keeper_leave_a_server_that_the_next_owner_stops(home: Path) -> None:
+    owner = own(home / "pg")
+    [postmaster] = [p for p in servers(home / "pg") if "postgres" in p.name()]
+    keeper = postmaster.parent()
+    assert keeper is not None
+    keeper.kill()
+    owner.kill()
+    owner.wait()
+    with embedded(home / "pg", durable=False) as url:
+        assert ask(url, "select 1") == (1,)
+        assert postmaster.pid not in [p.pid for p in servers(home / "pg")]
+
+
+def test_a_stale_pid_that_is_somebody_elses_by_now_harms_nobody(home: Path) -> None:
+    with embedded(home / "pg", durable=False):
+        pass
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        (home / "pg" / "data" / "postmaster.pid").write_text(f"{bystander.pid}\n")
+        with embedded(home / "pg", durable=False) as url:
+            assert ask(url, "select 1") == (1,)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_second_owner_is_told_to_go_elsewhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "OWNER_TIMEOUT_S", 0.2)
+    with (
+        embedded(home / "pg", durable=False),
+        pytest.raises(EmbeddedError, match="another process"),
+        embedded(home / "pg"),
+    ):
+        pass
+
+
+def test_ctrl_c_ends_owner_and_server(home: Path) -> None:
+    owner = own(home / "pg")
+    owner.send_signal(signal.SIGINT)
+    owner.wait(30)
+    assert servers(home / "pg") == []
+
+
+def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:
+    (home / "thesis.tex").write_text("years of work")
+    with pytest.raises(EmbeddedError, match=r"thesis\.tex"), embedded(home):
+        pass
+    assert stat.S_IMODE(home.stat().st_mode) == 0o755
+
+
+def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
+    with pytest.raises(EmbeddedError, match="too long"), embedded(home / ("x" * 100)):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to step down")
+def test_as_root_a_directory_behind_a_closed_door_is_refused(home: Path) -> None:
+    closed = home / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(EmbeddedError, match=str(closed)), embedded(closed / "pg"):
+        pass
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700

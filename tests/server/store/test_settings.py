@@ -1,0 +1,67 @@
+"""A bad setting is an error that names its variable."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
+
+
+def test_nothing_set_gives_the_defaults() -> None:
+    assert read_settings({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SPIKEGUARD_PORT", "eighty"),
+        ("SPIKEGUARD_PORT", "70000"),
+        ("SPIKEGUARD_TICK_S", "0"),
+        ("SPIKEGUARD_TICK_S", "nan"),
+        ("SPIKEGUARD_POOL_SIZE", "2.5"),
+        ("DATABASE_URL", "mysql://root@localhost/db"),
+        ("DATABASE_URL", "not a url"),
+        ("DATABASE_URL_FILE", "/nowhere"),
+    ],
+)
+def test_a_bad_value_names_its_variable(variable: str, value: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        read_settings({variable: value})
+    assert refused.value.variable == variable
+    assert variable in str(refused.value)
+
+
+def test_every_number_can_be_set_and_has_limits() -> None:
+    for entry in fields(Settings):
+        if not isinstance(entry.default, str):
+            assert {"least", "most"} == set(entry.metadata), entry.name
+            text = str(entry.default)
+            variable = f"SPIKEGUARD_{entry.name.upper()}"
+            assert getattr(read_settings({variable: text}), entry.name) == entry.default
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_any_spelling_of_postgres_gets_our_driver(scheme: str) -> None:
+    settings = read_settings({"DATABASE_URL": f"{scheme}://me:pw@db:5432/spikes"})
+    assert settings.database_url == "postgresql+psycopg://me:pw@db:5432/spikes"
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql://me@db/spikes\n")
+    (tmp_path / "password").write_text("p@ss/word\n")
+    settings = read_settings(
+        {
+            "DATABASE_URL_FILE": str(tmp_path / "url"),
+            "SPIKEGUARD_DATABASE_PASSWORD_FILE": str(tmp_path / "password"),
+        }
+    )
+    assert settings.database_url == "postgresql+psycopg://me:p%40ss%2Fword@db/spikes"
+    assert "word" not in repr(settings)
+
+
+def test_serving_without_a_database_is_refused() -> None:
+    with pytest.raises(SettingError, match="DATABASE_URL"):
+        require_database(read_settings({}))

@@ -1,0 +1,141 @@
+"""What time does where no message comes."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import AttemptEnded
+from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.repository.detectors import prune_snapshots
+from spikeguard_server.repository.due import runs_due
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import run_key
+from spikeguard_server.ticker import Ticker, tick
+from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.test_commands import ONSET, spiked, state_of
+
+SETTINGS = Settings()
+
+
+def pass_time(engine: sql.Engine, seconds: float) -> bool:
+    """As if `seconds` had gone by; whether anything was due."""
+    later = datetime.now(UTC) + timedelta(seconds=seconds)
+    with engine.begin() as connection:
+        due = runs_due(connection, SETTINGS, later)
+        for run_id in due:
+            let_time_pass(connection, run_id, SETTINGS, later)
+    return bool(due)
+
+
+def test_a_run_that_sends_nothing_falls_silent_and_is_live_again_with_its_next_message(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    assert not pass_time(engine, 30)
+    assert pass_time(engine, SETTINGS.silent_after_s + 1)
+    assert value(engine, "select state from runs") == "silent"
+    job.train(1, 10)
+    assert value(engine, "select state from runs") == "live"
+
+
+def test_a_proposal_expires_to_nothing_though_the_run_goes_on(engine: sql.Engine) -> None:
+    job, command, _ = spiked(engine)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update commands set expires_at = now()"))
+    assert pass_time(engine, 1)
+    assert state_of(engine, command) == "expired"
+    assert not pass_time(engine, 1)
+    assert str(command) not in [order.command for order in job.send().orders]
+
+
+def test_an_overdue_proposal_gives_way_to_a_fresh_one_without_a_ticker(engine: sql.Engine) -> None:
+    job, command, _ = spiked(engine)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update commands set expires_at = now()"))
+    job.train(561, 570, spiking(ONSET))
+    assert state_of(engine, command) == "expired"
+    fresh = "select replaces, state from commands order by number desc limit 1"
+    assert rows(engine, fresh) == [(command.number, "proposed")]
+
+
+def test_an_order_to_an_attempt_that_fell_silent_is_unknown(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    assert pass_time(engine, SETTINGS.lost_after_s + 1)
+    assert state_of(engine, command) == "unknown"
+    assert value(engine, "select lost from attempts") is True
+    assert value(engine, "select state from incidents") == "open"
+
+
+def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(engine: sql.Engine) -> None:
+    spiked(engine)
+    assert pass_time(engine, SETTINGS.ended_after_s + 1)
+    assert rows(engine, "select state, outcome from incidents") == [("closed", "run_ended")]
+    assert value(engine, "select state from runs") == "ended"
+    assert not pass_time(engine, SETTINGS.ended_after_s + 1)
+
+
+@pytest.mark.parametrize(("reason", "outcome"), [("finished", "run_ended"), ("RuntimeError", None)])
+def test_an_attempt_that_ends_closes_the_incident_only_where_it_meant_to(
+    engine: sql.Engine, reason: str, outcome: str | None
+) -> None:
+    """A job that crashed comes back, and so does its spike."""
+    job, command, _ = spiked(engine)
+    job.send(AttemptEnded(reason))
+    assert value(engine, "select outcome from incidents") == outcome
+    assert state_of(engine, command) in ("expired", "superseded")
+    assert value(engine, "select state from runs") == "ended"
+
+
+def test_a_post_mortem_is_written_once_the_incident_closes(engine: sql.Engine) -> None:
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    tick(engine, SETTINGS)
+    assert value(engine, "select count(*) from reports") == 0
+    job.roll_back(str(command), 300, at_step=570, position=300)
+    job.train(301, 700, segment=1, shift=20, batch=50)
+    tick(engine, SETTINGS)
+    written = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
+    assert sorted(written) == ["html", "json", "md"]
+    assert b"Ada" in written["md"]
+    assert json.loads(written["json"])
+    assert b"<svg" in written["html"] or b"data:image" in written["html"]
+
+
+def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
+    """And lives on when the database says no."""
+    job = Job(engine)
+    job.start()
+    ticker = Ticker(Settings(tick_s=0.05, silent_after_s=1.0), engine)
+    with engine.begin() as connection:
+        connection.execute(sql.text("alter table commands rename to hidden"))
+    ticker.start()
+    time.sleep(0.3)
+    assert ticker.alive
+    with engine.begin() as connection:
+        connection.execute(sql.text("alter table hidden rename to commands"))
+    deadline = time.monotonic() + 20
+    while value(engine, "select state from runs") != "silent":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    ticker.stop()
+    assert not ticker.alive
+
+
+def test_old_snapshots_go_but_never_those_at_targets_or_beginnings(engine: sql.Engine) -> None:
+    job = Job(engine, settings=Settings(detector_snapshot_steps=10))
+    job.start()
+    job.train(1, 200, save_every=100)
+    with engine.begin() as connection:
+        prune_snapshots(connection, run_key(job.message(sequence=1).run_id), 3)
+    kept = [row[0] for row in rows(engine, "select step from detector_snapshots order by step")]
+    assert kept == [0, 100, 170, 180, 190, 200]
