@@ -49,12 +49,10 @@ def test_the_help_explains_faults_environment_and_exit_status(
 
 
 def test_a_run_leaves_a_row_for_every_step_and_a_summary(tmp_path: Path) -> None:
-    said = jobs.run(tmp_path, "--steps", "12", "--run", "short", "--step-time", "0.02")
+    said = jobs.run_process(tmp_path, "--steps", "12", "--run", "short", "--step-time", "0.02")
     rows = jobs.rows(tmp_path)
     assert list(rows[0]) == COLUMNS.split(",")
-    assert [(int(r["step"]), int(r["position"])) for r in rows] == [
-        (s, s - 1) for s in range(1, 13)
-    ]
+    assert [(int(r["step"]), int(r["position"])) for r in rows] == [(n + 1, n) for n in range(12)]
     ended = jobs.summary(tmp_path)
     assert (ended["run"], ended["steps"], ended["position"]) == ("short", 12, 12)
     assert (ended["tokens"], ended["rollbacks"], ended["segments"]) == (12 * 12 * 32, 0, 1)
@@ -64,16 +62,21 @@ def test_a_run_leaves_a_row_for_every_step_and_a_summary(tmp_path: Path) -> None
     assert f"validation loss {ended['validation_loss']:.4f}" in said
 
 
-def test_what_the_guard_refuses_is_said_in_one_line_with_status_1(tmp_path: Path) -> None:
-    said = jobs.run(tmp_path, "--steps", "3", "--run", "not a name", status=1)
-    assert "Traceback" not in said
-    assert "run" in said
-
-
-def test_a_missing_text_ends_with_status_1(tmp_path: Path) -> None:
-    said = jobs.run(tmp_path, "--data", str(tmp_path / "none"), status=1)
-    assert "--data" in said
-    assert "Traceback" not in said
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--run", "not a name"], "run"),
+        (["--data", "nowhere"], "--data nowhere: there is no such file"),
+        (["--batch", "7", "--micro-batches", "2"], "--batch 7: does not divide"),
+    ],
+)
+def test_what_cannot_start_is_said_in_one_line_with_status_1(
+    option: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert jobs.run(tmp_path, "--steps", "3", *option) == 1
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
 
 
 def test_step_numbers_that_go_back_are_counted_and_told(tmp_path: Path) -> None:

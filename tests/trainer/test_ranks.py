@@ -8,13 +8,14 @@ import pytest
 
 from . import jobs
 
-STEPS = ("--steps", "30", "--checkpoint-every", "100")
+OPTIONS = ("--steps", "30", "--checkpoint-every", "100", "--quiet")
+FAULTS = ("--fault", "bad_batch@15:2", "--fault", "gradient_ascent@20:1:1")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("alone")
-    jobs.run(out, *STEPS, "--quiet")
+    assert jobs.run(out, *OPTIONS, *FAULTS) == 0
     return out
 
 
@@ -26,25 +27,19 @@ def assert_same_course(out: Path, alone: Path) -> None:
 
 
 def test_two_ranks_under_torchrun_train_like_one(alone: Path, tmp_path: Path) -> None:
-    jobs.run(tmp_path, *STEPS, "--quiet", torchrun=2)
+    """With accumulation and faults, so that everything that is cut up is cut up."""
+    jobs.run_process(tmp_path, *OPTIONS, *FAULTS, "--micro-batches", "3", torchrun=2)
     assert_same_course(tmp_path, alone)
     assert jobs.summary(tmp_path)["world_size"] == 2
 
 
-def test_two_ranks_with_accumulation_and_a_data_fault_train_like_one(tmp_path: Path) -> None:
-    fault = ("--fault", "bad_batch@15:2", "--fault", "gradient_ascent@20:1")
-    jobs.run(tmp_path / "one", *STEPS, *fault, "--quiet")
-    jobs.run(tmp_path / "two", *STEPS, *fault, "--quiet", "--micro-batches", "3", torchrun=2)
-    assert_same_course(tmp_path / "two", tmp_path / "one")
-
-
 def test_micro_batches_train_like_one_batch(alone: Path, tmp_path: Path) -> None:
-    jobs.run(tmp_path, *STEPS, "--quiet", "--micro-batches", "4")
+    jobs.run(tmp_path, *OPTIONS, *FAULTS, "--micro-batches", "4")
     assert_same_course(tmp_path, alone)
 
 
 def test_bf16_trains_and_differs_from_fp32(alone: Path, tmp_path: Path) -> None:
-    jobs.run(tmp_path, *STEPS, "--quiet", "--bf16")
+    jobs.run(tmp_path, *OPTIONS, *FAULTS, "--bf16")
     course, expected = jobs.losses(tmp_path), jobs.losses(alone)
     assert course != expected
     assert float(course[30]) == pytest.approx(float(expected[30]), abs=0.1)
