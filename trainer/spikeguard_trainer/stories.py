@@ -13,13 +13,13 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spikeguard_trainer.data import BatchLoader, read_corpus
+from spikeguard_trainer.data import BatchLoader, Bytes, read_corpus
 from spikeguard_trainer.faults import Fault, parse_fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
 from spikeguard_trainer.model import Transformer
@@ -109,6 +109,11 @@ def fate_of(excess: list[float]) -> tuple[Fate | None, float]:
     return (Fate.HEALS if max(excess[:60]) > 1.0 else Fate.UNMOVED), late
 
 
+@cache
+def _text() -> Bytes:
+    return read_corpus().training
+
+
 def _fresh(seed: int) -> tuple[Any, ...]:
     preset = PRESETS[PRESET]
     torch.manual_seed(seed)
@@ -123,7 +128,7 @@ def _train(
     """Steps first+1 to last without a guard but for dropping what is not finite; their losses."""
     (model, optimizer, scheduler), preset = parts, PRESETS[PRESET]
     loader = BatchLoader(
-        read_corpus().training,
+        _text(),
         rows=preset.batch,
         context=preset.shape.context,
         seed=seed,
