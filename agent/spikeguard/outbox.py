@@ -34,7 +34,7 @@ from spikeguard_protocol import (
     to_json,
 )
 
-WAITING = 20_000  # records between the loop and the disk
+WAITING = 5_000  # records between the loop and the disk
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 SEAL_RECORDS = 900
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
@@ -117,7 +117,8 @@ class Outbox:
         """The server stored everything up to `sequence`."""
         with self._io:
             while self._sealed and self._sealed[0].sequence <= sequence:
-                self._path(self._sealed.popleft()).unlink(missing_ok=True)
+                with suppress(OSError):  # of a disk that is gone: then it lies in memory
+                    self._path(self._sealed.popleft()).unlink(missing_ok=True)
 
     def replace_by_gap(self, sequence: int, reason: str) -> None:
         """The server refused message `sequence` for good: declare it lost."""
@@ -163,6 +164,9 @@ class Outbox:
             self._add(time.monotonic(), Gap(number, number, "the loop outran the disk", lost))
         while self._waiting:
             self._add(*self._waiting.popleft())
+        if self._file is not None:
+            with suppress(OSError):  # sealing sees that the file is short
+                self._file.flush()
 
     def _add(self, at: float, record: Record) -> None:
         line = json.dumps(to_json(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
@@ -181,7 +185,6 @@ class Outbox:
             if self._file is None:
                 self._file = self._path(self._open).open("ab")
             self._file.write(line)
-            self._file.flush()
         except OSError:
             return  # the lines stay in memory; sealing sees that the file is short
 
@@ -216,7 +219,7 @@ class Outbox:
             path.with_suffix(".new").replace(path)
             letter.lines = None
         except OSError:
-            path.unlink(missing_ok=True)
+            return  # it stays in memory
 
     def _bound(self) -> None:
         """Over the limit, on disk or in memory: thin the oldest messages."""
@@ -302,10 +305,13 @@ def _remove(folder: Path) -> None:
 
 def _synced(file: IO[bytes]) -> bool:
     try:
+        file.flush()
         os.fdatasync(file.fileno())
-        file.close()
     except OSError:
         return False
+    finally:
+        with suppress(OSError):
+            file.close()
     return True
 
 

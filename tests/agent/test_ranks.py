@@ -92,7 +92,7 @@ def order_once(wire: Wire, after: int, choose: Any) -> None:
 def test_all_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         order_once(wire, 30, lambda t: Rollback(t.name, t.step, BatchRange(t.step + 2, t.step + 7)))
-        status, seen = run_torchrun(wire, tmp_path, 600)
+        status, seen = run_torchrun(wire, tmp_path, 200)
     assert status == 0
     assert seen[0]["trail"] == seen[1]["trail"]
     assert seen[0]["faults"] == seen[1]["faults"] == {}
@@ -103,7 +103,7 @@ def test_all_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
     history = [type(r).__name__ for r in wire.history()]
     assert history.index("SegmentStarted", 2) == history.index("CommandResult") + 1
     assert wire.records(SegmentStarted)[1].command == applied.command
-    assert seen[0]["trail"][-1][2] == 605
+    assert seen[0]["trail"][-1][2] == 205
 
 
 def test_a_stop_ends_every_rank_at_the_same_step(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_stop_ends_every_rank_at_the_same_step(tmp_path: Path) -> None:
 def test_a_rank_that_cannot_load_keeps_all_ranks_from_rolling_back(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         order_once(wire, 30, lambda t: Rollback(t.name, t.step))
-        status, seen = run_ranks(wire, tmp_path, 400, "broken_load")
+        status, seen = run_ranks(wire, tmp_path, 150, "broken_load")
     assert status == 0
     (refused,) = wire.records(CommandResult)
     assert refused.state is ResultState.REFUSED
@@ -179,6 +179,6 @@ def test_a_server_that_vanishes_leaves_the_ranks_training(tmp_path: Path) -> Non
 
     with served(Wire()) as wire:
         wire.intercept = vanish
-        status, seen = run_ranks(wire, tmp_path, 100)
+        status, seen = run_ranks(wire, tmp_path, 60)
     assert status == 0
     assert seen[0]["trail"] == seen[1]["trail"]

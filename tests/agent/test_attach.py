@@ -1,0 +1,127 @@
+"""A wrong call explains itself before anything has begun."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import spikeguard
+from spikeguard.settings import read_connection, with_environment
+
+MODEL = nn.Linear(2, 2)
+OPTIMIZER = torch.optim.AdamW(MODEL.parameters())
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("model", {"model": "gpt"}),
+    ("optimizer", {"optimizer": None}),
+    ("optimizer", {"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)}),
+    ("run", {"run": None}),
+    ("run", {"run": "no spaces, please"}),
+    ("project", {"project": "a/b"}),
+    ("server", {"server": "localhost:8000"}),
+    ("scheduler", {"scheduler": object()}),
+    ("state", {"state": [object()]}),
+    ("state", {"state": MODEL}),
+    ("checkpoints", {"checkpoints": "runs/checkpoints"}),
+    ("tokens_per_step", {"tokens_per_step": 0}),
+    ("micro_batches", {"micro_batches": 0}),
+]
+
+
+@pytest.mark.parametrize(("argument", "changes"), WRONG)
+def test_a_wrong_argument_is_named_with_the_remedy(
+    tmp_path: Path, argument: str, changes: dict[str, Any]
+) -> None:
+    given = {"model": MODEL, "optimizer": OPTIMIZER, "run": "test", "directory": tmp_path}
+    given.update(changes)
+    model, optimizer = given.pop("model"), given.pop("optimizer")
+    with pytest.raises(spikeguard.AttachError, match=rf"attach\({argument}=") as raised:
+        spikeguard.attach(model, optimizer, **given)
+    assert raised.value.argument == argument
+    assert raised.value.remedy
+    assert not OPTIMIZER._optimizer_step_pre_hooks
+
+
+def test_another_runs_directory_is_refused(tmp_path: Path) -> None:
+    spikeguard.attach(MODEL, OPTIMIZER, run="one", directory=tmp_path).finish()
+    with pytest.raises(spikeguard.AttachError, match="journal of run 'one'"):
+        spikeguard.attach(MODEL, OPTIMIZER, run="two", directory=tmp_path)
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(spikeguard.AttachError, match="directory"):
+        spikeguard.attach(MODEL, OPTIMIZER, run="one", directory=tmp_path / "file")
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(spikeguard.AttachError, match="agreement_lag is 1"):
+        spikeguard.Settings(agreement_lag=1)
+
+
+def test_the_environment_names_run_server_and_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    environment = {
+        "SPIKEGUARD_RUN": "r",
+        "SPIKEGUARD_PROJECT": "p",
+        "SPIKEGUARD_SERVER": "http://guard:8000/",
+        "SPIKEGUARD_TOKEN_FILE": str(tmp_path / "token"),
+        "SPIKEGUARD_SEND_INTERVAL": "0.25",
+    }
+    found = read_connection(None, None, None, None, environment)
+    assert (str(found.run), found.server, found.token) == ("p/r", "http://guard:8000", "secret")
+    assert with_environment(spikeguard.Settings(), environment).send_interval_s == 0.25
+    with pytest.raises(spikeguard.AttachError, match="SPIKEGUARD_TOKEN_FILE"):
+        read_connection("r", None, None, None, {"SPIKEGUARD_TOKEN_FILE": "/nowhere"})
+
+
+def test_without_a_server_it_says_so_once_and_trains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPIKEGUARD_SERVER", raising=False)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path)
+        for _ in range(5):
+            guard.loss(MODEL(torch.ones(1, 2)).sum()).backward()  # type: ignore[no-untyped-call]
+            OPTIMIZER.step()
+            guard.step()
+        guard.finish()
+    assert [r.message for r in caplog.records if "no server" in r.message] == [
+        "no server: set SPIKEGUARD_SERVER to have run test watched"
+    ]
+    assert guard.steps == 5
+    assert guard.faults == {}
+
+
+def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path) -> None:
+    """Every part that a step meets is broken in turn; training goes on."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    guard = spikeguard.attach(model, optimizer, run="test", directory=tmp_path)
+    parts = guard._p
+
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(f"{name} is broken")
+
+    for part in ("collector", "rates", "mailbox", "recovery"):
+        whole = getattr(parts, part)
+        setattr(parts, part, Broken())
+        before = model.weight.detach().clone()
+        loss = model(torch.ones(1, 2)).sum()
+        assert guard.loss(loss) is loss
+        loss.backward()
+        guard.clip_grad_norm_(1.0)
+        optimizer.step()
+        guard.step()
+        setattr(parts, part, whole)
+        assert not torch.equal(before, model.weight)
+    assert guard.steps == 4
+    assert sum(guard.faults.values()) >= 4
+    guard.finish()
+    assert not optimizer._optimizer_step_pre_hooks

@@ -1,0 +1,92 @@
+"""What the run must never forget survives crashes at any byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spikeguard.journal import Journal
+from spikeguard.lineage import Abandonment, abandoned_by_return, is_abandoned
+from spikeguard_protocol import (
+    BatchRange,
+    CommandResult,
+    ResultState,
+    RunId,
+    SegmentId,
+    SegmentPoint,
+)
+
+RUN = RunId("default", "test")
+A0, A1, A2 = (SegmentId("a" * 16, number) for number in range(3))
+B0 = SegmentId("b" * 16, 0)
+DONE = CommandResult("test#1.1", ResultState.APPLIED, "back to 40", 60)
+
+
+def written(path: Path) -> Journal:
+    journal = Journal(path, RUN)
+    journal.begin("test#1.1", 60, BatchRange(45, 50), [Abandonment(A0, 40)])
+    journal.end(DONE)
+    return journal
+
+
+def test_a_journal_read_again_says_the_same(tmp_path: Path) -> None:
+    first = written(tmp_path / "journal.jsonl")
+    again = Journal(tmp_path / "journal.jsonl", RUN)
+    assert again.results == first.results == {"test#1.1": DONE}
+    assert again.ledger.ranges == [BatchRange(45, 50)]
+    assert again.abandonments == [Abandonment(A0, 40)]
+    assert again.unfinished() == []
+
+
+def test_cut_at_any_byte_it_holds_what_was_whole(tmp_path: Path) -> None:
+    """Nothing, or the intent (which a restart completes), or the result; never an error."""
+    path = tmp_path / "journal.jsonl"
+    written(path)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        journal = Journal(path, RUN)
+        begun = bool(journal.ledger.ranges)
+        assert begun == bool(journal.abandonments)
+        assert [r.state for r in journal.unfinished()] in ([], [ResultState.APPLIED])
+        journal.end(DONE)
+        assert Journal(path, RUN).results == {"test#1.1": DONE}
+
+
+def test_an_interrupted_command_without_lasting_effect_failed(tmp_path: Path) -> None:
+    Journal(tmp_path / "journal.jsonl", RUN).begin("test#1.2", 7)
+    (result,) = Journal(tmp_path / "journal.jsonl", RUN).unfinished()
+    assert result.state is ResultState.FAILED
+
+
+def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
+    other = Journal(None, RUN)
+    other.adopt(written(tmp_path / "journal.jsonl").shared())
+    assert other.ledger.ranges == [BatchRange(45, 50)]
+    assert other.abandonments == [Abandonment(A0, 40)]
+
+
+@pytest.mark.parametrize(
+    ("lineage", "step", "lost"),
+    [
+        ((A0,), 40, False),  # the target itself
+        ((A0,), 41, True),
+        ((A0, A1), 41, True),  # began after the target on the line that was left
+        ((A0, A2), 50, False),  # the new line
+        ((A0, A2, B0), 90, False),  # a later attempt on it
+    ],
+)
+def test_what_a_rollback_leaves_behind(
+    lineage: tuple[SegmentId, ...], step: int, lost: bool
+) -> None:
+    """A0 trained to 60; A1 began there by a restart and was taken back to A0's step 40."""
+    left = abandoned_by_return((A0, A1), (A0,), 40)
+    assert is_abandoned(lineage, SegmentPoint(lineage[-1], step), left) is lost
+
+
+def test_overlapping_skips_are_passed_in_one_go(tmp_path: Path) -> None:
+    ledger = Journal(tmp_path / "journal.jsonl", RUN).ledger
+    for first, end in ((10, 15), (14, 20), (30, 31)):
+        ledger.add(BatchRange(first, end))
+    assert [ledger.end_of_skip(p) for p in (9, 10, 19, 20, 30)] == [9, 20, 20, 20, 31]

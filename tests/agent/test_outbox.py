@@ -1,0 +1,181 @@
+"""Nothing the loop hands over is lost silently, and nothing grows without a bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from spikeguard.outbox import Outbox, leftovers
+from spikeguard_protocol import (
+    AttemptEnded,
+    BatchRange,
+    CommandResult,
+    Gap,
+    Record,
+    ResultState,
+    RunId,
+    Samples,
+)
+
+RUN = RunId("default", "test")
+ATTEMPT = "0123456789abcdef"
+RESULT = CommandResult("test#1.1", ResultState.APPLIED, "done", 3)
+
+
+def sample(step: int, segment: int = 0, **signals: float) -> Samples:
+    columns = {name: (value,) for name, value in (signals or {"loss": 1.0}).items()}
+    return Samples(segment, (step,), columns, (BatchRange(step, step + 1),))
+
+
+def outbox(folder: Path, limit: int = 2**20) -> Outbox:
+    return Outbox(folder / ATTEMPT, RUN, ATTEMPT, limit)
+
+
+def everything(box: Outbox) -> list[Record]:
+    """Send all of it, as a server that stores everything would see it."""
+    records: list[Record] = []
+    expected = None
+    while not box.empty:
+        message = box.next_message()
+        assert expected is None or message.sequence == expected
+        expected = message.sequence + 1
+        records += message.records
+        box.acknowledge(message.sequence)
+    return records
+
+
+def test_samples_of_one_segment_travel_as_columns(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    for record in (sample(1), sample(2, loss=2.0, lr=0.1), RESULT, sample(2, segment=1)):
+        box.put(record)
+    first, result, second = everything(box)
+    assert isinstance(first, Samples)
+    assert first.steps == (1, 2)
+    assert first.signals == {"loss": (1.0, 2.0), "lr": (None, 0.1)}
+    assert result == RESULT
+    assert second == sample(2, segment=1)
+    box.close()
+
+
+def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    for sequence in (1, 2, 3):
+        message = box.next_message()
+        assert (message.sequence, message.records) == (sequence, ())
+        box.acknowledge(sequence)
+    box.close()
+    assert not (tmp_path / ATTEMPT).exists()
+
+
+def test_a_message_that_is_not_acknowledged_comes_again_unchanged(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    box.put(sample(1))
+    first = box.next_message()
+    box.put(sample(2))
+    assert box.next_message().records == first.records
+    box.close()
+
+
+def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path) -> None:
+    box = outbox(tmp_path, limit=4_000)
+    box.put(RESULT)
+    for step in range(1, 101):
+        box.put(sample(step))
+        if step % 5 == 0:
+            box._drain()
+            box._seal()
+            box._bound()
+    on_disk = sum(path.stat().st_size for path in (tmp_path / ATTEMPT).glob("*.jsonl"))
+    assert on_disk <= 4_000 + 1_000
+    records = everything(box)
+    lost = sum(record.samples_lost for record in records if isinstance(record, Gap))
+    kept = [step for record in records if isinstance(record, Samples) for step in record.steps]
+    assert lost > 0
+    assert lost + len(kept) == 100
+    assert kept == list(range(lost + 1, 101))
+    assert RESULT in records
+    box.close()
+
+
+def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    box.put(sample(1))
+    message = box.next_message()
+    box.replace_by_gap(message.sequence, "422: bad")
+    assert box.next_message().records == (Gap(1, 1, "422: bad", 1),)
+    box.close()
+
+
+def test_numbers_that_the_server_misses_are_declared(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    for _ in range(3):
+        box.acknowledge(box.next_message().sequence)
+    box.put(sample(9))
+    assert box.next_message().sequence == 4
+    box.declare_lost(2)
+    assert [type(record).__name__ for record in everything(box)] == ["Gap", "Gap", "Samples"]
+    box.close()
+
+
+def test_a_loop_that_outruns_the_disk_loses_samples_that_are_counted(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    for step in range(1, 5_011):
+        box.put(sample(step))
+    records = everything(box)
+    assert sum(r.samples_lost for r in records if isinstance(r, Gap)) == 10
+    box.close()
+
+
+def test_without_a_disk_the_newest_messages_stay_in_memory(tmp_path: Path) -> None:
+    """The folder becomes a file after the start: every write fails, nothing is lost."""
+    box = outbox(tmp_path)
+    folder = tmp_path / ATTEMPT
+    folder.rename(tmp_path / "away")
+    folder.write_text("in the way")
+    for step in range(1, 1_201):
+        box.put(sample(step))
+    steps = [s for r in everything(box) if isinstance(r, Samples) for s in r.steps]
+    assert steps == list(range(1, 1_201))
+    box.close()
+
+
+def test_what_a_killed_attempt_left_is_sent_by_the_next(tmp_path: Path) -> None:
+    """SIGKILL in the middle, also in the middle of a line."""
+    script = f"""
+import time
+from pathlib import Path
+from spikeguard.outbox import Outbox
+from spikeguard_protocol import BatchRange, RunId, Samples
+box = Outbox(Path({str(tmp_path)!r}) / {ATTEMPT!r}, RunId("default", "test"), {ATTEMPT!r}, 2**20)
+box.start()
+for step in range(1, 51):
+    box.put(Samples(0, (step,), {{"loss": (float("nan"),)}}, (BatchRange(step, step + 1),)))
+box.acknowledge(box.next_message().sequence)
+box.put(Samples(0, (51,), {{"loss": (1.0,)}}, (None,)))
+time.sleep(0.3)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert leftovers(tmp_path, RUN, 2**20) == []  # alive: it holds the lock
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    (file,) = (tmp_path / ATTEMPT).glob("*.jsonl")
+    with file.open("ab") as half:
+        half.write(b'{"type":"Samples","seg')
+    (found,) = leftovers(tmp_path, RUN, 2**20)
+    message = found.next_message()
+    assert message.sequence == 2
+    assert [r.steps for r in message.records if isinstance(r, Samples)] == [(51,)]
+    found.acknowledge(2)
+    ended = found.next_message()
+    assert (ended.sequence, type(ended.records[0])) == (3, AttemptEnded)
+    found.acknowledge(3)
+    found.close()
+    assert not (tmp_path / ATTEMPT).exists()

@@ -1,0 +1,168 @@
+"""Snapshots and checkpoints: bounded, protected while needed, whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import spikeguard
+from spikeguard import CheckpointDirectory, Settings
+from spikeguard.snapshots import Snapshots
+from spikeguard.targets import Target
+from spikeguard_protocol import Ack, Medium, SegmentId, TargetDeleted, TargetSaved
+
+from .job import Job
+from .wire import Wire, await_that, served
+
+LINEAGE = (SegmentId("0" * 16, 0),)
+
+
+def target(step: int) -> Target:
+    return Target(f"memory-{step}", step, step, LINEAGE, Medium.MEMORY)
+
+
+def state(value: float, size: int = 250) -> dict[str, dict[str, torch.Tensor]]:
+    return {"model": {"weight": torch.full((size,), value)}}
+
+
+def fill(ring: Snapshots, steps: range) -> list[str]:
+    return [name for step in steps for name in ring.take(target(step), state(step))]
+
+
+def names(ring: Snapshots) -> list[str]:
+    return [t.name for t in ring.targets]
+
+
+def test_the_ring_keeps_the_newest_and_reports_the_rest_as_gone() -> None:
+    ring = Snapshots(keep=3, pinned=2, limit=10**6)
+    assert fill(ring, range(6)) == ["memory-0", "memory-1", "memory-2"]
+    assert names(ring) == ["memory-3", "memory-4", "memory-5"]
+
+
+def test_a_protected_snapshot_outlives_the_ring() -> None:
+    ring = Snapshots(keep=3, pinned=2, limit=10**6)
+    fill(ring, range(3))
+    ring.protected = frozenset({"memory-1"})
+    fill(ring, range(3, 9))
+    assert names(ring) == ["memory-1", "memory-6", "memory-7", "memory-8"]
+    tree = ring.load("memory-1")
+    assert tree is not None
+    assert float(tree["model"]["weight"][0]) == 1.0
+
+
+def test_pins_are_bounded() -> None:
+    ring = Snapshots(keep=3, pinned=2, limit=10**6)
+    ring.protected = frozenset(f"memory-{n}" for n in range(100))
+    fill(ring, range(50))
+    assert len(ring.targets) == 5
+
+
+def test_all_snapshots_together_stay_within_the_bytes() -> None:
+    ring = Snapshots(keep=5, pinned=2, limit=2_500)
+    fill(ring, range(9))
+    assert names(ring) == ["memory-7", "memory-8"]
+
+
+def test_a_snapshot_larger_than_the_limit_is_never_taken(tmp_path: Path) -> None:
+    job = Job(tmp_path, settings=Settings(snapshot_every=5, snapshot_bytes=100))
+    job.train_to(12)
+    assert job.guard._p.recovery.snapshots is None
+    assert list(job.guard.faults) == ["snapshots"]
+    job.guard.finish()
+
+
+def test_buffers_are_used_again() -> None:
+    ring = Snapshots(keep=2, pinned=0, limit=10**6)
+    fill(ring, range(2))
+    first = ring.load("memory-0")
+    assert first is not None
+    where = first["model"]["weight"].data_ptr()
+    fill(ring, range(2, 3))
+    again = ring.load("memory-2")
+    assert again is not None
+    assert again["model"]["weight"].data_ptr() == where
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        directory = CheckpointDirectory(tmp_path / "checkpoints", every=10, keep=2)
+        job = Job(tmp_path, checkpoints=directory, server=wire.url)
+        job.train_to(45)
+        job.guard.finish()
+        saved = [r.name for r in wire.records(TargetSaved) if r.medium is Medium.DISK]
+        gone = [r.name for r in wire.records(TargetDeleted) if r.name.startswith("checkpoint")]
+    assert [t.step for t in directory.targets()] == [30, 40]
+    assert len(saved) == 4
+    assert gone == saved[:2]
+
+
+def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path / "checkpoints", every=10, keep=1)
+    job = Job(tmp_path, checkpoints=directory)
+    job.train_to(11)
+    name = directory.targets()[0].name
+    job.guard._p.mailbox.hear(Ack(1, protected=(name,)))
+    job.train_to(45)
+    job.guard.finish()
+    assert [t.step for t in directory.targets()] == [10, 40]
+
+
+def test_protection_comes_from_the_server(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        name = await_that(lambda: next((t.name for t in wire.records(TargetSaved)), None))
+        wire.protected = (name,)
+        await_that(lambda: job.guard._p.mailbox.protected)
+        job.train_to(90)
+        ring = job.guard._p.recovery.snapshots
+        assert ring is not None
+        assert [t.step for t in ring.targets] == [10, 50, 60, 70, 80, 90]
+        job.guard.finish()
+
+
+def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path) -> None:
+    """A crash between the ranks' files and the manifest: passed over, and swept at the start."""
+    job = Job(tmp_path)
+    job.train_to(51)
+    job.guard.finish()
+    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
+    (tmp_path / "checkpoints" / newest.name / "manifest.json").unlink()
+    again = Job(tmp_path)
+    assert not (tmp_path / "checkpoints" / newest.name).exists()
+    assert again.guard.resume() == 25
+    again.guard.finish()
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(51)
+    job.guard.finish()
+    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
+    file = tmp_path / "checkpoints" / newest.name / "rank-00000.pt"
+    file.write_bytes(file.read_bytes()[:1000])
+    again = Job(tmp_path)
+    assert again.guard.resume() == 25
+    again.guard.finish()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(26)
+    job.guard.finish()
+    for file in (tmp_path / "checkpoints").rglob("*.pt"):
+        file.write_bytes(b"")
+    again = Job(tmp_path)
+    with pytest.raises(spikeguard.ResumeError, match="empty folder"):
+        again.guard.resume()
+    again.guard.finish()
+
+
+def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file is in the way")
+    job = Job(tmp_path)
+    job.train_to(30)
+    assert job.guard.faults["checkpoint"] == 1
+    job.guard.finish()

@@ -1,0 +1,219 @@
+"""Each answer of a server has its consequence, and none of them reaches the loop."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, Message, Samples
+
+from .job import Job
+from .wire import Answer, Wire, await_that, served
+
+
+def error(**keys: object) -> bytes:
+    return json.dumps({"error": {"code": "no", "message": "no", "remedy": ""}, **keys}).encode()
+
+
+def refuse_first(times: int, answer: Answer) -> tuple[Wire, list[int]]:
+    wire, left = Wire(), [times]
+
+    def intercept(_: Message) -> Answer | None:
+        left[0] -= 1
+        return answer if left[0] >= 0 else None
+
+    wire.intercept = intercept
+    return wire, left
+
+
+def train_behind(wire: Wire, folder: Path, steps: int = 30) -> Job:
+    job = Job(folder, server=wire.url)
+    job.train_to(steps)
+    await_that(lambda: (0, steps) in wire.column("loss") or wire.records(Gap))
+    job.guard.finish()
+    return job
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (500, {}, b"<html>oops</html>"),
+        (429, {"Retry-After": "0.05"}, error()),
+        (503, {"Retry-After": "0"}, error()),
+        (401, {}, error()),
+        (400, {}, error(supported=[2])),
+        (200, {}, b"\x00garbage"),
+        (200, {}, b'{"sequence": "one"}'),
+        (302, {"Location": "/elsewhere"}, b""),
+        (409, {}, b"not even json"),
+    ],
+    ids=lambda answer: f"{answer[0]}",
+)
+def test_a_passing_refusal_delays_and_loses_nothing(tmp_path: Path, answer: Answer) -> None:
+    wire, _ = refuse_first(3, answer)
+    with served(wire):
+        train_behind(wire, tmp_path)
+    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
+    assert not wire.records(Gap)
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_a_final_refusal_becomes_a_gap_and_blocks_nothing(tmp_path: Path, status: int) -> None:
+    wire = Wire()
+
+    def intercept(message: Message) -> Answer | None:
+        bad = any(isinstance(r, Samples) and 3 in r.steps for r in message.records)
+        return (status, {}, error()) if bad else None
+
+    wire.intercept = intercept
+    with served(wire):
+        job = train_behind(wire, tmp_path, 5)
+    (gap,) = wire.records(Gap)
+    assert gap.samples_lost >= 1
+    assert any("server (give_up)" in place for place in job.guard.faults)
+    assert isinstance(wire.history()[-1], AttemptEnded)
+
+
+def test_a_server_that_forgot_gets_declared_gaps(tmp_path: Path) -> None:
+    """The server lost its newest messages: they are declared, and the rest goes on."""
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        await_that(lambda: len(next(iter(wire.messages.values()), [])) > 3)
+        with wire._lock:
+            del wire.messages[wire.attempt][2:]
+        job.train_to(20)
+        await_that(lambda: (0, 20) in wire.column("loss"))
+        job.guard.finish()
+        numbers = [m.sequence for m in wire.messages[wire.attempt]]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert wire.records(Gap)
+
+
+def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        await_that(lambda: (0, 10) in wire.column("loss"))
+        port = int(wire.url.rpartition(":")[2])
+    job.train_to(60)
+    with served(wire, port):
+        await_that(lambda: (0, 60) in wire.column("loss"))
+        job.guard.finish()
+    steps = [step for record in wire.records(Samples) for step in record.steps]
+    assert steps == list(range(1, 61))
+
+
+def test_a_killed_job_loses_nothing_that_was_on_disk(tmp_path: Path) -> None:
+    """Killed while the server is away; the next attempt sends the first one's messages first."""
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from tests.agent.job import Job
+job = Job(Path({str(tmp_path)!r}), server="http://127.0.0.1:9")
+job.train_to(40)
+time.sleep(0.3)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        assert job.guard.resume() == 25
+        job.train_to(30)
+        await_that(lambda: len(wire.messages) == 2 and (0, 30) in wire.column("loss"))
+        job.guard.finish()
+        first, second = wire.messages
+        before, after = wire.records(Samples, first), wire.records(Samples, second)
+        started = wire.records(AttemptStarted, second)[0]
+        assert isinstance(wire.records(AttemptEnded, first)[-1], AttemptEnded)
+    assert [step for r in before for step in r.steps] == list(range(1, 41))
+    assert [step for r in after for step in r.steps] == list(range(26, 31))
+    assert started.parent is not None
+    assert (started.parent.segment.attempt, started.parent.step) == (first, 25)
+
+
+@contextmanager
+def hung() -> Iterator[str]:
+    """Accepts connections and never answers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+    done = threading.Event()
+
+    def accept() -> None:
+        listener.settimeout(0.05)
+        while not done.is_set():
+            try:
+                held.append(listener.accept()[0])
+            except TimeoutError:
+                continue
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    done.set()
+    thread.join()
+    for connection in (*held, listener):
+        connection.close()
+
+
+@contextmanager
+def answering(answer: Answer | None) -> Iterator[str]:
+    wire = Wire()
+    wire.intercept = lambda _: answer
+    with served(wire):
+        yield wire.url
+
+
+SERVERS = {
+    "absent": lambda: answering_nobody(),
+    "hung": hung,
+    "errors": lambda: answering((500, {}, b"no")),
+    "garbage": lambda: answering((200, {}, b"\xff\xfe")),
+    "healthy": lambda: answering(None),
+}
+
+
+@contextmanager
+def answering_nobody() -> Iterator[str]:
+    yield "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("server", list(SERVERS))
+def test_guard_step_costs_the_same_whatever_the_server_does(tmp_path: Path, server: str) -> None:
+    """No call waits for the network: the slow part of a hung server is 2 s, ours is far below."""
+    with SERVERS[server]() as url:
+        job = Job(tmp_path, server=url)
+        spent = []
+        step = job.guard.step
+
+        def timed() -> None:
+            began = time.perf_counter()
+            step()
+            spent.append(time.perf_counter() - began)
+
+        job.guard.step = timed  # type: ignore[method-assign]
+        job.train_to(120)
+        began = time.perf_counter()
+        job.guard.finish()
+        assert time.perf_counter() - began < 6.0
+    assert len(spent) == 120
+    assert statistics.median(spent) < 0.01
+    assert sorted(spent)[-12] < 0.1  # the slowest tenth holds snapshots and checkpoints
+    assert not [t for t in threading.enumerate() if t.name.startswith("spikeguard")]

@@ -1,0 +1,114 @@
+"""What is reported is what was there: against values computed the plain way."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from spikeguard import Settings, attach
+from spikeguard.norms import sampled_rows
+from spikeguard_protocol import Samples
+
+from .job import FAST, Job
+from .wire import Wire, await_that, served
+
+
+def l2(tensors: list[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+
+
+def test_norms_equal_those_computed_the_plain_way(tmp_path: Path) -> None:
+    seen: dict[str, float] = {}
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, micro_batches=2)
+        job.train_to(9)
+        params = [p.detach().clone() for p in job.model.parameters()]
+        rate = job.optimizer.param_groups[0]["lr"]
+        clip = job.guard.clip_grad_norm_
+
+        def noted(max_norm: float | None) -> torch.Tensor:
+            seen["grad_norm"] = l2([p.grad for p in job.model.parameters() if p.grad is not None])
+            return clip(max_norm)
+
+        job.guard.clip_grad_norm_ = noted  # type: ignore[method-assign]
+        job.train_step()
+        job.guard.finish()
+        after = [p.detach() for p in job.model.parameters()]
+        moved = l2([a - b for a, b in zip(after, params, strict=True)])
+        seen |= {
+            "param_norm": l2(after),
+            "adam_v_norm": l2([s["exp_avg_sq"] for s in job.optimizer.state.values()]),
+            "update_norm": moved / rate,
+            "lr": rate,
+        }
+        for signal, value in seen.items():
+            assert wire.column(signal)[0, 10] == pytest.approx(value, rel=1e-4), signal
+        assert set(wire.column("update_norm")) == {(0, 10)}
+        assert len(wire.column("update_norm_sampled")) == 10
+
+
+def test_the_loss_of_a_step_is_the_weighted_mean_of_its_micro_batches(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        model = nn.Linear(2, 2)
+        guard = attach(
+            model,
+            torch.optim.AdamW(model.parameters()),
+            run="test",
+            server=wire.url,
+            directory=tmp_path,
+            settings=FAST,
+        )
+        guard.loss(torch.tensor(1.0), weight=300)
+        guard.loss(torch.tensor(4.0), weight=torch.tensor(100))
+        guard.step()
+        guard.loss(torch.tensor(math.inf))
+        guard.step()
+        await_that(lambda: (0, 2) in wire.column("loss"))
+        guard.finish()
+    assert wire.column("loss") == {(0, 1): 1.75, (0, 2): math.inf}
+
+
+def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        wire.attentive = True
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(2)
+        await_that(lambda: job.guard._p.mailbox.attentive)
+        job.train_to(9)
+        job.guard.finish()
+    assert {(0, step) for step in range(4, 10)} <= set(wire.column("update_norm"))
+    assert {(0, step) for step in range(4, 10)} <= set(wire.column("param_norm"))
+
+
+def test_the_sample_is_one_matrix_per_block_and_within_its_share() -> None:
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16)) for _ in range(4)))
+    named = list(blocks.named_parameters())
+    chosen = sampled_rows(named, 0.05)
+    sizes = dict(named)
+    assert len({name.split(".")[0] for name, _ in chosen}) == len(chosen) == 4
+    taken = sum(rows * sizes[name].shape[1] for name, rows in chosen)
+    assert 0 < taken <= 0.05 * sum(p.numel() for p in blocks.parameters())
+    assert sampled_rows(named, 0.05) == chosen
+
+
+def test_half_precision_norms_keep_full_precision() -> None:
+    from spikeguard.norms import global_norm
+
+    tensors = [torch.full((1000,), 0.1, dtype=torch.bfloat16) for _ in range(7)]
+    norm = global_norm(tensors)
+    assert norm is not None
+    assert norm.dtype == torch.float32
+    assert float(norm) == pytest.approx(l2(tensors), rel=1e-5)
+
+
+def test_positions_say_what_each_step_consumed(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, settings=Settings(send_interval_s=0.02))
+        job.train_to(5)
+        job.guard.finish()
+        ranges = [r for s in wire.records(Samples) for r in s.positions]
+    assert [(r.first, r.end) for r in ranges if r] == [(n, n + 1) for n in range(5)]
