@@ -89,10 +89,14 @@ class Job:
         return self.post(self.message(*records))
 
     def start(self, parent: SegmentPoint | None = None) -> Ack:
+        return self.send(*self.beginning(parent))
+
+    def beginning(self, parent: SegmentPoint | None = None) -> tuple[Record, ...]:
+        """The records that an attempt begins with."""
         reason = SegmentReason.START if parent is None else SegmentReason.RESUME
         started = AttemptStarted(parent, 1, tuple(Verb), "0.1", tokens_per_step=4096)
         position = 0 if parent is None else parent.step
-        return self.send(started, SegmentStarted(0, reason, parent, position))
+        return started, SegmentStarted(0, reason, parent, position)
 
     def train(
         self,

@@ -1,0 +1,137 @@
+"""A server killed at any moment: nothing acknowledged is missing, nothing happens twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from typing import IO
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import encode
+from spikeguard_server.errors import SequenceGap
+from tests.server.store.jobs import Job, columns, rows, spiking, value
+from tests.server.store.test_history import DECISIONS, STATE
+
+CURVE = spiking(251, length=40)
+STEPS = 400
+BATCH = 20
+
+# A replica: reads messages from its input, answers each with the sequence that it acknowledges.
+REPLICA = """
+import sys
+from spikeguard_protocol import decode_message
+from spikeguard_server.ingest import Monitors, receive
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+engine, monitors = open_engine(Settings(database_url=sys.argv[1])), Monitors()
+print("ready", flush=True)
+for line in sys.stdin.buffer:
+    print(receive(engine, decode_message(line), monitors=monitors).sequence, flush=True)
+"""
+
+
+class Replica:
+    """A server process that can be killed."""
+
+    def __init__(self, url: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", REPLICA, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._pipe(self._process.stdout).readline() == b"ready\n"
+
+    def send(self, body: bytes) -> None:
+        pipe = self._pipe(self._process.stdin)
+        pipe.write(body + b"\n")
+        pipe.flush()
+
+    def acknowledged(self) -> int:
+        return int(self._pipe(self._process.stdout).readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._pipe(self._process.stdout).close()
+        self._process.stdin = None
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None
+        return pipe
+
+
+def messages(job: Job) -> list[bytes]:
+    """A whole run with a spike, as the bytes that travel."""
+    started = job.message(*job.beginning())
+    steps = [range(begin, begin + BATCH) for begin in range(1, STEPS + 1, BATCH)]
+    return [encode(m) for m in (started, *(job.message(columns(s, CURVE)) for s in steps))]
+
+
+def test_a_replica_killed_in_mid_message_loses_nothing_and_does_nothing_twice(
+    engine: sql.Engine, database_url: str
+) -> None:
+    """Every few messages the process dies at a random moment; the next one gets the rest."""
+    undisturbed = Job(engine, run="undisturbed")
+    undisturbed.start()
+    undisturbed.train(1, STEPS, CURVE, batch=BATCH, save_every=10**9)
+    reference, state = rows(engine, DECISIONS), rows(engine, STATE)
+    with engine.begin() as connection:
+        connection.execute(sql.text("delete from incident_revisions"))
+        connection.execute(sql.text("delete from detector_states"))
+    sent, moments = messages(Job(engine)), random.Random(5)
+    acknowledged, kills = 0, 0
+    while acknowledged < len(sent):
+        replica = Replica(database_url)
+        for _ in range(moments.randint(1, 6)):
+            if acknowledged < len(sent):
+                replica.send(sent[acknowledged])
+                acknowledged = replica.acknowledged()
+        if acknowledged < len(sent):
+            replica.send(sent[acknowledged])
+            time.sleep(moments.random() * 0.03)  # anywhere in the transaction, or before it
+            kills += 1
+        replica.kill()
+        stored = value(engine, "select last_sequence from attempts where run_id in "
+                               "(select run_id from runs where name = 'gpt')")  # fmt: skip
+        assert stored in (acknowledged, acknowledged + 1)
+    assert kills >= 3
+    count = "select count(*), count(distinct step) from samples s join runs r using (run_id)"
+    assert rows(engine, f"{count} where r.name = 'gpt'") == [(STEPS, STEPS)]
+    assert rows(engine, DECISIONS) == reference
+    assert rows(engine, STATE) == state
+
+
+def test_a_transaction_that_fails_leaves_no_trace_in_memory_either(engine: sql.Engine) -> None:
+    """The kept monitor moved on in vain: the next message must not build on it."""
+    job = Job(engine)
+    job.start()
+    job.train(1, 100)
+    before = rows(engine, STATE)
+    with engine.begin() as connection:
+        connection.execute(sql.text("alter table attempts rename to hidden"))
+    message = job.message(columns(range(101, 111), lambda _: 99.0))
+    with pytest.raises(sql.exc.ProgrammingError):
+        job.post(message)
+    with engine.begin() as connection:
+        connection.execute(sql.text("alter table hidden rename to attempts"))
+    assert rows(engine, STATE) == before
+    job.sequence -= 1
+    job.train(101, 200)
+    assert value(engine, "select incidents from runs") == 0
+
+
+def test_a_gap_seen_by_one_replica_is_a_gap_for_all(engine: sql.Engine) -> None:
+    """Replicas take the same run's messages in turn and agree, each with a memory of its own."""
+    one, two = Job(engine), Job(engine)
+    one.start()
+    two.sequence = 1
+    for begin in range(1, 201, 20):
+        job, other = (one, two) if begin % 40 == 1 else (two, one)
+        job.sequence = max(one.sequence, two.sequence)
+        job.train(begin, begin + 19, batch=20)
+        with pytest.raises(SequenceGap):
+            other.post(other.message(sequence=job.sequence + 2))
+    assert value(engine, "select count(*) from samples") == 200
