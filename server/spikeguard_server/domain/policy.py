@@ -54,7 +54,9 @@ class Policy:
     version: int = 1
     # when to act
     act_confidence: float = 0.6  # probability of the kind before anything but watching is proposed
-    patience_steps: int = 20  # after the onset, before a finite loss is acted on
+    patience_steps: int = 20  # after the onset, before a climbing loss is acted on
+    lingering_patience_steps: int = 150  # after the peak, for one that stays up: most still heal
+    lingering_patience_share: float = 0.1  # of the steps trained so far: the same for a short run
     watch_steps: int = 200  # look again after so many steps
     calm_steps: int = 5  # finite steps after a dropped update that end the matter
     ask_again_steps: int = 200  # steps to wait after a person rejected the same verb
@@ -99,6 +101,8 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "version": (1, 2**31 - 1),
     "act_confidence": (0.0, 1.0),
     "patience_steps": (0, 1_000_000),
+    "lingering_patience_steps": (0, 1_000_000),
+    "lingering_patience_share": (0.0, 1.0),
     "watch_steps": (1, 1_000_000),
     "calm_steps": (1, 10_000),
     "ask_again_steps": (1, 1_000_000),

@@ -101,7 +101,7 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
     if incident.settled or non_finite(incident) or _asked_already(situation):
         return None
-    age = incident.newest_step - incident.newest_onset_step
+    wait = _steps_to_wait(situation, policy)
     if incident.confidence < policy.act_confidence:
         return Opinion(
             None,
@@ -112,13 +112,29 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
         return Opinion(
             None, f"The loss hardly stands out of its trend any more. {_said(situation)}"
         )
-    if age < policy.patience_steps:
+    if wait > 0:
         return Opinion(
             None,
-            f"Too early: {age} steps since the onset, and a finite loss gets "
-            f"{policy.patience_steps} to come back. {_said(situation)}",
+            f"Too early: most such spikes still heal, and a finite loss gets {wait} more "
+            f"{'step' if wait == 1 else 'steps'} to do so. {_said(situation)}",
         )
     return None
+
+
+def _steps_to_wait(situation: Situation, policy: Policy) -> int:
+    """Steps that a finite loss still gets to come back by itself; 0 or less = none.
+
+    One that climbs, with a new peak again and again, gets few from its onset on; one that only
+    stays up, or swings below its peak, gets from the peak on the time that healing takes.
+    """
+    incident = situation.incident
+    onset, newest = incident.newest_onset_step, incident.newest_step
+    peak = onset if incident.recurred_step is not None else max(onset, incident.peak_step)
+    if incident.kind is Kind.DIVERGENT and newest - peak <= policy.patience_steps:
+        return onset + policy.patience_steps - newest
+    scaled = int(situation.step * policy.lingering_patience_share)
+    patience = min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
+    return peak + patience - newest
 
 
 def _asked_already(situation: Situation) -> bool:

@@ -24,7 +24,7 @@ EVERY_VERB = frozenset(Verb)
 
 
 def incident(**changes: Any) -> Incident:
-    """A settled-looking lingering incident, 60 steps old, with its peak right at the onset."""
+    """A settled-looking lingering incident, 140 steps old, with its peak right at the onset."""
     values: dict[str, Any] = {
         "number": 3,
         "state": IncidentState.OPEN,
@@ -33,7 +33,7 @@ def incident(**changes: Any) -> Incident:
         "onset_batches": BatchRange(1199, 1200),
         "detected_step": 1201,
         "peak_step": 1203,
-        "newest_step": 1260,
+        "newest_step": 1340,
         "kind": Kind.LINGERING,
         "confidence": 0.82,
         "reason": "loss is 0.31 above trend and has stopped falling",
@@ -46,7 +46,7 @@ def incident(**changes: Any) -> Incident:
         "settled": False,
         "worst_z": {"loss": 75.0},
         "first_moves": {"loss": 1200},
-        "anomalous_step": 1260,
+        "anomalous_step": 1340,
     }
     return Incident(**{**values, **changes})
 
@@ -70,7 +70,7 @@ TARGETS = (
 def situation(
     about: Incident | None = None,
     *,
-    step: int = 1260,
+    step: int = 1340,
     targets: tuple[Target, ...] = TARGETS,
     capabilities: frozenset[Verb] = EVERY_VERB,
     past: tuple[PastCommand, ...] = (),
@@ -83,7 +83,7 @@ def done(
     action: Action,
     state: CommandState = CommandState.JUDGED,
     *,
-    step: int = 1260,
+    step: int = 1340,
     number: int = 3,
 ) -> PastCommand:
     """A command of the incident, decided and applied at `step`."""

@@ -150,20 +150,20 @@ def test_a_verb_that_the_policy_does_not_name_needs_a_person() -> None:
 def test_a_rollback_costs_the_steps_since_its_target_as_of_now() -> None:
     policy = Policy(price_per_hour=36.0)
     action = Rollback("ckpt-1000", 1000, BatchRange(1198, 1205))
-    assert cost_of(action, situation(step=1260), policy) == Cost(260, 390.0, 260 * 524_288, 3.9)
+    assert cost_of(action, situation(step=1340), policy) == Cost(340, 510.0, 340 * 524_288, 5.1)
     assert cost_of(action, situation(step=2000), policy).steps == 1000
 
 
 def test_what_is_not_known_is_not_guessed() -> None:
     blind = replace(situation(), step_time_s=None, tokens_per_step=None)
-    assert cost_of(BACK, blind, Policy(price_per_hour=36.0)) == Cost(260, None, None, None)
+    assert cost_of(BACK, blind, Policy(price_per_hour=36.0)) == Cost(340, None, None, None)
     assert cost_of(BACK, situation(), DEFAULT_POLICY).money is None
 
 
 def test_stopping_costs_what_no_disk_holds() -> None:
     targets = (target(900), target(1250, Health.SUSPECT, Medium.MEMORY))
-    assert cost_of(Stop(), situation(targets=targets), DEFAULT_POLICY).steps == 360
-    assert cost_of(Stop(), situation(targets=()), DEFAULT_POLICY).steps == 1260
+    assert cost_of(Stop(), situation(targets=targets), DEFAULT_POLICY).steps == 440
+    assert cost_of(Stop(), situation(targets=()), DEFAULT_POLICY).steps == 1340
 
 
 @pytest.mark.parametrize("action", [Watch(200), ScaleLr(0.5, 100), CheckpointNow()])
