@@ -7,7 +7,8 @@ longer than its timeout; no token is kept, each call is given the one it acts wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
@@ -266,6 +267,7 @@ def _series(answer: httpx.Response) -> Series:
     if not isinstance(plain, dict):
         raise _stranger("no Series")
     try:
-        return read_series(plain)
+        series = read_series(plain)
     except ProtocolError as error:
         raise _stranger(str(error)) from error
+    return replace(series, fingerprint=sha256(answer.content).hexdigest())

@@ -273,6 +273,7 @@ class Series:
     segments: tuple[Stretch, ...]
     truncated: bool  # thinned: extremes and non-finite values were kept
     trend: Trend | None
+    fingerprint: str = ""  # of the answer it was read from: equal ones draw the same
 
 
 def number(value: Wire) -> float | None:

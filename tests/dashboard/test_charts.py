@@ -13,6 +13,7 @@ from spikeguard_dashboard.charts import (
     Marker,
     Panel,
     Span,
+    Spec,
     curve_points,
     log_ticks,
     signal_chart,
@@ -38,8 +39,7 @@ def series(losses: list[Any], first: int = 1, **columns: list[Any]) -> Series:
     return read_series(story.series([segment]))
 
 
-def layers(chart: alt.LayerChart, mark: str) -> list[dict[str, Any]]:
-    spec = chart.to_dict()
+def layers(spec: Spec, mark: str) -> list[dict[str, Any]]:
     found = [layer for layer in spec["layer"] if layer["mark"]["type"] == mark]
     sets = spec["datasets"]
     return [{**layer, "rows": sets[layer["data"]["name"]]} for layer in found]
@@ -66,7 +66,7 @@ def test_the_line_is_broken_where_a_value_is_not_finite() -> None:
 
 def test_what_was_not_measured_leaves_no_hole() -> None:
     points = curve_points(series([2.0, None, 2.1]), "loss", ALL)
-    assert list(points["step"]) == [1, 3]
+    assert [row["step"] for row in points] == [1, 3]
 
 
 def test_a_zero_is_marked_on_a_log_scale_rather_than_dropped() -> None:
@@ -78,7 +78,7 @@ def test_a_zero_is_marked_on_a_log_scale_rather_than_dropped() -> None:
 
 def test_a_stretch_that_was_undone_is_a_line_of_its_own_and_dimmed() -> None:
     points = curve_points(series([2.0, 2.1, 9.0, 9.5]), "loss", {MAIN: 2})
-    fates = [(int(row.step), row.fate) for row in points.itertuples()]
+    fates = [(row["step"], row["fate"]) for row in points]
     assert fates == [
         (1, "stands"),
         (2, "stands"),
@@ -86,7 +86,7 @@ def test_a_stretch_that_was_undone_is_a_line_of_its_own_and_dimmed() -> None:
         (3, "undone by a rollback"),
         (4, "undone by a rollback"),
     ]
-    assert points["line"].nunique() == 2
+    assert len({row["line"] for row in points}) == 2
 
 
 def test_the_band_follows_the_trend_beyond_the_onset() -> None:
@@ -127,13 +127,13 @@ def test_an_open_incident_is_shaded_up_to_the_newest_step() -> None:
 
 
 def test_axes_carry_units() -> None:
-    spec = json.dumps(signal_chart(series([2.0]), Panel("loss"), ALL).to_dict())
+    spec = json.dumps(signal_chart(series([2.0]), Panel("loss"), ALL))
     assert "(nats per token)" in spec
 
 
 def test_no_data_at_all_makes_an_empty_chart_and_no_error() -> None:
-    signal_chart(series([]), Panel("loss"), ALL).to_dict()
-    signal_chart(series([None, None]), Panel("loss", log=True), ALL).to_dict()
+    assert signal_chart(series([]), Panel("loss"), ALL)["datasets"]["points"] == []
+    assert signal_chart(series([None]), Panel("loss", log=True), ALL)["datasets"]["points"] == []
 
 
 def test_two_thousand_points_of_a_real_spike_are_all_there() -> None:
@@ -169,3 +169,18 @@ def test_every_colour_that_writes_text_can_be_read_on_its_ground(
     for colour in (colours.onset, colours.detected, colours.peak, colours.command, colours.text):
         light, dark = sorted((_luminance(colour), _luminance(ground)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_specification_is_what_vega_lite_and_json_allow(log: bool) -> None:
+    """Altair is told not to check on the hot path, so it is checked here."""
+    chart = signal_chart(
+        series([2.0, "nan", "-inf", *[2.1] * 200]),
+        Panel("loss", log=log, first=log, last=not log),
+        ALL,
+        markers=[Marker(10, "onset", "onset"), Marker(190, "peak", "peak")],
+        spans=[Span(10, 20, "1"), Span(150, None, "2")],
+        trend=series([]).trend,
+    )
+    alt.LayerChart.from_dict(chart)
+    json.dumps(chart, allow_nan=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_chart
+from spikeguard_dashboard.charts import Marker, Panel, Span, Spec, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
 from spikeguard_dashboard.shapes import RunDetail, Series
 
@@ -38,19 +38,25 @@ def draw_curves(
             first=place == 0,
             last=place == len(there) - 1,
         )
-        trend = series.trend if signal == "loss" else None
-        chart = signal_chart(
-            series,
-            panel,
-            kept,
-            markers=markers,
-            spans=spans,
-            trend=trend,
-        )
-        st.altair_chart(chart, width="stretch", key=f"curve-{signal}")
+        chart = _drawn(series, panel, kept, tuple(markers), tuple(spans))
+        st.vega_lite_chart(chart, width="stretch", key=f"curve-{signal}")
     if missing:
         names = ", ".join(words.title(signal).lower() for signal in missing)
         st.html(markup.block(markup.paragraph(markup.soft(f"Not measured here: {names}."))))
+
+
+def _drawn(
+    series: Series, panel: Panel, kept: Kept, markers: tuple[Marker, ...], spans: tuple[Span, ...]
+) -> Spec:
+    """The chart, made anew only if something on it has changed since the last refresh."""
+    key = (series.fingerprint, series.trend, panel, tuple(kept.items()), markers, spans)
+    held: dict[str, tuple[object, Spec]] = st.session_state.setdefault("drawn", {})
+    known, chart = held.get(panel.signal, (None, {}))
+    if not series.fingerprint or known != key:
+        trend = series.trend if panel.signal == "loss" else None
+        chart = signal_chart(series, panel, kept, markers=markers, spans=spans, trend=trend)
+        held[panel.signal] = (key, chart)
+    return chart
 
 
 def is_norm(signal: str) -> bool:
