@@ -192,7 +192,8 @@ class Guard:
         position = self._p.feed.finish_step()
         self._deliver(self._row(position))
         if progress.segment == segment:
-            self._save()
+            with faults.shield("save"):
+                self._save()
 
     def checkpoint(self) -> str | None:
         """Save a checkpoint now, at a step boundary, on all ranks; its name, None if it failed."""

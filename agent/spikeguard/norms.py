@@ -7,7 +7,6 @@ their bytes over the memory bandwidth (350 M fp32 gradients: 1.4 GB, 0.42 ms at 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -85,5 +84,6 @@ def sampled_rows(named: Sequence[tuple[str, Tensor]], share: float) -> list[tupl
 
 
 def _block(name: str) -> str:
-    found = re.match(r"(.*?\.)?\d+(?=\.)", name)
-    return found.group(0) if found else name.rpartition(".")[0]
+    parts = name.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdecimal()]
+    return ".".join(parts[: numbers[0] + 1] if numbers else parts[:-1])

@@ -18,7 +18,7 @@ from spikeguard.targets import Target, Tree
 from spikeguard.training_state import host_copy, tree_bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Snapshot:
     """One state and, on CUDA, the event after which it can be read."""
 

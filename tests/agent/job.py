@@ -118,7 +118,7 @@ class Job:
             if batch is None:
                 return False
             loss = self.guard.loss((self.model(batch) - batch.roll(1, 1)).square().mean())
-            (loss / self.micro_batches).backward()  # type: ignore[no-untyped-call]
+            (loss / self.micro_batches).backward()
         self.guard.clip_grad_norm_(1.0)
         self.spoil(self)
         self.optimizer.step()
@@ -159,7 +159,11 @@ def assert_same(one: Any, other: Any, path: str = "") -> None:
 
 def order(job: Job, action: Action, number: int = 1, **changes: Any) -> str:
     """Put an order into the job's mailbox, as the sender would; returns the command."""
-    details = {"attempt": job.guard.attempt, "expires_in_s": 60.0, "expires_at_step": None}
+    details: dict[str, Any] = {
+        "attempt": job.guard.attempt,
+        "expires_in_s": 60.0,
+        "expires_at_step": None,
+    }
     details.update(changes)
     command = f"test#1.{number}"
     mailbox = job.guard._p.mailbox

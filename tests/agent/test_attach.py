@@ -37,7 +37,12 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 def test_a_wrong_argument_is_named_with_the_remedy(
     tmp_path: Path, argument: str, changes: dict[str, Any]
 ) -> None:
-    given = {"model": MODEL, "optimizer": OPTIMIZER, "run": "test", "directory": tmp_path}
+    given: dict[str, Any] = {
+        "model": MODEL,
+        "optimizer": OPTIMIZER,
+        "run": "test",
+        "directory": tmp_path,
+    }
     given.update(changes)
     model, optimizer = given.pop("model"), given.pop("optimizer")
     with pytest.raises(spikeguard.AttachError, match=rf"attach\({argument}=") as raised:
@@ -87,7 +92,7 @@ def test_without_a_server_it_says_so_once_and_trains(
     with caplog.at_level(logging.WARNING, "spikeguard"):
         guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path)
         for _ in range(5):
-            guard.loss(MODEL(torch.ones(1, 2)).sum()).backward()  # type: ignore[no-untyped-call]
+            guard.loss(MODEL(torch.ones(1, 2)).sum()).backward()
             OPTIMIZER.step()
             guard.step()
         guard.finish()

@@ -45,7 +45,6 @@ def ended(process: subprocess.Popen[str]) -> int:
     ("then", "reason"),
     [
         ("job.guard.finish()", "finished"),
-        ("", "exited without finish()"),
         ("raise RuntimeError('out of memory')", "exited without finish()"),
     ],
 )

@@ -28,7 +28,7 @@ def state(value: float, size: int = 250) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def fill(ring: Snapshots, steps: range) -> list[str]:
-    return [name for step in steps for name in ring.take(target(step), state(step))]
+    return [name for step in steps for name in ring.take(target(step), state(float(step)))]
 
 
 def names(ring: Snapshots) -> list[str]:

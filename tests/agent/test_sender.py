@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -181,18 +181,18 @@ def answering(answer: Answer | None) -> Iterator[str]:
         yield wire.url
 
 
-SERVERS = {
-    "absent": lambda: answering_nobody(),
+@contextmanager
+def answering_nobody() -> Iterator[str]:
+    yield "http://127.0.0.1:9"
+
+
+SERVERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "absent": answering_nobody,
     "hung": hung,
     "errors": lambda: answering((500, {}, b"no")),
     "garbage": lambda: answering((200, {}, b"\xff\xfe")),
     "healthy": lambda: answering(None),
 }
-
-
-@contextmanager
-def answering_nobody() -> Iterator[str]:
-    yield "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize("server", list(SERVERS))
