@@ -34,7 +34,7 @@ def draw_curves(
             log=log_norms and is_norm(signal),
             height=LOW_PX if place else TALL_PX,
             dark=dark,
-            steps=window,
+            steps=window or all_steps(series),
             first=place == 0,
             last=place == len(there) - 1,
         )
@@ -43,6 +43,12 @@ def draw_curves(
     if missing:
         names = ", ".join(words.title(signal).lower() for signal in missing)
         st.html(markup.block(markup.paragraph(markup.soft(f"Not measured here: {names}."))))
+
+
+def all_steps(series: Series) -> Window | None:
+    """First and last step of any segment, so that all panels have the same axis."""
+    steps = [step for stretch in series.segments for step in stretch.steps]
+    return (min(steps), max(max(steps), min(steps) + 1)) if steps else None
 
 
 def _drawn(

@@ -55,10 +55,10 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     incident = seen.data
     st.html(markup.block(_head(incident)))
     curves, decision = st.columns(PARTS, gap="medium")
+    with decision:  # first, since curves take longer
+        _command(visit, run, incident)
     with curves:
         _curves(visit, run, incident)
-    with decision:
-        _command(visit, run, incident)
     measured_at, held_to_be = st.columns(PARTS, gap="medium")
     measured_at.html(markup.block(markup.section("Evidence"), evidence(incident)))
     held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
