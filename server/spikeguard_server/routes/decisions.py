@@ -104,7 +104,7 @@ def _decided(
     try:
         decide(services, command, verdict, revision, person, reason)
     except RevisionChanged:
-        raise RevisionChanged(read_body(services, command)) from None
+        raise RevisionChanged(read_body(services, command).model_dump()) from None
     return Answer(read_body(services, command))
 
 

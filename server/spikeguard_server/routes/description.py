@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from spikeguard_server.access import TABLE, Rule
 from spikeguard_server.errors import Forbidden, NotSignedIn, Unprocessable, Unready
 from spikeguard_server.routes.answers import refusals
+from spikeguard_server.routes.shapes import Shape
 
 DESCRIPTION = """\
 Watches large-model pre-training, names loss spikes, proposes a recovery, and has it carried out
@@ -80,10 +81,33 @@ def _document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
     )
     document.setdefault("components", {})["securitySchemes"] = _SCHEME
+    _restore_examples(document)
     for path, calls in document["paths"].items():
         for method, call in calls.items():
             _describe_call(call, TABLE[method.upper(), path], page=path.startswith("/confirm"))
     return document
+
+
+def _restore_examples(document: dict[str, Any]) -> None:
+    """Put the `null`s back, which the framework leaves out of what it copies."""
+    for shape in _every(Shape):
+        extra = shape.model_config.get("json_schema_extra")
+        if isinstance(extra, dict) and shape.__name__ in document["components"]["schemas"]:
+            document["components"]["schemas"][shape.__name__].update(extra)
+    for calls in document["paths"].values():
+        for call in calls.values():
+            for answer in call["responses"].values():
+                _restore_fields(answer.get("content", {}).get("application/json", {}))
+
+
+def _every(shape: type[Shape]) -> list[type[Shape]]:
+    return [found for kind in shape.__subclasses__() for found in (kind, *_every(kind))]
+
+
+def _restore_fields(content: dict[str, Any]) -> None:
+    for shown in content.get("examples", {}).values():
+        if "error" in shown["value"]:
+            shown["value"]["error"].setdefault("field", None)
 
 
 def _describe_call(call: dict[str, Any], rule: Rule, *, page: bool) -> None:

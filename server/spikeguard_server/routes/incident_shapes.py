@@ -249,7 +249,7 @@ class Approval(Shape):
 
     model_config = example({"revision": 2})
 
-    revision: int = Field(ge=1)
+    revision: int = Field(ge=1, strict=True)
 
 
 class Rejection(Shape):
@@ -257,5 +257,5 @@ class Rejection(Shape):
 
     model_config = example({"revision": 2, "reason": "a new tokenizer shard began here on purpose"})
 
-    revision: int = Field(ge=1)
+    revision: int = Field(ge=1, strict=True)
     reason: str = Field(min_length=1, max_length=2000)

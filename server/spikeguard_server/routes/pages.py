@@ -35,6 +35,7 @@ from spikeguard_server.routes.door import (
 from spikeguard_server.routes.incident_bodies import incident_detail
 from spikeguard_server.routes.incident_shapes import IncidentDetail
 from spikeguard_server.routes.sessions import log_in
+from spikeguard_server.settings import Settings
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
@@ -72,11 +73,11 @@ def _login(
     return answer
 
 
-def safe_next(services: Services, path: str) -> str:
+def safe_next(settings: Settings, path: str) -> str:
     """Where to go after the login: a page of ours or the dashboard, else the login page."""
     if path.startswith("/confirm/") and "\\" not in path and "\r" not in path and "\n" not in path:
         return path
-    dashboard = services.settings.dashboard_url
+    dashboard = settings.dashboard_url
     return path if dashboard and _origin(path) == _origin(dashboard) else "/login"
 
 
@@ -91,7 +92,7 @@ def _origin(url: str) -> tuple[str, str] | None:
 @router.get("/login", summary="The page to log in")
 def show_login(services: ServicesDep, request: Request, next: str = "") -> Response:
     """The form, or who is logged in."""
-    return _login(services, request, next_path=safe_next(services, next))
+    return _login(services, request, next_path=safe_next(services.settings, next))
 
 
 @router.post("/login", summary="Log in from the page")
@@ -104,7 +105,7 @@ def do_login(
     next: Annotated[str, Form(max_length=1000)] = "",
 ) -> Response:
     """Sets the session's cookie and goes on to where the person came from."""
-    path = safe_next(services, next)
+    path = safe_next(services.settings, next)
     try:
         _check_login_form(request, key)
         session = log_in(services, token, name)

@@ -117,7 +117,11 @@ class Job:
         return self
 
     def train(self, steps: int, excess: float = 0.0, **signals: float) -> Ack:
-        """Train `steps` steps with a loss `excess` above the trend."""
+        """Train `steps` steps with a loss `excess` above the trend, and tell."""
+        return self.send(self.steps(steps, excess, **signals))
+
+    def steps(self, steps: int, excess: float = 0.0, **signals: float) -> Samples:
+        """What `steps` more steps measure."""
         first, self.step = self.step + 1, self.step + steps
         numbers = tuple(range(first, self.step + 1))
         columns = {
@@ -127,20 +131,22 @@ class Job:
             **{name: (value,) * steps for name, value in signals.items()},
         }
         positions = tuple(BatchRange(step - 1, step) for step in numbers)
-        return self.send(Samples(0, numbers, columns, positions))
+        return Samples(0, numbers, columns, positions)
 
-    def save(self) -> Ack:
-        """Save a checkpoint here."""
-        return self.send(TargetSaved(f"step-{self.step}", 0, self.step, self.step, Medium.DISK))
+    def saved(self) -> TargetSaved:
+        """A checkpoint taken here."""
+        return TargetSaved(f"step-{self.step}", 0, self.step, self.step, Medium.DISK)
 
     def spike(self) -> Job:
-        """Train calmly with checkpoints, then lose the trend for good."""
+        """Train calmly with checkpoints, then lose the trend until a rollback is proposed."""
         for _ in range(4):
-            self.train(100)
-            self.save()
-        for _ in range(12):
-            self.train(5, excess=3.0)
-        return self
+            self.send(self.steps(100), self.saved())
+        for _ in range(40):
+            self.train(10, excess=3.0)
+            proposal = self.incident()["proposal"]
+            if proposal is not None and proposal["verb"] == "rollback":
+                return self
+        raise AssertionError(f"nothing was proposed: {self.incident()}")
 
     def _loss(self, step: int) -> float:
         return 2.0 + math.exp(-step / 200) + self.random.gauss(0, 0.01)

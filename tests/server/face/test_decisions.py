@@ -1,0 +1,196 @@
+"""A person's yes or no, by the API and by the page."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spikeguard_protocol import Role
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.server.face.conftest import Job, Live
+
+KEY = re.compile(r'name="key" value="([0-9a-f]+)"')
+
+
+@pytest.fixture
+def proposed(job: Job) -> dict[str, Any]:
+    """A rollback that waits for a person."""
+    proposal: dict[str, Any] = job.spike().incident()["proposal"]
+    assert proposal["verb"] == "rollback"
+    return proposal
+
+
+def confirm_page(job: Job, command: dict[str, Any]) -> str:
+    number = command["incident"].rpartition("#")[2]
+    return f"/confirm/{job.project}/{job.run}/{number}/{command['number']}"
+
+
+def browser(live: Live, person: httpx.Client) -> httpx.Client:
+    """A browser in which `person` is logged in."""
+    client = live.client()
+    token = person.headers["authorization"].removeprefix("Bearer ")
+    client.cookies.set("spikeguard_session", token)
+    return client
+
+
+def state_of(job: Job, command: dict[str, Any]) -> dict[str, Any]:
+    """The command as it stands now."""
+    found: list[dict[str, Any]] = job.incident()["commands"]
+    return next(entry for entry in found if entry["id"] == command["id"])
+
+
+def test_an_approval_carries_the_name_and_becomes_an_order(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    with live.person("Ada Lovelace") as ada:
+        answer = ada.post(
+            f"{job.command_path(proposed)}/approve", json={"revision": proposed["revision"]}
+        )
+        audit = ada.get(f"{job.path}/audit").json()["items"]
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["state"], answer.json()["decided_by"]) == ("approved", "Ada Lovelace")
+    assert "Ada Lovelace" in {entry["actor"] for entry in audit}
+    assert [order.command for order in job.send().orders if "Rollback" in str(order)] == [
+        proposed["id"]
+    ]
+
+
+def test_a_rejection_keeps_its_reason_and_orders_nothing(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    reason = "the new shard began here on purpose"
+    with live.person("Ada") as ada:
+        body = {"revision": proposed["revision"], "reason": reason}
+        answer = ada.post(f"{job.command_path(proposed)}/reject", json=body).json()
+    assert (answer["state"], answer["decision_reason"]) == ("rejected", reason)
+    assert all("Rollback" not in str(order) for order in job.send().orders)
+
+
+def test_an_approval_of_what_was_not_seen_is_answered_with_what_there_is(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    with live.person("Ada") as ada:
+        body = {"revision": proposed["revision"] + 5}
+        answer = ada.post(f"{job.command_path(proposed)}/approve", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (409, "revision_changed")
+    assert error["current"]["id"] == proposed["id"]
+    assert error["current"]["cost"]["steps"] > 0
+    assert state_of(job, proposed)["state"] == "proposed"
+
+
+def test_of_two_people_at_once_one_wins_and_the_other_is_told(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    people = [live.person(name) for name in ("Ada", "Grace", "Alan", "Edsger")]
+    path, body = f"{job.command_path(proposed)}/approve", {"revision": proposed["revision"]}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda person: person.post(path, json=body), people))
+    for person in people:
+        person.close()
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+    winner = next(answer.json()["decided_by"] for answer in answers if answer.is_success)
+    for answer in answers:
+        if not answer.is_success:
+            assert answer.json()["error"]["code"] == "illegal_move"
+            assert winner in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [{}, {"revision": 0}, {"revision": "1"}, {"revision": 1, "x": 2}])
+def test_an_approval_that_names_no_revision_is_refused(
+    live: Live, spiked: Job, body: dict[str, Any]
+) -> None:
+    command = spiked.incident()["proposal"]
+    with live.person("Ada") as ada:
+        answer = ada.post(f"{spiked.command_path(command)}/approve", json=body)
+    assert answer.status_code == 422
+
+
+def test_a_rejection_without_a_reason_is_refused(live: Live, spiked: Job) -> None:
+    command = spiked.incident()["proposal"]
+    with live.person("Ada") as ada:
+        for reason in ("", "   "):
+            body = {"revision": command["revision"], "reason": reason}
+            answer = ada.post(f"{spiked.command_path(command)}/reject", json=body)
+            assert (answer.status_code, answer.json()["error"]["field"]) == (422, "reason")
+
+
+def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
+    command = spiked.incident()["proposal"]
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        for _ in range(3):
+            answer = page.get(confirm_page(spiked, command))
+            assert answer.status_code == 200
+        assert "Roll back to step" in answer.text
+        assert "steps lost" in answer.text
+        assert page.head(confirm_page(spiked, command)).status_code == 405
+    assert state_of(spiked, command)["state"] == "proposed"
+
+
+def test_the_page_approves_in_the_name_of_whoever_looks(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    with live.person("Grace Hopper") as grace, browser(live, grace) as page:
+        path = confirm_page(job, proposed)
+        (key,) = KEY.findall(page.get(path).text)
+        form = {"key": key, "revision": proposed["revision"], "verdict": "approve"}
+        done = page.post(path, data=form)
+        assert (done.status_code, done.headers["location"]) == (303, path)
+        assert "Approved by Grace Hopper" in page.get(path).text
+        again = page.post(path, data=form)
+        assert again.status_code == 409
+        assert "Nothing is left to decide" in again.text
+    assert state_of(job, proposed)["decided_by"] == "Grace Hopper"
+
+
+def test_the_page_rejects_with_a_reason_and_shows_it_escaped(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    with live.person("<b>Ada</b>") as ada, browser(live, ada) as page:
+        path = confirm_page(job, proposed)
+        (key,) = KEY.findall(page.get(path).text)
+        form = {"key": key, "revision": proposed["revision"], "verdict": "reject"}
+        silent = page.post(path, data=form)
+        assert silent.status_code == 422
+        assert "needs a reason" in silent.text
+        page.post(path, data={**form, "reason": "<script>alert(1)</script>"})
+        shown = page.get(path).text
+    assert "<script" not in shown
+    assert "<b>Ada" not in shown
+    assert "&lt;script&gt;" in shown
+    assert state_of(job, proposed)["state"] == "rejected"
+
+
+@pytest.mark.parametrize("key", ["", "0" * 64])
+def test_a_form_from_elsewhere_decides_nothing(live: Live, spiked: Job, key: str) -> None:
+    command = spiked.incident()["proposal"]
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        form = {"key": key, "revision": command["revision"], "verdict": "approve"}
+        answer = page.post(confirm_page(spiked, command), data=form)
+    assert answer.status_code == 403
+    assert state_of(spiked, command)["state"] == "proposed"
+
+
+def test_the_key_of_one_persons_page_is_no_good_to_another(live: Live, spiked: Job) -> None:
+    command = spiked.incident()["proposal"]
+    path = confirm_page(spiked, command)
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        (key,) = KEY.findall(page.get(path).text)
+    with live.person("Mallory") as mallory, browser(live, mallory) as page:
+        form = {"key": key, "revision": command["revision"], "verdict": "approve"}
+        assert page.post(path, data=form).status_code == 403
+
+
+def test_a_viewer_is_shown_why_they_may_not_decide(live: Live, spiked: Job) -> None:
+    command = spiked.incident()["proposal"]
+    with live.person("Vi", Role.VIEWER) as viewer, browser(live, viewer) as page:
+        answer = page.get(confirm_page(spiked, command))
+    assert answer.status_code == 403
+    assert "text/html" in answer.headers["content-type"]
+    assert "role viewer may not" in answer.text

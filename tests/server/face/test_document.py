@@ -1,0 +1,106 @@
+"""The OpenAPI document: complete, with examples that are true to their shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from spikeguard_server.access import TABLE
+from spikeguard_server.errors import ERRORS
+from spikeguard_server.routes import access_shapes, incident_shapes, shapes
+from spikeguard_server.routes.shapes import Shape
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Live
+
+UNLISTED = {("GET", "/openapi.json"), ("GET", "/pages/style.css"), ("GET", "/")}
+SHAPES = sorted(
+    {
+        entry
+        for module in (shapes, incident_shapes, access_shapes)
+        for entry in vars(module).values()
+        if isinstance(entry, type)
+        and issubclass(entry, Shape)
+        and "examples" in str(entry.model_config)
+    },
+    key=lambda shape: shape.__name__,
+)
+
+
+@pytest.fixture(scope="module")
+def document(live: Live) -> dict[str, Any]:
+    """The document as anybody reads it."""
+    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json").json()
+    return found
+
+
+def calls(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (method.upper(), path): call
+        for path, found in document["paths"].items()
+        for method, call in found.items()
+    }
+
+
+def test_every_call_is_described(document: dict[str, Any]) -> None:
+    found = calls(document)
+    assert found.keys() == TABLE.keys() - UNLISTED
+    for call in found.values():
+        assert call["summary"]
+        assert call["description"]
+        assert call["tags"]
+
+
+def test_every_call_says_who_may_make_it(document: dict[str, Any]) -> None:
+    for key, call in calls(document).items():
+        rule = TABLE[key]
+        assert bool(call["security"]) is not rule.public
+        for role in rule.roles:
+            assert role.value in call["description"]
+        assert rule.public or {"401", "403"} <= call["responses"].keys()
+
+
+def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
+    for key, call in calls(document).items():
+        for status, answer in call["responses"].items():
+            for media, content in answer.get("content", {}).items():
+                if media == "text/html":
+                    continue
+                shown = content.get("example") or content.get("examples")
+                assert shown or _shape_has_example(document, content), (key, status, media)
+
+
+def test_every_error_example_has_the_one_shape_and_a_code_of_the_tree(
+    document: dict[str, Any],
+) -> None:
+    codes = {error.code for error in ERRORS}
+    for key, call in calls(document).items():
+        for status, answer in call["responses"].items():
+            if int(status) < 400:
+                continue
+            examples = answer["content"]["application/json"]["examples"]
+            for code, shown in examples.items():
+                assert code in codes, (key, status)
+                assert shown["value"]["error"].keys() >= {"code", "field", "message", "remedy"}
+
+
+def test_every_body_that_is_sent_has_an_example(document: dict[str, Any]) -> None:
+    for key, call in calls(document).items():
+        for media, content in call.get("requestBody", {}).get("content", {}).items():
+            if media == "application/json":
+                assert content.get("example") or _shape_has_example(document, content), key
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_an_example_is_true_to_its_shape(shape: type[Shape]) -> None:
+    extra = shape.model_config["json_schema_extra"]
+    assert isinstance(extra, dict)
+    for shown in extra["examples"]:  # type: ignore[union-attr]
+        shape.model_validate(shown)
+
+
+def _shape_has_example(document: dict[str, Any], content: dict[str, Any]) -> bool:
+    name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+    return bool(document["components"]["schemas"].get(name, {}).get("examples"))
