@@ -13,9 +13,7 @@ from spikeguard_server.domain.situation import Target
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
-from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.runs import attempts_of, is_live
-from spikeguard_server.repository.situations import targets_with_health
 
 
 def acknowledge(intake: Intake) -> Ack:
@@ -71,15 +69,11 @@ def _order(intake: Intake, command: CommandRow) -> Order:
 
 def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
     """Targets that a decision may still want: approvals come late."""
-    policy = policy_of(intake.connection, intake.run.project)
-    targets = targets_with_health(
-        intake.connection, intake.run, intake.attempt, intake.attempts, policy
-    )
     ordered = {c.action.target for c in commands if isinstance(c.action, Rollback)}
-    before = _before(targets, intake.open_incident())
+    before = _before(intake.targets, intake.incident)
     healthy = [t for t in before if t.health is Health.HEALTHY and t.medium is Medium.DISK]
     kept = {t.name for t in (*before[-1:], *healthy[-1:])}
-    return tuple(sorted(kept | {t.name for t in targets if t.name in ordered}))
+    return tuple(sorted(kept | {t.name for t in intake.targets if t.name in ordered}))
 
 
 def _before(targets: tuple[Target, ...], incident: Incident | None) -> list[Target]:

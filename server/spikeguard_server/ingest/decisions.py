@@ -25,7 +25,7 @@ from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.incidents import attempts_by_number, find_incident
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run
-from spikeguard_server.repository.situations import situation_of
+from spikeguard_server.repository.situations import situation_of, targets_with_health
 from spikeguard_server.repository.text import storable
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
@@ -140,8 +140,9 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
     )
     assert incident is not None
     policy = policy_of(decision.connection, run.project)
+    targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
     situation = situation_of(
-        decision.connection, run, attempt, incident, attempts, policy, decision.now
+        decision.connection, run, attempt, incident, targets=targets, now=decision.now
     )
     proposal = renew(command.action, situation, policy)
     if proposal.action is None:

@@ -11,13 +11,17 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Message
 from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.situation import Target
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.repository.incidents import (
     Attempts,
     attempts_by_number,
     find_incident,
 )
+from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.runs import AttemptRow, RunRow
+from spikeguard_server.repository.situations import targets_with_health
 from spikeguard_server.settings import Settings
 
 
@@ -42,7 +46,7 @@ class Intake:
     attempt: AttemptRow
     detection: Detection
     stored: list[Stretch] = field(default_factory=list)
-    segment_started: bool = False
+    _incident: Incident | None = None
 
     @property
     def run_id(self) -> UUID:
@@ -62,11 +66,31 @@ class Intake:
         """The run's attempts; this one is registered before anybody asks."""
         return attempts_by_number(self.connection, self.run_id)
 
-    def open_incident(self) -> Incident | None:
-        """The open incident as the database knows it."""
+    @property
+    def incident(self) -> Incident | None:
+        """The open incident, read once; whoever writes one sets it."""
         if self.run.open_incident is None:
             return None
-        return find_incident(self.connection, self.run_id, self.run.open_incident, self.attempts)
+        if self._incident is None or self._incident.number != self.run.open_incident:
+            number = self.run.open_incident
+            self._incident = find_incident(self.connection, self.run_id, number, self.attempts)
+        return self._incident
+
+    @incident.setter
+    def incident(self, incident: Incident) -> None:
+        self._incident = incident
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return policy_of(self.connection, self.run.project)
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """What the run could go back to; asked for when all records had their effect."""
+        return targets_with_health(
+            self.connection, self.run, self.attempt, self.attempts, self.policy
+        )
 
 
 def is_history(message: Message, settings: Settings) -> bool:

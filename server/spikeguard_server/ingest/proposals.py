@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandState, verb_of
+from spikeguard_protocol import Action, CommandState, verb_of
 from spikeguard_server.domain.approval import auto_approval
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.proposal import Proposal, differs, propose
 from spikeguard_server.domain.situation import Situation
+from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import (
     CommandRow,
@@ -25,25 +26,18 @@ from spikeguard_server.repository.commands import (
     move,
     revise_command,
 )
-from spikeguard_server.repository.incidents import Attempts
-from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.runs import AttemptRow, RunRow
+from spikeguard_server.repository.runs import RunRow
 from spikeguard_server.repository.situations import situation_of
 
 _VOID = (CommandState.SUPERSEDED, CommandState.UNKNOWN, CommandState.EXPIRED)
 
 
-def answer_incident(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: AttemptRow,
-    incident: Incident,
-    attempts: Attempts,
-    now: datetime,
-) -> None:
+def answer_incident(intake: Intake, incident: Incident) -> None:
     """Ask the policy about `incident` and write down what it wants."""
-    policy = policy_of(connection, run.project)
-    situation = situation_of(connection, run, attempt, incident, attempts, policy, now)
+    connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
+    situation = situation_of(
+        connection, run, intake.attempt, incident, targets=intake.targets, now=now
+    )
     proposal = propose(situation, policy)
     commands = commands_of(connection, run.run_id, incident.number)
     waiting = next((c for c in commands if c.state is CommandState.PROPOSED), None)
@@ -51,57 +45,44 @@ def answer_incident(
         _withdraw(connection, run, waiting, CommandEvent.EXPIRE, "nobody decided in time", now)
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
-        command = _first(connection, run, attempt, incident, commands, proposal, policy, now)
+        command = _first(intake, incident, commands, proposal)
     else:
-        command = _again(connection, run, attempt, waiting, proposal, policy, now)
+        command = _again(intake, waiting, proposal)
     if command is not None:
         _approve_by_policy(connection, run, command, situation, policy, now)
 
 
 def _first(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: AttemptRow,
-    incident: Incident,
-    commands: list[CommandRow],
-    proposal: Proposal,
-    policy: Policy,
-    now: datetime,
+    intake: Intake, incident: Incident, commands: list[CommandRow], proposal: Proposal
 ) -> CommandRow | None:
     if proposal.action is None:
         return None
     last = commands[-1] if commands else None
-    replaced = last.number if last and last.state in _VOID else None
-    return create_command(
-        connection, run.run_id, run.id, incident.number, proposal.action,
-        attempt=attempt.number, reason=proposal.reason, policy_version=policy.version, now=now,
-        expires_at=now + timedelta(seconds=proposal.expires_in_s),
-        expires_at_step=proposal.expires_at_step, replaces=replaced,
-    )  # fmt: skip
+    void = last.number if last and last.state in _VOID else None
+    return _create(intake, incident.number, proposal.action, proposal, replaces=void)
 
 
-def _again(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: AttemptRow,
-    waiting: CommandRow,
-    proposal: Proposal,
-    policy: Policy,
-    now: datetime,
-) -> CommandRow | None:
+def _again(intake: Intake, waiting: CommandRow, proposal: Proposal) -> CommandRow | None:
     """What the policy wants now, beside what it proposed before."""
-    action = proposal.action
-    if action is None:
+    connection, run, now = intake.connection, intake.run, intake.now
+    if proposal.action is None:
         _withdraw(connection, run, waiting, CommandEvent.EXPIRE, proposal.reason, now)
         return None
-    if waiting.verb == verb_of(action).value:
-        return revise(connection, run, waiting, proposal, policy, now)
+    if waiting.verb == verb_of(proposal.action).value:
+        return revise(connection, run, waiting, proposal, intake.policy, now)
     _withdraw(connection, run, waiting, CommandEvent.SUPERSEDE, proposal.reason, now)
+    return _create(intake, waiting.incident, proposal.action, proposal, replaces=waiting.number)
+
+
+def _create(
+    intake: Intake, incident: int, action: Action, proposal: Proposal, *, replaces: int | None
+) -> CommandRow:
     return create_command(
-        connection, run.run_id, run.id, waiting.incident, action,
-        attempt=attempt.number, reason=proposal.reason, policy_version=policy.version, now=now,
-        expires_at=now + timedelta(seconds=proposal.expires_in_s),
-        expires_at_step=proposal.expires_at_step, replaces=waiting.number,
+        intake.connection, intake.run_id, intake.run.id, incident, action,
+        attempt=intake.attempt.number, reason=proposal.reason,
+        policy_version=intake.policy.version, now=intake.now,
+        expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
+        expires_at_step=proposal.expires_at_step, replaces=replaces,
     )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
 
 def _answer(intake: Intake, message: Message) -> None:
     """While an incident is open, keep what surrounds it and ask the policy."""
-    incident = intake.open_incident()
+    incident = intake.incident
     if incident is None:
         return
     copy_stored(intake, incident)
@@ -136,6 +136,4 @@ def _answer(intake: Intake, message: Message) -> None:
         and intake.attempt.ended_at is None
         and not is_history(message, intake.settings)
     ):
-        answer_incident(
-            intake.connection, intake.run, intake.attempt, incident, intake.attempts, intake.now
-        )
+        answer_incident(intake, incident)

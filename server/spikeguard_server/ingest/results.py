@@ -50,11 +50,11 @@ def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
 
 
 def _applied(intake: Intake, command: CommandRow, step: int) -> None:
-    incident = intake.open_incident()
+    incident = intake.incident
     if incident is None or incident.number != command.incident:
         return
     verb = verb_of(command.action)
-    held = acted(incident, verb)
+    intake.incident = held = acted(incident, verb)
     save_incident(intake.connection, intake.run_id, held, intake.attempts, intake.now)
     tell(intake, intake.detection.intervened(step, verb))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spikeguard_protocol import CommandState, IncidentId, IncidentState, SegmentPoint
+from spikeguard_protocol import CommandState, IncidentId, SegmentPoint
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
 from spikeguard_server.domain.incident import Incident
@@ -34,7 +34,7 @@ def tell(intake: Intake, events: Iterable[Event]) -> None:
     told = [event for event in events if not _warned(intake, event)]
     if not told:
         return
-    incident, history = intake.open_incident(), list[Incident]()
+    incident, history = intake.incident, list[Incident]()
     segment = intake.attempts.segment(
         intake.detection.place.attempt, intake.detection.place.segment
     )
@@ -70,6 +70,7 @@ def _warned(intake: Intake, event: Event) -> bool:
 def _write(intake: Intake, history: list[Incident]) -> None:
     """Write the newest record of one incident with the revisions that led to it."""
     if history:
+        intake.incident = history[-1]
         save_incident(intake.connection, intake.run_id, history[-1], intake.attempts, intake.now)
         add_revisions(intake.connection, intake.run_id, history, intake.now)
         history.clear()
@@ -147,7 +148,3 @@ def copy_stored(intake: Intake, incident: Incident) -> None:
 def _copy(intake: Intake, incident: Incident, stretches: Iterable[Stretch]) -> None:
     places = [(s.attempt, s.segment, s.first, s.last) for s in stretches]
     copy_to_incident(intake.connection, intake.run_id, incident.number, places)
-
-
-def still_open(incident: Incident | None) -> bool:
-    return incident is not None and incident.state is not IncidentState.CLOSED

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from statistics import median
 
 import sqlalchemy as sql
 
@@ -24,7 +23,6 @@ from spikeguard_server.repository.incidents import (
     unclaimed_precursors,
 )
 from spikeguard_server.repository.runs import AttemptRow, RunRow, segments_of
-from spikeguard_server.repository.samples import recent_step_times
 from spikeguard_server.repository.targets import TargetRow, targets_of
 
 _VERBS = {verb.value for verb in Verb}
@@ -35,18 +33,20 @@ def situation_of(
     run: RunRow,
     attempt: AttemptRow,
     incident: Incident,
-    attempts: Attempts,
-    policy: Policy,
+    *,
+    targets: tuple[Target, ...],
     now: datetime,
 ) -> Situation:
-    """What there is to know before proposing anything about `incident`, with `attempt` live."""
+    """What there is to know before proposing anything about `incident`, with `attempt` live.
+
+    The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
+    """
     return Situation(
         incident=incident,
         step=run.last_step or 0,
         position=run.position,
-        targets=targets_with_health(connection, run, attempt, attempts, policy),
+        targets=targets,
         capabilities=frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
-        step_time_s=step_time_of(connection, run),
         tokens_per_step=attempt.tokens_per_step,
         past=past_commands(connection, run.run_id, incident.number, now),
     )
@@ -113,11 +113,3 @@ def _alarms(
     for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
         alarms.append(Alarm(attempts.segment(attempt, segment), step, step))
     return alarms
-
-
-def step_time_of(connection: sql.Connection, run: RunRow) -> float | None:
-    """Median seconds of the newest steps; None where nobody measured."""
-    if run.current_attempt is None or run.current_segment is None:
-        return None
-    times = recent_step_times(connection, run.run_id, run.current_attempt, run.current_segment)
-    return median(times) if times else None
