@@ -20,6 +20,7 @@ class DetectionSettings:
 
     suspect_z: float = 6.0  # one row this far off is held for confirmation
     confirm_z: float = 4.0  # the next row this far off confirms it
+    warm_z: float = 3.0  # the row before this far off confirms it at once
     outlier_z: float = 8.0  # an isolated row this far off is an event of its own,
     outlier_part: float = 0.05  # if it also stands out by this part of the loss
     drift_slack: float = 1.25  # deviations a row that a cumulated lift may have for nothing

@@ -43,6 +43,7 @@ class Detector:
     baseline: Baseline
     held: Suspect | None = None  # far off, not yet confirmed
     outlier: Suspect | None = None  # set with the verdict OUTLIER
+    last_z: float = 0.0  # of the row before, unless it was held
     lift: float = 0.0  # cumulated deviations of a slow lift
     lift_from: Suspect | None = None  # where that lift began
     lift_rows: int = 0  # rows since
@@ -61,13 +62,18 @@ class Detector:
             return Verdict.UNKNOWN, 0.0
         z = fit.z(step, value) / _caution(len(self.baseline.steps))
         row = Suspect(step, value, z, batches)
+        # Half way to the recent level: a jump has to stand out of a lift that is under way.
         local = (value - self._local()) / fit.scale
+        jump = min(z, (z + local) / 2)
         if self.held is not None:
-            return self._after_held(row, min(z, local), settings), z
+            return self._after_held(row, jump, settings), z
         self._lift(row, settings)
         if self.lift >= settings.drift_limit and self.lift_rows >= settings.drift_rows:
             return Verdict.SPIKE, z
-        if min(z, local) >= settings.suspect_z:
+        before, self.last_z = self.last_z, z
+        if jump >= settings.suspect_z and before >= settings.warm_z:
+            return Verdict.SPIKE, z
+        if jump >= settings.suspect_z:
             self.held = Suspect(step, value, min(z, local), batches)
             return Verdict.HELD, z
         self._admit(row, settings)
@@ -80,7 +86,7 @@ class Detector:
 
     def clear(self) -> None:
         self.held = self.lift_from = self.outlier = None
-        self.lift = 0.0
+        self.lift = self.last_z = 0.0
 
     def _local(self) -> float:
         """Median of the rows just before this one, or before the one that is held."""
@@ -93,6 +99,7 @@ class Detector:
         if z >= settings.confirm_z:
             return Verdict.SPIKE
         self.held = None
+        self.last_z = row.z
         self._lift(row, settings)
         self._admit(held, settings)
         self._admit(row, settings)

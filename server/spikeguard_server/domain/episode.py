@@ -112,8 +112,8 @@ class Episode:
 
     @property
     def level(self) -> float:
-        """Median of the newest losses."""
-        return median(self.recent_values[-16:])
+        """Median of the newest losses, of calm ones if there are any."""
+        return median(self.recent_values[-min(max(self.calm_rows, 5), 16) :])
 
     def note(self, signal: str, step: int, z: float, settings: DetectionSettings) -> None:
         """Keep how far a leading signal went, and when it first did."""
