@@ -68,11 +68,25 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_a_fault_touches_nothing_before_and_after_its_steps(name: str, tmp_path: Path) -> None:
     lab = Lab(tmp_path, f"{name}@10:2")
     before = lab.everything()
-    for step in (9, 12):
+    with lab.injector.strike(9, 8):
+        assert same(lab.everything(), before)
+    for step in (10, 11):
+        before = lab.everything()
         with lab.injector.strike(step, step - 1):
-            assert same(lab.everything(), before)
-    with lab.injector.strike(11, 10):
-        assert not same(lab.everything(), before)
+            assert not same(lab.everything(), before)
+    before = lab.everything()
+    with lab.injector.strike(12, 11):
+        assert same(lab.everything(), before)
+
+
+def test_a_rollback_in_the_middle_of_a_fault_ends_it(tmp_path: Path) -> None:
+    """Recovery is judged by what follows, so the steps that were still to come never do."""
+    lab = Lab(tmp_path, "lr_bump@10:5:7")
+    calm, seen = lab.rates(), []
+    for step in (9, 10, 11, 9, 10, 11, 12, 13):
+        with lab.injector.strike(step, step - 1):
+            seen.append(lab.rates() != calm)
+    assert seen == [False, True, True, False, False, False, False, False]
 
 
 @pytest.mark.parametrize("name", AROUND_THE_STEP)

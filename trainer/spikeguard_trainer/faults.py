@@ -5,7 +5,7 @@ Law: pure. A fault is a value; `inject.py` acts on it.
 Written `NAME@STEP[:LENGTH[:STRENGTH]]`, for example `lr_bump@200:5:20`. LENGTH counts steps.
 Data faults hang on batch positions: they hit whenever one of [STEP-1, STEP-1+LENGTH) is trained
 on, again after a rollback that does not skip it, and never if it is skipped. The others happen in
-the steps STEP to STEP+LENGTH-1, once per run, whatever rollbacks and restarts follow.
+the steps STEP to STEP+LENGTH-1, once per run: a rollback or restart ends them for good.
 """
 
 from __future__ import annotations

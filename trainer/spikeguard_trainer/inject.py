@@ -88,7 +88,9 @@ class FaultInjector:
         self._faults = tuple(faults)
         self._model, self._optimizer, self._seed = model, optimizer, seed
         self._memory, self._writes = memory, writes
-        self._done = _read_memory(memory) if faults else set()
+        self._begun = _read_memory(memory) if faults else set()
+        self._under_way: set[Fault] = set()
+        self._newest_step = 0
 
     @contextmanager
     def strike(self, step: int, position: int) -> Iterator[None]:
@@ -110,18 +112,23 @@ class FaultInjector:
                 group["lr"] = lr
 
     def _due(self, step: int, position: int) -> list[Fault]:
-        due = [f for f in self._faults if f.hits_step(step) and f"{f} {step}" not in self._done]
-        if due:
-            self._remember({f"{fault} {step}" for fault in due})
-        return due + [f for f in self._faults if f.hits_position(position)]
+        if step <= self._newest_step:
+            self._under_way.clear()  # the run went back: what had begun is over
+        self._newest_step = step
+        now = [fault for fault in self._faults if fault.hits_step(step)]
+        if starting := {fault for fault in now if str(fault) not in self._begun}:
+            self._remember({str(fault) for fault in starting})
+            self._under_way |= starting
+        of_data = [fault for fault in self._faults if fault.hits_position(position)]
+        return [fault for fault in now if fault in self._under_way] + of_data
 
-    def _remember(self, strikes: set[str]) -> None:
+    def _remember(self, starting: set[str]) -> None:
         """Before the strike: a crash in between loses a fault, it never repeats one."""
-        self._done |= strikes
+        self._begun |= starting
         if not self._writes:
             return
         draft = self._memory.with_suffix(".tmp")
-        draft.write_text(json.dumps(sorted(self._done), indent=1))
+        draft.write_text(json.dumps(sorted(self._begun), indent=1))
         os.replace(draft, self._memory)
 
     def _apply(self, fault: Fault, step: int) -> float:
