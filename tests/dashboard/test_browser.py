@@ -193,6 +193,8 @@ def test_without_a_session_there_is_a_link_to_sign_in(stranger: Any, address: st
         link.wait_for()
         assert "/login?next=http%3A%2F%2F127.0.0.1" in link.get_attribute("href")
         assert page.get_by_role("button", name="Approve").count() == 0
+        page.get_by_role("link", name="Sign in", exact=True).click()  # in the bar at the top
+        page.wait_for_url("**/login?next=**")
 
 
 def test_a_session_that_ended_is_said(ada: Any, address: str, world: World) -> None:
