@@ -2,17 +2,44 @@
 
 Law: a pure function of the episode. Confidence is the probability that the kind is right at the
 end; reasons are sentences with numbers for a person.
+
+A healing excess falls like a power of the time since its last rise. The power is measured between
+two medians, and compared with the power that would bring the loss back by the horizon.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from statistics import NormalDist
 
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.baseline import NORMAL_MAD, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.events import Judgement
+
+POWER_SPREAD = 0.3  # how much the power of a real decay wanders
+BUMP_SPREAD = 0.15  # how much a median of a real decay wanders, as a part of itself
+HOPE = 0.3  # in deviations: most real spikes heal
+CLIMB_ROWS = 60  # a real spike may climb this long before its peak
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """How the excess fell since its last rise."""
+
+    excess: float  # newest median
+    power: float  # excess ~ time ** -power
+    error: float  # of the power
+    needed: float  # the power that would bring it back by the horizon
+    left: float  # logarithm of how far it is above what counts as back
+
+    @property
+    def heals(self) -> float:
+        """Probability that it is back by the horizon."""
+        distance = (self.power - self.needed) / math.hypot(self.error, POWER_SPREAD)
+        return NormalDist().cdf(distance + HOPE)
 
 
 def classify(episode: Episode, settings: DetectionSettings) -> Judgement:
@@ -21,83 +48,114 @@ def classify(episode: Episode, settings: DetectionSettings) -> Judgement:
         return _nonfinite(episode, settings)
     if episode.trend is None or not episode.recent:
         return Judgement(Kind.RECOVERABLE, 0.5, "finite again; no baseline to compare with")
-    return _course(episode, settings)
+    if episode.calm_rows >= 3 or episode.smooth <= settings.level_z * episode.scale:
+        return _back(episode, settings)
+    return _climbing(episode) or _course(episode, settings)
 
 
 def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
-    if episode.drops:
-        if episode.drops >= settings.drop_limit:
-            return Judgement(
-                Kind.DIVERGENT, 0.95, f"{episode.drops} updates in a row had to be dropped"
-            )
-        return Judgement(
-            Kind.RECOVERABLE, 0.8, f"{episode.drops} non-finite updates kept out of the weights"
-        )
-    run = episode.nonfinite_run
-    return Judgement(
-        Kind.DIVERGENT,
-        1.0 - 0.4 * 0.4 ** (run - 1) if run < 8 else 0.99,
-        f"not finite for {run} rows" if run > 1 else "loss is not finite",
-    )
+    drops, run = episode.drops, episode.nonfinite_run
+    if drops >= settings.drop_limit:
+        return Judgement(Kind.DIVERGENT, 0.95, f"{drops} updates in a row had to be dropped")
+    if drops:
+        reason = f"{drops} non-finite updates kept out of the weights"
+        return Judgement(Kind.RECOVERABLE, 0.8, reason)
+    sure = min(0.99, 1.0 - 0.4 * 0.4 ** (run - 1))
+    reason = f"not finite for {run} rows" if run > 1 else "a value is not finite"
+    return Judgement(Kind.DIVERGENT, sure, reason)
+
+
+def _back(episode: Episode, settings: DetectionSettings) -> Judgement:
+    calm = min(1.0, episode.calm_rows / episode.settle_rows(settings))
+    reason = f"loss is back within {settings.band_z:g} deviations of trend"
+    if episode.calm_rows > 1:
+        reason += f" for {episode.calm_rows} rows"
+    return Judgement(Kind.RECOVERABLE, 0.8 + 0.18 * calm, reason)
+
+
+def _climbing(episode: Episode) -> Judgement | None:
+    """Divergent if it still reaches new heights long after the onset."""
+    if episode.since_peak > 10 or episode.rows < CLIMB_ROWS:
+        return None
+    sure = min(0.95, 0.5 + 0.45 * (episode.rows - CLIMB_ROWS) / 100)
+    reason = f"{_above(episode.smooth)} and still climbing {episode.rows} rows after its onset"
+    return Judgement(Kind.DIVERGENT, sure, reason)
 
 
 def _course(episode: Episode, settings: DetectionSettings) -> Judgement:
-    excess, slope = episode.smooth, _slope(episode)
-    error = episode.scale * 3.0 / max(4, min(len(episode.recent), 32)) ** 1.5 * 2
-    back = settings.band_z * episode.scale * 0.5
-    since, horizon = episode.since_peak, episode.horizon(settings)
-    share = since / horizon
-    if episode.calm_rows >= 3 or excess <= back:
-        calm = min(1.0, episode.calm_rows / episode.settle_rows(settings))
-        return Judgement(
-            Kind.RECOVERABLE,
-            0.85 + 0.13 * calm,
-            f"loss is back within {settings.band_z:g} deviations of trend "
-            f"for {episode.calm_rows} rows",
-        )
-    if slope > 2 * error and since <= 8 and episode.rows > 40:
-        sure = min(0.95, 0.5 + 0.3 * (episode.rows - 40) / 100)
-        return Judgement(Kind.DIVERGENT, sure, f"{_above(excess)} and still climbing")
-    if slope < -2 * error:
-        rows = -excess / slope
-        if since + rows < horizon:
-            return Judgement(
-                Kind.RECOVERABLE,
-                min(0.95, 0.6 + 0.3 * (1 - excess / max(episode.peak_excess, excess))),
-                f"{_above(excess)} and falling {-slope / episode.gap:.2g} a step: "
-                f"expected back in {rows * episode.gap:.0f} steps",
-            )
-    return _not_falling(episode, excess, slope, error, share)
+    decay = measure_decay(episode, settings)
+    cap = 0.5 + 0.5 * min(1.0, episode.since_peak / _patience(episode, settings))
+    if decay is None:
+        return _undecided(episode, cap)
+    heals = decay.heals
+    if heals >= 0.5:
+        return Judgement(Kind.RECOVERABLE, max(0.5, min(0.95, heals)), _falling(episode, decay))
+    sure = max(0.5, min(0.97, 1.0 - heals, cap))
+    if _rising(decay):
+        return Judgement(Kind.DIVERGENT, sure, f"{_above(decay.excess)} and rising")
+    spread = NORMAL_MAD * median([abs(e - decay.excess) for e in episode.recent[-48:]])
+    if episode.rises >= 3 and spread > 5 * episode.scale:
+        reason = f"{_above(decay.excess)}, oscillating by {spread:.2g} without settling"
+        return Judgement(Kind.DIVERGENT, sure, reason)
+    return Judgement(Kind.LINGERING, sure, _too_slow(episode, decay))
 
 
-def _not_falling(
-    episode: Episode, excess: float, slope: float, error: float, share: float
-) -> Judgement:
-    since = episode.since_peak
-    if since < 16:
-        return Judgement(Kind.RECOVERABLE, 0.55, f"{_above(excess)}, {since} rows after its peak")
-    sure = min(0.97, 0.5 + 0.25 * min(1.0, since / 50) + 0.25 * share)
-    if slope > 2 * error and excess > 2 * episode.low:
-        return Judgement(
-            Kind.DIVERGENT, sure, f"{_above(excess)} and climbing {slope / episode.gap:.2g} a step"
-        )
-    spread = NORMAL_MAD * median([abs(value - excess) for value in episode.recent[-32:]])
-    if spread > 6 * episode.scale and since > 32:
-        return Judgement(
-            Kind.DIVERGENT, sure, f"{_above(excess)} and oscillating by {spread:.2g} nats"
-        )
-    return Judgement(Kind.LINGERING, sure, f"{_above(excess)} and has stopped falling")
+def measure_decay(episode: Episode, settings: DetectionSettings) -> Decay | None:
+    """The decay since the last rise; None while there are too few rows to see one."""
+    since = episode.since_turn
+    if since < 12:
+        return None
+    width = min(32, since // 4)
+    recent = episode.recent[-since:]
+    earlier = max(0, len(recent) - since + since // 2 - width)
+    late, early = median(recent[-width:]), median(recent[earlier : earlier + width])
+    late_at = since - width / 2
+    early_at = since - len(recent) + earlier + width / 2
+    floor = episode.scale / 2
+    late, early = max(late, floor), max(early, floor)
+    span = math.log(late_at / max(early_at, 1.0))
+    noise = 1.6 * episode.scale / math.sqrt(width)
+    error = math.hypot(noise / late, noise / early, BUMP_SPREAD) / span
+    goal = settings.level_z * episode.scale
+    left = math.log(max(late / goal, 1.0))
+    room = math.log(max(2.0, episode.horizon(settings) / since))
+    return Decay(late, math.log(early / late) / span, error, left / room, left)
+
+
+def _undecided(episode: Episode, cap: float) -> Judgement:
+    reason = f"{_above(episode.smooth)}, {episode.since_turn} rows after its last rise"
+    if episode.since_peak < 150:
+        return Judgement(Kind.RECOVERABLE, 0.55, reason)
+    kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
+    return Judgement(kind, min(0.6, cap), reason)
+
+
+def _rising(decay: Decay) -> bool:
+    return decay.power < -2 * decay.error
+
+
+def _patience(episode: Episode, settings: DetectionSettings) -> float:
+    """Rows after the peak from which a verdict may be sure."""
+    return max(60.0, episode.horizon(settings) / 5)
 
 
 def _above(excess: float) -> str:
     return f"loss is {excess:.2g} above trend"
 
 
-def _slope(episode: Episode) -> float:
-    """Change of the excess a row, by the medians of both halves of what is recent."""
-    recent = episode.recent[-min(32, max(8, episode.since_peak)) :]
-    middle = len(recent) // 2
-    if middle < 2:
-        return 0.0
-    change = (median(recent[-middle:]) - median(recent[:middle])) / (len(recent) - middle)
-    return change if math.isfinite(change) else 0.0
+def _falling(episode: Episode, decay: Decay) -> str:
+    if decay.power <= 0.05:
+        return f"{_above(decay.excess)}, close to the band"
+    slope = decay.power * decay.excess / (episode.since_turn * episode.gap)
+    rows = episode.since_turn * (math.exp(min(9.0, decay.left / decay.power)) - 1.0)
+    return (
+        f"{_above(decay.excess)} and falling {slope:.2g} a step: "
+        f"expected back in {rows * episode.gap:.0f} steps"
+    )
+
+
+def _too_slow(episode: Episode, decay: Decay) -> str:
+    slope = decay.power * decay.excess / (episode.since_turn * episode.gap)
+    if decay.power < decay.error:
+        return f"{_above(decay.excess)} and has stopped falling"
+    return f"{_above(decay.excess)} and falling only {slope:.2g} a step, ever slower"

@@ -14,7 +14,7 @@ from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Judgement, Trend
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
-RECENT = 64  # rows of excess that are kept
+RECENT = 128  # rows of excess that are kept
 
 
 @dataclass(slots=True)
@@ -36,7 +36,9 @@ class Episode:
     peak_loss: float | None = None
     peak_row: int = 0
     peak_excess: float = 0.0
-    low: float = math.inf  # least smoothed excess since the peak
+    turn_row: int = 0  # of the last rise that noise does not explain
+    rises: int = 0  # such rises after the peak
+    low: float = math.inf  # least smoothed excess since the last rise
     newest_excess: float | None = None
     nonfinite: int = 0  # rows that were not finite
     nonfinite_run: int = 0  # of them, the newest in a row
@@ -69,7 +71,7 @@ class Episode:
         self.nonfinite_run = 0
         self.finite_run += 1
         if self.peak_loss is None or value > self.peak_loss:
-            self.peak_loss, self.peak_step, self.peak_row = value, step, self.rows
+            self.peak_loss, self.peak_step = value, step
         if self.trend is not None:
             self._see_excess(step, value, value - self.trend.at(step), settings)
 
@@ -85,9 +87,19 @@ class Episode:
         inside = excess <= settings.band_z * self.scale
         level = self.smooth <= settings.level_z * self.scale
         self.calm_rows = self.calm_rows + 1 if inside and level else 0
-        if excess > self.peak_excess:
-            self.peak_excess, self.low = excess, excess
-        self.low = min(self.low, self.smooth)
+        self._turn(excess)
+
+    def _turn(self, excess: float) -> None:
+        """Follow the last height that was more than noise."""
+        smooth = self.smooth
+        if excess > self.peak_excess + 2.0 * self.scale:
+            self.peak_excess, self.peak_row = excess, self.rows
+            self.turn_row, self.low = self.rows, excess
+        elif smooth > 1.3 * self.low + 3.0 * self.scale:
+            self.turn_row, self.low = self.rows, smooth
+            self.rises += 1
+        else:
+            self.low = min(self.low, smooth)
 
     @property
     def scale(self) -> float:
@@ -101,6 +113,10 @@ class Episode:
     @property
     def since_peak(self) -> int:
         return self.rows - self.peak_row
+
+    @property
+    def since_turn(self) -> int:
+        return self.rows - self.turn_row
 
     def horizon(self, settings: DetectionSettings) -> int:
         """Rows after the peak at which the kind is decided."""
@@ -150,7 +166,8 @@ class Episode:
         """The command did not hold."""
         self.verb, self.recurrences = None, self.recurrences + 1
         self.forget_course()
-        self.peak_excess, self.peak_row = 0.0, self.rows
+        self.peak_excess, self.peak_row, self.turn_row = 0.0, self.rows, self.rows
+        self.low, self.rises = math.inf, 0
 
     def forget_course(self) -> None:
         """What came before a command is no evidence on what comes after it."""

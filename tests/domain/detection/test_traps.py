@@ -1,0 +1,250 @@
+"""Every way in which other detectors were fooled, as a promise of ours."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from spikeguard_protocol import BatchRange, Kind, Outcome
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+from tests.domain.detection.curves import (
+    closed,
+    descent,
+    opened,
+    plateau,
+    precursors,
+    samples,
+    spiked,
+)
+
+
+def test_a_nan_never_enters_the_baseline() -> None:
+    """After a NaN and its healing the same spike is seen at the same step as without it."""
+    losses = spiked(plateau(600), 400, 1.0, 30)
+    clean = opened(Monitor().observe(samples(losses)))
+    losses[200] = math.nan
+    events = Monitor().observe(samples(losses))
+    assert opened(events)[0].step == 201
+    assert opened(events)[1].step == clean[0].step
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_non_finite_loss_opens_at_once(value: float) -> None:
+    losses = plateau(200)
+    losses[150] = value
+    first = opened(Monitor().observe(samples(losses)))[0]
+    assert (first.step, first.onset_step, first.signal) == (151, 151, "loss")
+    assert first.z == math.inf
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_non_finite_grad_norm_opens_and_poisons_nothing(value: float) -> None:
+    rows = [
+        Sample(step, {"loss": loss, "grad_norm": 0.3 if step != 150 else value})
+        for step, loss in enumerate(plateau(400), start=1)
+    ]
+    events = Monitor().observe(rows)
+    assert [event.signal for event in opened(events)] == ["grad_norm"]
+    assert closed(events)[0].outcome is Outcome.HEALED
+
+
+def test_a_spike_does_not_mask_the_next() -> None:
+    losses = spiked(spiked(plateau(900), 300, 5.0, 10), 450, 1.0, 10)
+    assert [event.onset_step for event in opened(Monitor().observe(samples(losses)))] == [301, 451]
+
+
+def test_one_loss_of_eight_does_not_raise_the_threshold() -> None:
+    losses = plateau(700, 2.5, noise=0.02)
+    losses[300] = 8.0
+    losses[340:343] = [2.9, 2.9, 2.9]
+    assert [event.onset_step for event in opened(Monitor().observe(samples(losses)))] == [301, 341]
+
+
+def test_a_level_shift_is_accepted_after_a_stated_time_and_said_so() -> None:
+    losses = plateau(3000)
+    shifted = losses[:500] + [loss + 0.5 for loss in losses[500:]]
+    events = Monitor().observe(samples(shifted))
+    assert len(opened(events)) == 1
+    assert closed(events)[0].outcome is Outcome.LEVEL_ACCEPTED
+    assert closed(events)[0].judgement.kind is Kind.LINGERING
+    assert 1500 <= closed(events)[0].step <= 1600
+
+
+def test_a_spike_above_an_accepted_level_is_seen() -> None:
+    losses = plateau(3000)
+    shifted = losses[:500] + [loss + 0.5 for loss in losses[500:]]
+    events = Monitor().observe(samples(spiked(shifted, 2000, 1.0, 20)))
+    assert opened(events)[1].onset_step == 2001
+
+
+def test_a_constant_loss_has_a_floor_on_its_scale() -> None:
+    """No alarm from a last digit, one from a real jump."""
+    losses = [2.5] * 300
+    losses[200] = losses[201] = 2.501
+    assert not opened(Monitor().observe(samples(losses)))
+    losses[250:255] = [3.0] * 5
+    assert opened(Monitor().observe(samples(losses)))[0].onset_step == 251
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_steep_early_descent_does_not_alarm(seed: int) -> None:
+    assert not opened(Monitor().observe(samples(descent(1500, seed))))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_warm_up_that_first_holds_the_loss_does_not_alarm(seed: int) -> None:
+    held = plateau(100, 11.0, seed, 0.05)
+    assert not opened(Monitor().observe(samples(held + descent(900, seed))))
+
+
+@pytest.mark.parametrize("rows", [80, 100])
+def test_a_run_is_watched_after_a_hundred_steps(rows: int) -> None:
+    losses = spiked(descent(rows + 40), rows, 2.0, 20)
+    assert opened(Monitor().observe(samples(losses)))[0].onset_step == rows + 1
+
+
+def test_after_a_restart_the_baseline_is_warm() -> None:
+    """Steps that come again after a restart are judged by what was known at that step."""
+    first, again = plateau(400, seed=1), plateau(300, seed=2)
+    rows = samples(first) + samples(spiked(again, 20, 1.0, 30), first=301)
+    assert opened(Monitor().observe(rows))[0].onset_step == 321
+
+
+def test_a_restart_from_nothing_starts_cold() -> None:
+    rows = samples(descent(600, 1)) + samples(descent(600, 2))
+    assert not opened(Monitor().observe(rows))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_lr_warm_restart_that_lifts_the_loss_slowly_is_no_jump(seed: int) -> None:
+    """The loss rises by 0.2 over 1,500 steps and falls again."""
+    wave = 0.1 * (1 - np.cos(np.linspace(0, 2 * np.pi, 3000)))
+    losses = [float(a + b) for a, b in zip(plateau(3000, seed=seed), wave, strict=True)]
+    assert not opened(Monitor().observe(samples(losses)))
+
+
+def test_a_stage_change_to_easier_data_does_not_alarm() -> None:
+    assert not opened(Monitor().observe(samples(plateau(400, 3.0) + plateau(400, 2.2, seed=1))))
+
+
+def test_a_gap_in_the_log_keeps_the_baseline() -> None:
+    rows = samples(plateau(300)) + samples(plateau(100, seed=1), first=500)
+    rows += samples([4.0] * 5, first=600)
+    assert [event.onset_step for event in opened(Monitor().observe(rows))] == [600]
+
+
+@pytest.mark.parametrize("gap", [10, 100, 1000])
+def test_sparse_logs_are_watched(gap: int) -> None:
+    rows = samples(spiked(descent(400), 300, 1.5, 5), gap=gap, first=0)
+    events = Monitor().observe(rows)
+    assert opened(events)[0].onset_step == 300 * gap
+    assert closed(events)[0].outcome is Outcome.HEALED
+
+
+def test_a_log_that_turns_sparse_does_not_alarm() -> None:
+    """The first hundred steps are all there, then every 500th."""
+    curve = descent(100_000)
+    steps = [*range(1, 101), *range(500, 100_000, 500)]
+    rows = [Sample(step, {"loss": curve[step - 1]}) for step in steps]
+    assert not opened(Monitor().observe(rows))
+
+
+def test_a_smoothed_log_is_watched() -> None:
+    raw = spiked(plateau(900), 600, 2.0, 20)
+    smooth = list(np.convolve(raw, np.ones(10) / 10, mode="valid"))
+    events = Monitor().observe(samples(smooth))
+    assert len(opened(events)) == 1
+    assert 580 <= opened(events)[0].onset_step <= 602
+
+
+def test_a_repeated_step_counts_once() -> None:
+    rows = samples(plateau(300))
+    doubled = [row for row in rows for _ in (0, 1)]
+    assert not opened(Monitor().observe(doubled))
+    assert Monitor().observe(doubled) == Monitor().observe(rows)
+
+
+def test_signals_may_come_late_or_never() -> None:
+    losses = spiked(plateau(600), 450, 1.0, 30)
+    rows = [
+        Sample(step, {"loss": loss} | ({"grad_norm": 0.3} if step > 300 else {}))
+        for step, loss in enumerate(losses, start=1)
+    ]
+    rows.insert(200, Sample(200, {"param_norm": 80.0}))
+    assert opened(Monitor().observe(rows))[0].onset_step == 451
+
+
+def test_a_sample_without_a_loss_is_no_evidence() -> None:
+    assert not Monitor().observe([Sample(step, {"lr": 1e-3}) for step in range(50)])
+
+
+def test_a_run_may_begin_at_any_step() -> None:
+    losses = spiked(plateau(300), 200, 1.0, 20)
+    assert opened(Monitor().observe(samples(losses, first=500_000)))[0].onset_step == 500_200
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_heavy_tails_do_not_alarm(seed: int) -> None:
+    """Student's t with 4 degrees of freedom."""
+    noise = np.random.default_rng(seed).standard_t(4, 5000) * 0.03
+    assert not opened(Monitor().observe(samples([float(3.0 + one) for one in noise])))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_bimodal_loss_does_not_alarm(seed: int) -> None:
+    """Augmented batches: one in six has twice the loss."""
+    rng = np.random.default_rng(seed)
+    losses = [float(2.2 + 1.8 * (rng.random() < 1 / 6) + rng.normal() * 0.1) for _ in range(3000)]
+    assert not opened(Monitor().observe(samples(losses)))
+
+
+def test_one_batch_that_stands_out_is_an_outlier_and_not_a_spike() -> None:
+    losses = plateau(400)
+    losses[250] += 1.0
+    rows = [
+        Sample(step, {"loss": loss}, BatchRange(step - 1, step))
+        for step, loss in enumerate(losses, start=1)
+    ]
+    events = Monitor().observe(rows)
+    assert [event.judgement.kind for event in opened(events)] == [Kind.OUTLIER_BATCH]
+    assert opened(events)[0].onset_batches == BatchRange(250, 251)
+    assert (closed(events)[0].outcome, closed(events)[0].step) == (Outcome.OUTLIER, 252)
+
+
+def test_a_small_and_slow_lift_is_found() -> None:
+    """Marin 32B's spike that never recovered: 1.96 to 2.02 and 1.975."""
+    losses = plateau(900, 1.96, noise=0.015)
+    lifted = losses[:600] + [loss + 0.06 for loss in losses[600:]]
+    first = opened(Monitor().observe(samples(lifted)))[0]
+    assert first.onset_step in range(595, 606)
+    assert first.step <= 630
+
+
+def test_a_grad_norm_alone_is_a_precursor_and_no_incident() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        Sample(step, {"loss": loss, "grad_norm": float(np.exp(rng.normal() * 0.1))})
+        for step, loss in enumerate(plateau(400), start=1)
+    ]
+    for at in range(300, 305):
+        rows[at] = Sample(at + 1, {**rows[at].values, "grad_norm": 30.0})
+    monitor = Monitor()
+    events = monitor.observe(rows[:310])
+    assert [(event.signal, event.step) for event in precursors(events)] == [("grad_norm", 302)]
+    assert not opened(events)
+    assert monitor.attentive
+    monitor.observe(rows[310:])
+    assert not monitor.open
+
+
+def test_the_first_signal_to_move_is_reported() -> None:
+    losses = spiked(plateau(500), 400, 1.0, 30)
+    rows = [
+        Sample(step, {"loss": loss, "grad_norm": 0.3 if step < 396 else 9.0})
+        for step, loss in enumerate(losses, start=1)
+    ]
+    first = opened(Monitor().observe(rows))[0]
+    assert first.first_moves == {"loss": 401, "grad_norm": 396}
