@@ -13,6 +13,7 @@ from pathlib import Path
 
 from spikeguard_cli.command import Command
 from spikeguard_protocol import DEFAULT_PROJECT, Role
+from spikeguard_server.replay.command import REPLAY
 
 _SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
 
@@ -113,10 +114,8 @@ def _server_command(
     summary: str,
     run: Callable[[Namespace], int],
     configure: Callable[[ArgumentParser], None],
-    *needs: str,
-    extra: str = "server",
 ) -> Command:
-    return Command(name, summary, run, configure, extra, (*_SERVER, *needs))
+    return Command(name, summary, run, configure, "server", _SERVER)
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -150,4 +149,5 @@ COMMANDS: tuple[Command, ...] = (
         _from("up_access", "run_policy"),
         _policy_options,
     ),
+    REPLAY,
 )

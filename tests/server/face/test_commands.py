@@ -1,0 +1,140 @@
+"""`serve`, `migrate`, `token` and `policy` as whoever runs the server types them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from spikeguard_server.commands import COMMANDS
+
+PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
+
+
+def environment(**given: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPIKEGUARD", "DATABASE"))}
+    return {**kept, **given}
+
+
+def type_in(database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run one command on a database."""
+    given = environment(DATABASE_URL=database_url)
+    return subprocess.run([*PROGRAM, *words], env=given, capture_output=True, text=True, timeout=60)
+
+
+def test_the_words_need_the_standard_library_only_until_they_run() -> None:
+    """Help must work where nothing but the agent is installed."""
+    script = (
+        "import sys; sys.path_hooks; import spikeguard_server.commands;"
+        "heavy = {'fastapi','sqlalchemy','uvicorn','numpy','pydantic'} & sys.modules.keys();"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_word_has_help_and_names_its_extra(command: object) -> None:
+    assert command.summary  # type: ignore[attr-defined]
+    assert command.extra in ("server", "replay")  # type: ignore[attr-defined]
+
+
+def test_serve_refuses_to_start_without_a_database() -> None:
+    done = subprocess.run(
+        [*PROGRAM, "serve"], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "DATABASE_URL is not set" in done.stderr
+
+
+def test_a_token_needs_a_database_that_was_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "token", "list", "--directory", str(tmp_path)],
+        env=environment(), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Set DATABASE_URL" in done.stderr
+
+
+@pytest.fixture
+def served(database_url: str) -> Iterator[str]:
+    """`spikeguard serve` as a process."""
+    given = environment(DATABASE_URL=database_url)
+    words = ["serve", "--port", "0"]
+    probe = [sys.executable, "-c", _FREE_PORT]
+    port = subprocess.run(probe, capture_output=True, text=True, check=True).stdout.strip()
+    words[-1] = port
+    process = subprocess.Popen([*PROGRAM, *words], env=given)
+    try:
+        _wait(f"http://127.0.0.1:{port}/readyz")
+        yield f"http://127.0.0.1:{port}"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+        process.wait()
+
+
+_FREE_PORT = (
+    "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"
+)
+
+
+def _wait(url: str) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if httpx.get(url).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError(f"{url} does not answer")
+
+
+def test_a_token_is_made_used_listed_and_revoked(
+    served: str, database_url: str, tmp_path: Path
+) -> None:
+    made = type_in(database_url, "token", "create", "--role", "viewer", "--person", "Ada")
+    secret = made.stdout.strip()
+    header = {"Authorization": f"Bearer {secret}"}
+    assert httpx.get(f"{served}/v1/me", headers=header).json()["name"] == "Ada"
+    file = tmp_path / "secret"
+    file.write_text("elsewhere-made-secret-0123456789\n")
+    words = ["token", "register", "--role", "metrics", "--file", str(file), "--name", "prometheus"]
+    for _ in range(2):  # the second time changes nothing
+        assert type_in(database_url, *words).returncode == 0
+    scraper = {"Authorization": "Bearer elsewhere-made-secret-0123456789"}
+    assert httpx.get(f"{served}/metrics", headers=scraper).status_code == 200
+    listed = type_in(database_url, "token", "list").stdout
+    assert "prometheus" in listed
+    assert "Ada" in listed
+    assert secret not in listed
+    number = made.stderr.split()[1].rstrip(":")
+    assert type_in(database_url, "token", "revoke", number).returncode == 0
+    assert httpx.get(f"{served}/v1/me", headers=header).status_code == 401
+    assert type_in(database_url, "token", "revoke", number).returncode == 1
+
+
+def test_a_policy_is_shown_changed_and_imported(database_url: str, tmp_path: Path) -> None:
+    shown = type_in(database_url, "policy", "show")
+    assert shown.returncode == 0, shown.stderr
+    plain = tomllib.loads(shown.stdout)
+    assert plain["version"] == 1
+    file = tmp_path / "policy.toml"
+    file.write_text('price_per_hour = 98.5\ncurrency = "EUR"\n[approval.rollback]\nmode = "auto"\n')
+    assert type_in(database_url, "policy", "import", str(file)).returncode == 0
+    after = tomllib.loads(type_in(database_url, "policy", "show").stdout)
+    assert (after["version"], after["price_per_hour"], after["currency"]) == (2, 98.5, "EUR")
+    assert after["approval"]["rollback"]["mode"] == "auto"
+    file.write_text("act_confidence = 7\n")
+    wrong = type_in(database_url, "policy", "import", str(file))
+    assert wrong.returncode == 1
+    assert "act_confidence" in wrong.stderr

@@ -1,0 +1,82 @@
+"""What Prometheus reads, and that it can read it."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from spikeguard_protocol import Role
+from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+UNITS = re.compile(r"_(seconds|bytes|total|nats|step|per_second|up|norm|open|info)$")
+COUNTS = {
+    "spikeguard_runs",
+    "spikeguard_incidents",
+    "spikeguard_commands",
+    "spikeguard_approvals_waiting",
+    "spikeguard_dropped_samples",
+    "spikeguard_database_connections",
+    "spikeguard_http_requests",
+    "spikeguard_ingest_messages",
+    "spikeguard_ingest_samples",
+}
+
+
+def scrape(live: Live, path: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Every sample by its name and labels, as Prometheus parses it."""
+    with live.client(Role.METRICS) as client:
+        answer = client.get(path)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        if family.name.startswith("spikeguard"):
+            assert family.documentation
+            assert family.name in COUNTS or UNITS.search(family.name), family.name
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found
+
+
+def test_this_process_counts_what_it_took_by_call_and_not_by_path(live: Live, job: Job) -> None:
+    before = scrape(live, "/metrics")["spikeguard_ingest_samples_total"][()]
+    job.train(7)
+    with live.client() as client:
+        client.get("/no/such/place/42")
+        client.request("BREW", "/v1/runs")
+    after = scrape(live, "/metrics")
+    assert after["spikeguard_ingest_samples_total"][()] == before + 7
+    assert after["spikeguard_ticker_up"][()] == 1
+    requests = after["spikeguard_http_requests_total"]
+    routes = {dict(labels)["route"] for labels in requests}
+    assert {"/v1/messages", "unmatched"} <= routes
+    assert not any("42" in route or job.run in route for route in routes)
+    assert "BREW" not in {dict(labels)["method"] for labels in requests}
+
+
+def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Job) -> None:
+    del spiked
+    time.sleep(5.1)  # the numbers may be five seconds old
+    fleet = scrape(live, "/metrics/fleet")
+    mine = (("project", "default"), ("run", "spiked"))
+    assert fleet["spikeguard_run_incident_open"][mine] == 1
+    assert fleet["spikeguard_run_last_step"][mine] > 400
+    assert fleet["spikeguard_approvals_waiting"][()] >= 1
+    assert sum(fleet["spikeguard_incidents"].values()) >= 1
+
+
+def test_a_run_without_a_value_shows_none_and_one_with_nan_shows_it() -> None:
+    run = RunGauges("p", "r", 3, float("nan"), None, None, 1.0, False)
+    text = fleet_text(Fleet({"live": 1}, {}, {}, 0, 0.0, 0, (run,))).decode()
+    assert 'spikeguard_run_loss_nats{project="p",run="r"} NaN' in text
+    assert "spikeguard_run_grad_norm{" not in text
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    assert MAX_RUNS * 6 <= 5000

@@ -1,0 +1,209 @@
+"""`spikeguard up` as a real process: started, used, and ended in every way it can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
+LIMIT_S = 90.0
+
+
+class Up:
+    """One `spikeguard up` after another in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("SPIKEGUARD", "DATABASE"))},
+            "SPIKEGUARD_CREDENTIALS": str(directory / "credentials.json"),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start one; it is not ready yet."""
+        (self.directory / "ready.json").unlink(missing_ok=True)
+        words = ["up", "--directory", str(self.directory / "data"), "--port", "0"]
+        words += ["--json-ready", str(self.directory / "ready.json"), *options]
+        with (self.directory / "up.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*PROGRAM, *words], env=self.environment, stdout=log, stderr=log
+            )
+        return self.process
+
+    def ready(self) -> dict[str, Any]:
+        """Wait until it says that all is healthy."""
+        assert self.process is not None
+        until = time.monotonic() + LIMIT_S
+        while not (self.directory / "ready.json").exists():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.05)
+        found: dict[str, Any] = json.loads((self.directory / "ready.json").read_text())
+        return found
+
+    def log(self) -> str:
+        return (self.directory / "up.log").read_text()
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Another word of `spikeguard` beside it."""
+        return subprocess.run(
+            [*PROGRAM, *words], env=self.environment, capture_output=True, text=True, timeout=60
+        )
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that belongs to it, ours or adopted, by the directory it was given."""
+        mark, children = str(self.directory), self._children()
+        found = []
+        for process in psutil.process_iter():
+            try:
+                words = " ".join(process.cmdline())
+                gone = process.status() == psutil.STATUS_ZOMBIE
+            except psutil.Error:
+                continue
+            if not gone and (mark in words or process.pid in children):
+                found.append(process)
+        return found
+
+    def _children(self) -> set[int]:
+        pid_file = self.directory / "data" / "dashboard.pid"
+        return {int(pid_file.read_text())} if pid_file.exists() else set()
+
+    def all_gone(self, within_s: float = 20.0) -> bool:
+        """Whether nothing of it is left after a while."""
+        until = time.monotonic() + within_s
+        while left := self.family():
+            if time.monotonic() > until:
+                print(left)
+                return False
+            time.sleep(0.1)
+        return True
+
+
+@pytest.fixture
+def up() -> Iterator[Up]:
+    """A short path that Postgres' own account can pass to; whatever is left in it is ended."""
+    directory = Path(tempfile.mkdtemp(prefix="sg-up-", dir="/tmp"))
+    directory.chmod(0o755)
+    started = Up(directory)
+    try:
+        yield started
+    finally:
+        if started.process is not None and started.process.poll() is None:
+            started.process.kill()
+            started.process.wait()
+        started.all_gone()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_it_starts_everything_and_one_signal_ends_everything(up: Up) -> None:
+    process = up.start("--dashboard-port", "0")
+    ready = up.ready()
+    assert httpx.get(f"{ready['server']}/readyz").status_code == 200
+    assert httpx.get(f"{ready['dashboard']}/_stcore/health").status_code == 200
+    _the_dashboard_knows_no_more_than_it_must(up)
+    _the_files_are_ours_alone(up, ready)
+    _its_tokens_do_what_they_are_for(ready)
+    _the_command_line_is_logged_in(up)
+    _a_second_one_is_refused_in_plain_words(up, ready["server"])
+    assert "SPIKEGUARD_TOKEN_FILE" in up.log()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0, up.log()
+    assert up.all_gone(0.0)
+
+
+def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
+    pid = int((up.directory / "data" / "dashboard.pid").read_text())
+    environment = psutil.Process(pid).environ()
+    given = {name for name in environment if name.startswith(("SPIKEGUARD", "DATABASE", "PG"))}
+    assert given == {"SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_TOKEN"}
+    server, token = environment["SPIKEGUARD_SERVER"], environment["SPIKEGUARD_TOKEN"]
+    me = httpx.get(f"{server}/v1/me", headers={"Authorization": f"Bearer {token}"}).json()
+    assert me["role"] == "viewer"
+
+
+def _the_files_are_ours_alone(up: Up, ready: dict[str, Any]) -> None:
+    for name in ("agent_token_file", "login_token_file", "credentials"):
+        assert stat.S_IMODE(Path(ready[name]).stat().st_mode) == 0o600
+    assert stat.S_IMODE((up.directory / "data").stat().st_mode) in (0o700, 0o711)
+    for secret in map(Path, (ready["agent_token_file"], ready["login_token_file"])):
+        assert secret.read_text().strip() not in up.log()
+
+
+def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:
+    agent = Path(ready["agent_token_file"]).read_text().strip()
+    body = {"version": 1, "project": "default", "run": "r", "attempt": "0" * 16}
+    answer = httpx.post(
+        f"{ready['server']}/v1/messages",
+        headers={"Authorization": f"Bearer {agent}"},
+        json={**body, "sequence": 1, "age_s": 0, "records": []},
+    )
+    assert answer.status_code == 200, answer.text
+    login = Path(ready["login_token_file"]).read_text().strip()
+    session = httpx.post(f"{ready['server']}/v1/sessions", json={"token": login, "name": "Ada"})
+    assert session.json()["role"] == "operator"
+
+
+def _the_command_line_is_logged_in(up: Up) -> None:
+    runs = up.command("runs")
+    assert runs.returncode == 0, runs.stderr
+    made = up.command(
+        "token", "create", "--role", "admin", "--directory", str(up.directory / "data")
+    )
+    assert made.returncode == 0, made.stderr
+    assert len(made.stdout.strip()) == 43
+
+
+def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:
+    second = up.command("up", "--directory", str(up.directory / "data"), "--port", "0")
+    assert second.returncode == 1
+    assert "another `spikeguard up` runs" in second.stderr
+    port = str(httpx.URL(server).port)
+    elsewhere = up.command("up", "--directory", str(up.directory / "b"), "--port", port)
+    assert elsewhere.returncode == 1
+    assert "choose another with --port" in elsewhere.stderr
+
+
+def test_killed_it_leaves_nothing_running_and_the_next_one_finds_everything(up: Up) -> None:
+    up.start("--dashboard-port", "0")
+    first = up.ready()
+    before = Path(first["agent_token_file"]).read_text()
+    _its_tokens_do_what_they_are_for(first)
+    assert up.process is not None
+    up.process.kill()
+    up.process.wait()
+    assert up.all_gone()
+    up.start("--no-dashboard")
+    second = up.ready()
+    assert Path(second["agent_token_file"]).read_text() == before
+    assert second["dashboard"] is None
+    lines = up.command("runs").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", "r"]
+
+
+@pytest.mark.parametrize(
+    ("number", "after_s"),
+    [(signal.SIGKILL, 1.0), (signal.SIGTERM, 2.0), (signal.SIGINT, 3.0), (signal.SIGKILL, 4.0)],
+)
+def test_ended_at_any_moment_of_its_start_it_leaves_nothing(
+    up: Up, number: signal.Signals, after_s: float
+) -> None:
+    process = up.start("--dashboard-port", "0")
+    time.sleep(after_s)
+    process.send_signal(number)
+    process.wait(30)
+    assert up.all_gone(), up.log()
