@@ -30,7 +30,8 @@ class Job:
         command = [sys.executable, "-m", "spikeguard_trainer", *options]
         command += ["--out", str(directory / "out"), "--log", str(directory / "training.csv")]
         command += ["--summary", str(directory / "summary.json")]
-        return cls(children.start(command, environment, directory / "trainer.log"), directory)
+        quiet = {"OMP_WAIT_POLICY": "passive", **environment}  # the server needs the cores as well
+        return cls(children.start(command, quiet, directory / "trainer.log"), directory)
 
     @property
     def log(self) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spikeguard_cli.api import Api, command_path, incident_path
+from spikeguard_cli.api import Api, Refused, command_path, incident_path
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_trainer.stage.processes import Children, wait_for
@@ -62,7 +62,12 @@ class Service:
 
     def incidents(self, run: str) -> list[dict[str, Any]]:
         """The incidents of `run` in project `default` with all details, oldest first."""
-        found = list(self.api.items("/v1/incidents", 100, run=f"default/{run}"))
+        try:
+            found = list(self.api.items("/v1/incidents", 100, run=f"default/{run}"))
+        except Refused as refusal:
+            if refusal.status == 404:  # the job has not reported yet
+                return []
+            raise
         ids = sorted((IncidentId.parse(entry["id"]) for entry in found), key=lambda i: i.number)
         return [self.api.get(incident_path(incident)) for incident in ids]
 
