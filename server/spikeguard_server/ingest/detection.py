@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from uuid import UUID
 
@@ -63,15 +63,13 @@ class Detection:
     monitor: Monitor
     place: Place = NOWHERE
     version: int = 0
-    changed: bool = field(default=False)
-
-    def stands_in(self, attempt: int, segment: int) -> bool:
-        return (self.place.attempt, self.place.segment) == (attempt, segment)
+    changed: bool = False
+    _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
 
     def enter(self, place: Place) -> None:
         """The next samples come from another segment."""
         self.place = place
-        self.changed = True
+        self._moved()
 
     def observe(
         self,
@@ -85,8 +83,8 @@ class Detection:
         fresh = [sample for sample in samples if sample.step > self.place.step]
         events: list[Event] = []
         for part in _cut(fresh, every, targets):
-            events += self.monitor.observe(part)
             step = part[-1].step
+            events += self.monitor.observe(part)
             self.enter(Place(self.place.attempt, self.place.segment, step))
             if step % every == 0 or step in targets:
                 self.keep(connection, at_target=step in targets)
@@ -94,21 +92,34 @@ class Detection:
 
     def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
         """Keep a snapshot of where the monitor stands."""
-        keep_snapshot(connection, self.run_id, self.place, self.monitor.dump(), at_target=at_target)
+        keep_snapshot(connection, self.run_id, self.place, self._state(), at_target=at_target)
+
+    def rewind(self, past: Monitor) -> None:
+        """The run went on from where it was at `past`."""
+        self._moved()
+        self.monitor.rewind(past)
 
     def intervened(self, step: int, verb: Verb) -> list[Event]:
-        self.changed = True
+        self._moved()
         return self.monitor.intervened(step, verb)
 
     def end(self) -> list[Event]:
-        self.changed = True
+        self._moved()
         return self.monitor.end()
 
     def save(self, connection: sql.Connection) -> None:
         """Write the state, if anything changed."""
         if self.changed:
             self.version += 1
-            save_state(connection, self.run_id, self.version, self.place, self.monitor.dump())
+            save_state(connection, self.run_id, self.version, self.place, self._state())
+
+    def _moved(self) -> None:
+        self.changed, self._bytes = True, None
+
+    def _state(self) -> bytes:
+        if self._bytes is None:
+            self._bytes = self.monitor.dump()
+        return self._bytes
 
 
 def _cut(

@@ -96,7 +96,7 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
     elif started.reason is SegmentReason.START:
         past = Monitor()
     if past is not None and intake.detection.version > 0:
-        intake.detection.monitor.rewind(past)
+        intake.detection.rewind(past)
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:

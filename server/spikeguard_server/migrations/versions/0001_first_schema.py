@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
@@ -22,6 +24,27 @@ APPEND_ONLY = """
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()
 """
+
+
+def _measured() -> list[sa.Column[Any]]:
+    return [
+        sa.Column("loss", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("loss_rank_max", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("grad_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("grad_norm_at_step", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("param_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("adam_v_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("update_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("update_norm_sampled", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("lr", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("tokens_per_second", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("step_time", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("update_dropped", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("extra_names", postgresql.ARRAY(sa.Text()), nullable=True),
+        sa.Column("extra_values", postgresql.ARRAY(postgresql.DOUBLE_PRECISION()), nullable=True),
+        sa.Column("batch_first", sa.BigInteger(), nullable=True),
+        sa.Column("batch_end", sa.BigInteger(), nullable=True),
+    ]
 
 
 def upgrade() -> None:
@@ -104,22 +127,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("segment", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("step", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("loss", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("loss_rank_max", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("grad_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("grad_norm_at_step", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("param_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("adam_v_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("update_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("update_norm_sampled", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("lr", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("tokens_per_second", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("step_time", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("update_dropped", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("extra_names", postgresql.ARRAY(sa.Text()), nullable=True),
-        sa.Column("extra_values", postgresql.ARRAY(postgresql.DOUBLE_PRECISION()), nullable=True),
-        sa.Column("batch_first", sa.BigInteger(), nullable=True),
-        sa.Column("batch_end", sa.BigInteger(), nullable=True),
+        *_measured(),
         sa.PrimaryKeyConstraint("run_id", "attempt", "segment", "step", name=op.f("samples_pkey")),
     )
     op.create_table(
@@ -330,22 +338,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("segment", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("step", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("loss", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("loss_rank_max", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("grad_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("grad_norm_at_step", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("param_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("adam_v_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("update_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("update_norm_sampled", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("lr", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("tokens_per_second", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("step_time", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("update_dropped", postgresql.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("extra_names", postgresql.ARRAY(sa.Text()), nullable=True),
-        sa.Column("extra_values", postgresql.ARRAY(postgresql.DOUBLE_PRECISION()), nullable=True),
-        sa.Column("batch_first", sa.BigInteger(), nullable=True),
-        sa.Column("batch_end", sa.BigInteger(), nullable=True),
+        *_measured(),
         sa.ForeignKeyConstraint(
             ["run_id", "incident"],
             ["incidents.run_id", "incidents.number"],
