@@ -111,6 +111,8 @@ def measure_decay(episode: Episode, settings: DetectionSettings) -> Decay | None
     late, early = median(recent[-width:]), median(recent[earlier : earlier + width])
     late_at = since - width / 2
     early_at = since - len(recent) + earlier + width / 2
+    if late_at <= early_at:  # the run went back: only rows since then are left
+        return None
     floor = episode.scale / 2
     late, early = max(late, floor), max(early, floor)
     span = math.log(late_at / max(early_at, 1.0))
