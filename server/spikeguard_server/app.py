@@ -44,7 +44,7 @@ from spikeguard_server.routes.answers import Answer, answer_of
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
 from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
-from spikeguard_server.routes.limits import HEADERS, BodyLimit, CarefulAnswers
+from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
 from spikeguard_server.routes.pages import page_of
 from spikeguard_server.settings import Settings
@@ -87,7 +87,7 @@ def create_app(
     _handle_errors(app)
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)
-    app.add_middleware(CarefulAnswers, https=services.secure)
+    app.add_middleware(CarefulAnswers, headers=services.headers)
     return app
 
 
@@ -196,6 +196,6 @@ def _answer(request: Request, told: ServiceError) -> Response:
     else:
         page = refusal_page(page_of(request.app.state.services, None), told)
         answer = HTMLResponse(page, status_code=told.status, headers=told.headers)
-    for name, value in HEADERS.items():
+    for name, value in request.app.state.services.headers.items():
         answer.headers.setdefault(name, value)
     return answer

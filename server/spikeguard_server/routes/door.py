@@ -7,12 +7,13 @@ Law: nothing global. `authorize` stands before every endpoint and looks up the c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
 from time import monotonic
 from typing import Annotated, Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import sqlalchemy as sql
 from fastapi import Depends, Path, Query, Request
@@ -25,6 +26,7 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.routes.limits import careful_headers
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 
@@ -68,6 +70,13 @@ class Services:
     def silent_after(self) -> timedelta:
         """How long a run may say nothing and still count as live."""
         return timedelta(seconds=self.settings.silent_after_s)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of every answer."""
+        parts = urlsplit(self.settings.dashboard_url)
+        origin = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+        return careful_headers(https=self.secure, dashboard_url=origin)
 
     @property
     def secure(self) -> bool:

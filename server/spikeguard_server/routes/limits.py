@@ -19,8 +19,8 @@ LIMITS: Final[Mapping[str, int]] = {"/v1/messages": MAX_BYTES, "/v1/policy": 256
 DRAIN_BYTES: Final = 64 * 2**20  # read and thrown away, so that the sender hears the answer
 
 CONTENT_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; style-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 )
 HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
@@ -30,17 +30,21 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
-    "Content-Security-Policy": CONTENT_POLICY,
 }
+
+
+def careful_headers(*, https: bool, dashboard_url: str) -> Mapping[str, str]:
+    """The headers of every answer. A login may lead on to the dashboard, and to nowhere else."""
+    policy = f"{CONTENT_POLICY} {dashboard_url}".rstrip()
+    extra = {"Strict-Transport-Security": "max-age=31536000"} if https else {}
+    return {**HEADERS, "Content-Security-Policy": policy, **extra}
 
 
 class CarefulAnswers:
     """Adds the headers of a careful web service to answers that do not set their own."""
 
-    def __init__(self, app: ASGIApp, *, https: bool) -> None:
-        self._app = app
-        extra = {"Strict-Transport-Security": "max-age=31536000"} if https else {}
-        self._headers = {**HEADERS, **extra}
+    def __init__(self, app: ASGIApp, headers: Mapping[str, str]) -> None:
+        self._app, self._headers = app, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:

@@ -7,7 +7,7 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -207,6 +207,12 @@ _RUNS = count(1)
 def job(live: Live) -> Job:
     """A job of the test's own that has just started."""
     return Job(live, f"run-{next(_RUNS)}").start()
+
+
+@pytest.fixture(scope="session")
+def new_job(live: Live) -> Callable[[str], Job]:
+    """Starts a job of a given name."""
+    return lambda run: Job(live, run).start()
 
 
 @pytest.fixture(scope="session")

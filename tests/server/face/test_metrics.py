@@ -14,7 +14,7 @@ from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-UNITS = re.compile(r"_(seconds|bytes|total|nats|step|per_second|up|norm|open|info)$")
+UNITS = re.compile(r"_(seconds|bytes|total|nats|step|per_second|up|norm|open|info|created)$")
 COUNTS = {
     "spikeguard_runs",
     "spikeguard_incidents",

@@ -97,6 +97,7 @@ def test_every_answer_carries_the_headers_of_a_careful_service(live: Live, path:
     assert headers["referrer-policy"] == "no-referrer"
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
+    assert policy.endswith("form-action 'self' http://127.0.0.1:8501")
     assert "script-src" not in policy
     assert "unsafe" not in policy
 

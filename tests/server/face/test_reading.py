@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
 
-from spikeguard_protocol import Role
+from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_protocol.encoding import float_from_json
 from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.routes.shapes import AuditList, RunDetail, RunList, SeriesBody
@@ -198,3 +200,37 @@ def test_what_is_not_there_is_said_in_the_one_shape(live: Live, spiked: Job, pat
     with live.client(Role.VIEWER) as client:
         answer = client.get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("form", "media", "beginning"),
+    [
+        ("md", "text/markdown; charset=utf-8", b"#"),
+        ("html", "text/html; charset=utf-8", b"<!doctype html>"),
+        ("json", "application/json", b"{"),
+    ],
+)
+def test_a_closed_incident_has_a_post_mortem_to_read_and_to_keep(
+    live: Live, ended: Job, form: str, media: str, beginning: bytes
+) -> None:
+    path = f"{ended.path}/incidents/1/postmortem"
+    with live.client(Role.VIEWER) as client:
+        answer = client.get(path, params={"format": form})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == media
+    assert f'filename="{ended.run}-1-postmortem.{form}"' in answer.headers["content-disposition"]
+    assert answer.content.lower().lstrip().startswith(beginning)
+    assert "script-src" not in answer.headers["content-security-policy"]
+
+
+@pytest.fixture(scope="module")
+def ended(new_job: Callable[[str], Job]) -> Job:
+    """A job that ended in the middle of a spike, once its post-mortem was written."""
+    job = new_job("ended").spike()
+    job.send(AttemptEnded("stopped"))
+    until = time.monotonic() + 60
+    while not job.incident()["has_postmortem"]:
+        assert time.monotonic() < until, job.incident()
+        time.sleep(0.2)
+    assert job.incident()["state"] == "closed"
+    return job
