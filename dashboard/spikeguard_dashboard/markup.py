@@ -158,6 +158,6 @@ def card(tone: str, *contents: Content) -> Html:
     return Html(f'<div class="sg-card {escape(tone)}">{inside}</div>')
 
 
-def bullets(items: Iterable[Content]) -> Html:
-    """A list."""
-    return Html(f"<ul>{''.join(f'<li>{piece(item)}</li>' for item in items)}</ul>")
+def folded(summary: str, content: Html) -> Html:
+    """A piece that opens on a click."""
+    return Html(f"<details><summary>{escape(summary)}</summary>{content.text}</details>")

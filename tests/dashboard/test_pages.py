@@ -97,6 +97,20 @@ def test_an_incident_tells_story_evidence_kind_and_cost() -> None:
     assert "86 %" in text
 
 
+@pytest.mark.usefixtures("address")
+def test_many_revisions_are_folded_into_those_that_changed_the_kind(world: World) -> None:
+    """A long incident is looked at again every few steps; the page stays short."""
+    first, *_, last = world.incidents[0]["revisions"]
+    again = [{**last, "number": n, "step": 1400 + n, "reason": f"look {n}"} for n in range(4, 40)]
+    world.incidents[0]["revisions"] += again
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    shown = text[: text.index("All 39 revisions")]
+    assert "look 39" in shown
+    assert first["reason"] in shown
+    assert "look 20" not in shown
+    assert "look 20" in text
+
+
 def test_without_a_person_there_is_no_button_but_a_way_to_sign_in(address: str) -> None:
     test = opened(incident_script, run="llama-8b-c4", number="2")
     text = said(test)

@@ -158,7 +158,9 @@ def decided(proposal: Command | None, incident: str, visit: Visit) -> None:
     """No decision is asked for: say where the newest command stands."""
     _say_notice(incident)
     if proposal is None:
-        st.html(markup.block(markup.card("calm", markup.paragraph("No command is proposed."))))
+        st.html(
+            markup.block(markup.card("calm", markup.paragraph("There is no command to decide on.")))
+        )
         return
     state = markup.chip(proposal["state"], words.COMMAND_STATE.get(proposal["state"]))
     order = markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order")

@@ -9,7 +9,7 @@ import streamlit as st
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.shapes import Command, IncidentDetail, Series
+from spikeguard_dashboard.shapes import Command, IncidentDetail, KindRevision, Series
 from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.decision import decide, decided
 from spikeguard_dashboard.views.frame import (
@@ -89,6 +89,27 @@ def _kind(incident: IncidentDetail) -> Html:
     final = "final" if incident["settled"] or incident["state"] == "closed" else "may be revised"
     sure = f"{words.percent(incident['confidence'])} sure, {final}"
     now = markup.joined(markup.chip(incident["kind"]), f"{meaning};", markup.soft(sure))
+    because = markup.paragraph(f"{incident['reason']}.")
+    newest_first = sorted(incident["revisions"], key=lambda revision: -revision["number"])
+    turns = turning_points(newest_first)
+    table = _kinds(turns)
+    if len(turns) < len(newest_first):
+        summary = f"All {len(newest_first)} revisions"
+        table = markup.joined(table, markup.folded(summary, _kinds(newest_first)), gap="")
+    return markup.joined(markup.paragraph(now), because, table, gap="")
+
+
+def turning_points(newest_first: Sequence[KindRevision]) -> list[KindRevision]:
+    """The newest revision, and every one that changed the kind."""
+    older = [*newest_first[1:], None]
+    return [
+        revision
+        for place, (revision, before) in enumerate(zip(newest_first, older, strict=True))
+        if place == 0 or before is None or before["kind"] != revision["kind"]
+    ]
+
+
+def _kinds(revisions: Sequence[KindRevision]) -> Html:
     rows: list[Sequence[Content]] = [
         [
             words.count(revision["step"]),
@@ -97,11 +118,11 @@ def _kind(incident: IncidentDetail) -> Html:
             ),
             revision["reason"],
         ]
-        for revision in sorted(incident["revisions"], key=lambda r: -r["number"])
+        for revision in revisions
     ]
-    columns = [Column("Step", numeric=True), Column("Held to be"), Column("Because")]
-    because = markup.paragraph(f"{incident['reason']}.")
-    return markup.joined(markup.paragraph(now), because, markup.table(columns, rows), gap="")
+    return markup.table(
+        [Column("Step", numeric=True), Column("Held to be"), Column("Because")], rows
+    )
 
 
 def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
