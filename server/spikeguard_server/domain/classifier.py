@@ -22,6 +22,8 @@ from spikeguard_server.domain.events import Judgement
 POWER_SPREAD = 0.3  # how much the power of a real decay wanders
 BUMP_SPREAD = 0.15  # how much a median of a real decay wanders, as a part of itself
 HOPE = 0.3  # in deviations: most real spikes heal
+GOAL = 1.0  # deviations above trend that count as back
+TURN = 0.62  # confidence that it takes to change one's mind
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
 
 
@@ -48,9 +50,16 @@ def classify(episode: Episode, settings: DetectionSettings) -> Judgement:
         return _nonfinite(episode, settings)
     if episode.trend is None or not episode.recent:
         return Judgement(Kind.RECOVERABLE, 0.5, "finite again; no baseline to compare with")
-    if episode.calm_rows >= 3 or episode.smooth <= settings.level_z * episode.scale:
+    if episode.calm_rows >= 3 and median(episode.recent[-16:]) <= settings.level_z * episode.scale:
         return _back(episode, settings)
     return _climbing(episode) or _course(episode, settings)
+
+
+def hold(before: Judgement, now: Judgement) -> Judgement:
+    """Keep the kind while the evidence for another one is no better than a guess."""
+    if now.kind is before.kind or now.confidence >= TURN:
+        return now
+    return Judgement(before.kind, 0.5, now.reason)
 
 
 def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
@@ -118,7 +127,7 @@ def measure_decay(episode: Episode, settings: DetectionSettings) -> Decay | None
     span = math.log(late_at / max(early_at, 1.0))
     noise = 1.6 * episode.scale / math.sqrt(width)
     error = math.hypot(noise / late, noise / early, BUMP_SPREAD) / span
-    goal = settings.level_z * episode.scale
+    goal = GOAL * episode.scale
     left = math.log(max(late / goal, 1.0))
     room = math.log(max(2.0, episode.horizon(settings) / since))
     return Decay(late, math.log(early / late) / span, error, left / room, left)

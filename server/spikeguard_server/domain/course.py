@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
-from spikeguard_server.domain.classifier import classify
+from spikeguard_server.domain.classifier import classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import CURES, Episode
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
@@ -45,7 +45,7 @@ class Course:
 
     def _by_itself(self, sample: Sample, events: list[Event]) -> None:
         episode, settings = self.episode, self.state.settings
-        episode.judgement = classify(episode, settings)
+        episode.judgement = hold(episode.judgement, classify(episode, settings))
         episode.settled = episode.since_peak >= episode.horizon(settings)
         outcome = self._outcome()
         if outcome is None:
@@ -74,7 +74,7 @@ class Course:
 
     def _calm(self) -> bool:
         episode, settings = self.episode, self.state.settings
-        if episode.calm_rows < episode.settle_rows(settings):
+        if not episode.is_back(settings):
             return False
         past = settings.recover_steps if episode.went_back else 0
         return episode.newest_step >= episode.onset_step + past
@@ -136,7 +136,7 @@ class Course:
 
     def _worked(self) -> bool:
         episode, settings = self.episode, self.state.settings
-        if episode.calm_rows < episode.settle_rows(settings):
+        if not episode.is_back(settings):
             return False
         start = max(episode.onset_step, episode.verb_step)
         return episode.newest_step >= start + settings.recover_steps

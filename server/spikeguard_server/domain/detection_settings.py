@@ -23,9 +23,10 @@ class DetectionSettings:
     warm_z: float = 3.0  # the row before this far off confirms it at once
     outlier_z: float = 8.0  # an isolated row this far off is an event of its own,
     outlier_part: float = 0.05  # if it also stands out by this part of the loss
-    drift_slack: float = 1.25  # deviations a row that a cumulated lift may have for nothing
+    drift_slack: float = 1.0  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
-    drift_limit: float = 24.0  # cumulated lift that opens an incident,
+    drift_start: float = 2.0  # below this a lift has not begun
+    drift_limit: float = 18.0  # cumulated lift that opens an incident,
     drift_rows: int = 20  # once it has lasted this long
 
     precursor_z: float = 8.0  # of a leading signal, in log space
@@ -33,7 +34,7 @@ class DetectionSettings:
     attentive_steps: int = 100  # steps of close measurement after a precursor
 
     band_z: float = 3.0  # half width of the band that a healed loss is back in
-    level_z: float = 2.0  # and half width for the median of seven rows
+    level_z: float = 1.25  # half width for the median of the rows that settle it
     settle_rows: int = 20  # rows in the band until the incident closes as healed
     settle_rows_sparse: int = 5  # the same where rows are many steps apart
     horizon_steps: int = 500  # the kind is decided this long after the peak

@@ -113,7 +113,7 @@ class Detector:
 
     def _lift(self, row: Suspect, settings: DetectionSettings) -> None:
         gain = min(row.z, settings.drift_clip) - settings.drift_slack
-        if self.lift <= 0.0 and gain > 0.0:
+        if self.lift <= settings.drift_start and gain > 0.0:
             self.lift_from, self.lift_rows = row, 0
         self.lift_rows += 1
         self.lift = max(0.0, self.lift + max(gain, -settings.drift_clip))

@@ -85,8 +85,7 @@ class Episode:
         for kept in (self.recent_steps, self.recent, self.recent_values):
             del kept[:-RECENT]
         inside = excess <= settings.band_z * self.scale
-        level = self.smooth <= settings.level_z * self.scale
-        self.calm_rows = self.calm_rows + 1 if inside and level else 0
+        self.calm_rows = self.calm_rows + 1 if inside else 0
         self._turn(excess)
 
     def _turn(self, excess: float) -> None:
@@ -109,6 +108,12 @@ class Episode:
     def smooth(self) -> float:
         """Median of the newest excesses."""
         return median(self.recent[-7:])
+
+    def is_back(self, settings: DetectionSettings) -> bool:
+        """Whether row by row and on the whole it is where it was heading before."""
+        rows = self.settle_rows(settings)
+        whole = median(self.recent[-rows:])
+        return self.calm_rows >= rows and whole <= settings.level_z * self.scale
 
     @property
     def since_peak(self) -> int:
