@@ -51,7 +51,7 @@ def incidents(options: Namespace) -> int:
     """List incidents, newest first."""
     run = RunId.parse(options.run) if options.run else None
     wanted = f"{run.project}/{run.name}" if run else None
-    state = "open" if options.open else None
+    state = "open,recovering" if options.open else None
     api = Api(load_credentials())
     found = list(api.items("/v1/incidents", options.limit, run=wanted, state=state))
     rows = [incident_row(incident) for incident in found]

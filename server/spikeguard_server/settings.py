@@ -41,8 +41,8 @@ class Settings:
 
     database_url: str = field(default="", repr=False)  # postgresql+psycopg://...
     host: str = "127.0.0.1"
-    port: int = field(default=8400, metadata=_number(0, 65535))
-    public_url: str = "http://127.0.0.1:8400"  # as people and links reach this server
+    port: int = field(default=8000, metadata=_number(0, 65535))
+    public_url: str = "http://127.0.0.1:8000"  # as people and links reach this server
     dashboard_url: str = "http://127.0.0.1:8501"
     pool_size: int = field(default=8, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))

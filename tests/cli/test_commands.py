@@ -157,6 +157,7 @@ def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Ser
     assert "rollback to step 300, skip batches [310, 330)" in shown
     assert "nan" in shown
     assert "run=default%2Fgpt-1" in server.asked[0][1]
+    assert "state=open%2Crecovering" in server.asked[0][1]
 
 
 def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:
