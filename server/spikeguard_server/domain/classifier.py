@@ -3,8 +3,9 @@
 Law: a pure function of the episode. Confidence is the probability that the kind is right at the
 end; reasons are sentences with numbers for a person.
 
-A healing excess falls like a power of the time since its last rise. The power is measured between
-two medians, and compared with the power that would bring the loss back by the horizon.
+A healing excess falls somewhere between a power of the time since its last rise and an exponential
+of it. Both are measured between two medians, and compared with what would bring the loss back by
+the horizon.
 """
 
 from __future__ import annotations
@@ -24,24 +25,44 @@ BUMP_SPREAD = 0.15  # how much a median of a real decay wanders, as a part of it
 HOPE = 0.3  # in deviations: most real spikes heal
 GOAL = 1.0  # deviations above trend that count as back
 TURN = 0.62  # confidence that it takes to change one's mind
+SLIGHT = 0.15  # an excess below this part of the loss leaves time to wait
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
 
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """How the excess fell since its last rise."""
+    """How the excess fell since its last rise, between an early and a late median."""
 
-    excess: float  # newest median
-    power: float  # excess ~ time ** -power
-    error: float  # of the power
-    needed: float  # the power that would bring it back by the horizon
-    left: float  # logarithm of how far it is above what counts as back
+    excess: float  # late median
+    fall: float  # logarithm of early over late
+    error: float  # of the fall
+    early_at: float  # rows since the last rise
+    late_at: float
+    left: float  # logarithm of how far the late median is above what counts as back
+    until: float  # rows since the last rise at the horizon
+
+    @property
+    def power(self) -> float:
+        """excess ~ rows ** -power"""
+        return self.fall / math.log(self.late_at / self.early_at)
+
+    @property
+    def rate(self) -> float:
+        """excess ~ exp(-rate * rows)"""
+        return self.fall / (self.late_at - self.early_at)
 
     @property
     def heals(self) -> float:
         """Probability that it is back by the horizon."""
-        distance = (self.power - self.needed) / math.hypot(self.error, POWER_SPREAD)
-        return NormalDist().cdf(distance + HOPE)
+        span, room = self.late_at / self.early_at, max(2.0, self.until / self.late_at)
+        power = self._chance(math.log(span), math.log(room), POWER_SPREAD)
+        rows = self.late_at - self.early_at
+        rate = self._chance(rows, max(self.until - self.late_at, rows), POWER_SPREAD / self.late_at)
+        return 0.4 * power + 0.6 * rate
+
+    def _chance(self, span: float, room: float, spread: float) -> float:
+        distance = self.fall / span - self.left / room
+        return NormalDist().cdf(distance / math.hypot(self.error / span, spread) + HOPE)
 
 
 def classify(episode: Episode, settings: DetectionSettings) -> Judgement:
@@ -122,15 +143,19 @@ def measure_decay(episode: Episode, settings: DetectionSettings) -> Decay | None
     early_at = since - len(recent) + earlier + width / 2
     if late_at <= early_at:  # the run went back: only rows since then are left
         return None
+    early_at, late_at = max(early_at, 1.0), max(late_at, early_at + 1.0)
     floor = episode.scale / 2
     late, early = max(late, floor), max(early, floor)
-    span = math.log(late_at / max(early_at, 1.0))
     noise = 1.6 * episode.scale / math.sqrt(width)
-    error = math.hypot(noise / late, noise / early, BUMP_SPREAD) / span
-    goal = GOAL * episode.scale
-    left = math.log(max(late / goal, 1.0))
-    room = math.log(max(2.0, episode.horizon(settings) / since))
-    return Decay(late, math.log(early / late) / span, error, left / room, left)
+    return Decay(
+        excess=late,
+        fall=math.log(early / late),
+        error=math.hypot(noise / late, noise / early, BUMP_SPREAD),
+        early_at=early_at,
+        late_at=late_at,
+        left=math.log(max(late / (GOAL * episode.scale), 1.0)),
+        until=episode.horizon(settings) + since - episode.since_peak,
+    )
 
 
 def _undecided(episode: Episode, cap: float) -> Judgement:
@@ -142,12 +167,15 @@ def _undecided(episode: Episode, cap: float) -> Judgement:
 
 
 def _rising(decay: Decay) -> bool:
-    return decay.power < -2 * decay.error
+    return decay.fall < -2 * decay.error
 
 
 def _patience(episode: Episode, settings: DetectionSettings) -> float:
-    """Rows after the peak from which a verdict may be sure."""
-    return max(60.0, episode.horizon(settings) / 5)
+    """Rows after the peak from which a verdict may be sure: more, the less damage there is."""
+    level = abs(episode.trend.level) if episode.trend else 1.0
+    damage = episode.smooth / max(level, 1e-9)
+    slight = max(0.0, 1.0 - damage / SLIGHT)
+    return max(60.0, episode.horizon(settings) / 5) * (1.0 + 4.0 * slight)
 
 
 def _above(excess: float) -> str:
@@ -155,10 +183,10 @@ def _above(excess: float) -> str:
 
 
 def _falling(episode: Episode, decay: Decay) -> str:
-    if decay.power <= 0.05:
-        return f"{_above(decay.excess)}, close to the band"
-    slope = decay.power * decay.excess / (episode.since_turn * episode.gap)
-    rows = episode.since_turn * (math.exp(min(9.0, decay.left / decay.power)) - 1.0)
+    if decay.fall <= decay.error / 2:
+        return f"{_above(decay.excess)}, too early to say more"
+    slope = decay.rate * decay.excess / episode.gap
+    rows = decay.left / decay.rate
     return (
         f"{_above(decay.excess)} and falling {slope:.2g} a step: "
         f"expected back in {rows * episode.gap:.0f} steps"
@@ -166,7 +194,7 @@ def _falling(episode: Episode, decay: Decay) -> str:
 
 
 def _too_slow(episode: Episode, decay: Decay) -> str:
-    slope = decay.power * decay.excess / (episode.since_turn * episode.gap)
-    if decay.power < decay.error:
+    if decay.fall < decay.error:
         return f"{_above(decay.excess)} and has stopped falling"
+    slope = decay.rate * decay.excess / episode.gap
     return f"{_above(decay.excess)} and falling only {slope:.2g} a step, ever slower"
