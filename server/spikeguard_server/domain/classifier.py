@@ -40,6 +40,7 @@ class Decay:
     late_at: float
     left: float  # logarithm of how far the late median is above what counts as back
     until: float  # rows since the last rise at the horizon
+    hope: float  # deviations that experience adds to the evidence
 
     @property
     def power(self) -> float:
@@ -62,7 +63,7 @@ class Decay:
 
     def _chance(self, span: float, room: float, spread: float) -> float:
         distance = self.fall / span - self.left / room
-        return NormalDist().cdf(distance / math.hypot(self.error / span, spread) + HOPE)
+        return NormalDist().cdf(distance / math.hypot(self.error / span, spread) + self.hope)
 
 
 def classify(episode: Episode, settings: DetectionSettings) -> Judgement:
@@ -155,6 +156,7 @@ def measure_decay(episode: Episode, settings: DetectionSettings) -> Decay | None
         late_at=late_at,
         left=math.log(max(late / (GOAL * episode.scale), 1.0)),
         until=episode.horizon(settings) + since - episode.since_peak,
+        hope=_hope(episode),
     )
 
 
@@ -172,10 +174,20 @@ def _rising(decay: Decay) -> bool:
 
 def _patience(episode: Episode, settings: DetectionSettings) -> float:
     """Rows after the peak from which a verdict may be sure: more, the less damage there is."""
-    level = abs(episode.trend.level) if episode.trend else 1.0
-    damage = episode.smooth / max(level, 1e-9)
-    slight = max(0.0, 1.0 - damage / SLIGHT)
+    slight = max(0.0, 1.0 - _damage(episode) / SLIGHT)
     return max(60.0, episode.horizon(settings) / 5) * (1.0 + 4.0 * slight)
+
+
+def _damage(episode: Episode) -> float:
+    """Excess as a part of the loss before the spike."""
+    level = abs(episode.trend.level) if episode.trend else 0.0
+    return episode.smooth / max(level, 1e-9)
+
+
+def _hope(episode: Episode) -> float:
+    """Most real spikes heal, but none that was seen still had a third of its loss to heal late."""
+    grave = min(1.0, max(0.0, _damage(episode) / SLIGHT - 1.0) / 1.5)
+    return HOPE - grave * min(1.0, episode.since_peak / 50)
 
 
 def _above(excess: float) -> str:
