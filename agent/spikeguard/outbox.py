@@ -91,6 +91,11 @@ class Outbox:
         return self._open.sequence - 1
 
     @property
+    def unbegun(self) -> bool:
+        """Whether there is nothing to say yet: the attempt's first message introduces it."""
+        return self.empty and self._open.sequence == 1
+
+    @property
     def empty(self) -> bool:
         """Whether everything was acknowledged."""
         return not (self._waiting or self._sealed or self._open.records)

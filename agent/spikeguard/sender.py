@@ -78,6 +78,8 @@ class Sender:
     def _send_one(self) -> float:
         """Send the oldest message; returns the seconds to pause."""
         outbox = self._leftovers[0] if self._leftovers else self._outbox
+        if outbox.unbegun:
+            return self._settings.send_interval_s
         message = outbox.next_message()
         verdict = self._transport.send(message)
         self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from spikeguard_protocol import (
     AttemptEnded,
+    AttemptStarted,
     CommandResult,
     Gap,
     LayerNorms,
@@ -31,6 +32,7 @@ from spikeguard_server.repository.detectors import Place
 from spikeguard_server.repository.runs import (
     ENDED,
     extend_segment,
+    introduce_attempt,
     lost_segment,
     open_segment,
     segments_of,
@@ -52,6 +54,8 @@ def take_records(intake: Intake, message: Message) -> None:
 def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     match record:
+        case AttemptStarted():
+            introduce_attempt(connection, run_id, intake.attempt, record)
         case SegmentStarted():
             _start_segment(intake, record)
         case Samples():

@@ -159,22 +159,37 @@ def make_attempt(
 ) -> AttemptRow:
     """Register an attempt under the run's next number."""
     run.attempts += 1
-    parent = _point_columns(started.parent)
+    said = _introduction(started)
     row = AttemptRow(
         number=run.attempts, id=attempt, started_at=started_at, last_message_at=now,
         alive_at=started_at, ended_at=None, end_reason=None, lost=False, last_sequence=0,
-        capabilities=[storable(word) for word in started.capabilities],
-        tokens_per_step=_positive(started.tokens_per_step), dropped_samples=0,
+        capabilities=said["capabilities"], tokens_per_step=said["tokens_per_step"],
+        dropped_samples=0,
     )  # fmt: skip
     values = {name: getattr(row, name) for name in AttemptRow.__dataclass_fields__}
-    connection.execute(
-        sql.insert(tables.attempts).values(
-            run_id=run.run_id, **values, **parent, world_size=started.world_size,
-            agent_version=storable(started.agent_version)[:200],
-            settings={storable(k): storable(v) for k, v in started.settings.items()},
-        )
-    )  # fmt: skip
+    connection.execute(sql.insert(tables.attempts).values({"run_id": run.run_id, **values, **said}))
     return row
+
+
+def introduce_attempt(
+    connection: sql.Connection, run_id: UUID, attempt: AttemptRow, started: AttemptStarted
+) -> None:
+    """Keep what an attempt says of itself, also where its first message did not."""
+    said = _introduction(started)
+    attempt.capabilities, attempt.tokens_per_step = said["capabilities"], said["tokens_per_step"]
+    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt.number)
+    connection.execute(sql.update(tables.attempts).where(which).values(said))
+
+
+def _introduction(started: AttemptStarted) -> dict[str, Any]:
+    return {
+        "capabilities": [storable(word) for word in started.capabilities],
+        "tokens_per_step": _positive(started.tokens_per_step),
+        "world_size": started.world_size,
+        "agent_version": storable(started.agent_version)[:200],
+        "settings": {storable(k): storable(v) for k, v in started.settings.items()},
+        **_point_columns(started.parent),
+    }
 
 
 def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:

@@ -247,3 +247,14 @@ def test_a_detector_state_of_another_version_is_never_replaced(engine: sql.Engin
         job.train(11, 20)
     assert value(engine, "select count(*) from samples") == 10
     assert value(engine, "select state from detector_states") == b"from the future"
+
+
+def test_an_attempt_whose_first_message_is_a_heartbeat_is_known_by_what_it_says_later(
+    engine: sql.Engine,
+) -> None:
+    """Without its capabilities nothing could ever be proposed to it."""
+    job = Job(engine)
+    job.post(job.message())
+    job.start()
+    assert value(engine, "select array_length(capabilities, 1) from attempts") >= 1
+    assert value(engine, "select agent_version from attempts") != "unknown"
