@@ -94,12 +94,15 @@ class Monitor:
 
     def _take(self, sample: Sample, events: list[Event]) -> None:
         state, loss = self._state, sample.values.get(LOSS)
+        if loss is not None:
+            if state.judged_step is not None and sample.step < state.judged_step:
+                self._went_back(sample.step)
+            if sample.step == state.judged_step and math.isfinite(loss):
+                return
+            state.judged_step = sample.step
         newest = state.newest_step
-        if loss is not None and newest is not None and sample.step < newest:
-            self._went_back(sample.step)
-        state.newest_step = (
-            sample.step if loss is not None or newest is None else max(newest, sample.step)
-        )
+        forward = newest is None or loss is not None or sample.step > newest
+        state.newest_step = sample.step if forward else newest
         warnings = self._look_at_leading(sample)
         dropped = sample.values.get(DROPPED, 0.0) >= 1.0
         if loss is not None or DROPPED in sample.values:

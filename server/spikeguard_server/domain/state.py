@@ -37,6 +37,7 @@ class State:
     leading: dict[str, Leading] = field(default_factory=dict)
     episode: Episode | None = None
     newest_step: int | None = None
+    judged_step: int | None = None  # the newest whose loss was judged
     attentive_until: int | None = None
     drops: int = 0  # dropped updates in a row
 

@@ -1,0 +1,119 @@
+"""The same samples give the same events, however they arrive; memory does not grow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.events import Event
+from spikeguard_server.domain.monitor import Monitor, UnknownStateVersion
+from spikeguard_server.domain.sample import Sample
+from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
+
+ODD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e30, -5.0])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Sample]:
+    """A run with spikes, odd values, missing signals, repeated and backward steps."""
+    rows = draw(st.integers(30, 400))
+    seed = draw(st.integers(0, 10_000))
+    rng = np.random.default_rng(seed)
+    losses = spiked(descent(rows, seed), draw(st.integers(0, rows)), draw(st.floats(0, 20)), 15)
+    for at in draw(st.lists(st.integers(0, rows - 1), max_size=4)):
+        losses[at] = draw(ODD)
+    gap = draw(st.sampled_from([1, 1, 10, 500]))
+    out = []
+    for row, loss in enumerate(losses):
+        values = {"loss": loss} if rng.random() < 0.97 else {}
+        if rng.random() < 0.8:
+            values["grad_norm"] = float(np.exp(rng.normal() * 0.3))
+        if rng.random() < 0.1:
+            values["update_norm"] = float(np.exp(rng.normal() * 0.1))
+        if not math.isfinite(loss) and rng.random() < 0.5:
+            values["update_dropped"] = 1.0
+        back = int(rng.integers(0, 30)) if rng.random() < 0.01 else 0
+        out.append(Sample(max(0, (row - back) * gap), values))
+    return out
+
+
+def told(monitor: Monitor, rows: list[Sample], sizes: list[int]) -> list[Event]:
+    """Events when `rows` come in batches of `sizes`, over and over."""
+    events, at, turn = list[Event](), 0, 0
+    while at < len(rows):
+        size = sizes[turn % len(sizes)]
+        events += monitor.observe(rows[at : at + size])
+        at, turn = at + size, turn + 1
+    return events
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs(), st.lists(st.integers(1, 60), min_size=1, max_size=5))
+def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
+    one, many = Monitor(), Monitor()
+    assert repr(told(one, rows, [1])) == repr(told(many, rows, sizes))
+    assert one.dump() == many.dump()
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs(), st.data())
+def test_a_stop_and_reload_changes_nothing(rows: list[Sample], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(rows)))
+    first, whole = Monitor(), Monitor()
+    before = first.observe(rows[:cut])
+    second = Monitor.load(first.dump())
+    assert second.dump() == first.dump()
+    assert repr(before + second.observe(rows[cut:])) == repr(whole.observe(rows))
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs(), st.data())
+def test_the_replay_of_a_prefix_is_a_prefix_of_the_replay(
+    rows: list[Sample], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(rows)))
+    part, whole = Monitor().observe(rows[:cut]), Monitor().observe(rows)
+    assert repr(whole[: len(part)]) == repr(part)
+
+
+@settings(max_examples=25, deadline=None)
+@given(runs())
+def test_at_most_one_incident_is_open(rows: list[Sample]) -> None:
+    monitor, depth = Monitor(), 0
+    for row in rows:
+        for event in monitor.observe([row]):
+            depth += {"Opened": 1, "Closed": -1}.get(type(event).__name__, 0)
+            assert depth in (0, 1)
+        assert monitor.open == bool(depth)
+
+
+def test_the_state_stays_a_few_kilobytes() -> None:
+    """Every standard signal at every step, an incident open, for 20,000 steps."""
+    rng = np.random.default_rng(0)
+    names = ["update_norm", "update_norm_sampled", "grad_norm", "adam_v_norm", "param_norm"]
+    monitor, sizes = Monitor(), list[int]()
+    losses = spiked(plateau(6000), 5500, 3.0, 400)
+    for step, loss in enumerate(losses, start=1):
+        norms = {name: float(np.exp(rng.normal())) for name in names}
+        monitor.observe([Sample(step, {"loss": loss, **norms})])
+        if step % 500 == 0:
+            sizes.append(len(monitor.dump()))
+    assert max(sizes) < 16_000
+    assert max(sizes[2:]) < 1.5 * sizes[1]
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"spikeguard-monitor 9999\nx"])
+def test_an_unknown_state_is_refused(body: bytes) -> None:
+    with pytest.raises(UnknownStateVersion):
+        Monitor.load(body)
+
+
+def test_the_settings_travel_with_the_state() -> None:
+    strict = DetectionSettings(suspect_z=1000.0, drift_limit=1e9)
+    monitor = Monitor.load(Monitor(strict).dump())
+    assert not opened(monitor.observe(samples(spiked(plateau(500), 300, 1.0, 20))))

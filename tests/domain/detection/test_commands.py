@@ -1,0 +1,177 @@
+"""Whether an intervention worked is judged on what comes after it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spikeguard_protocol import Kind, Outcome, Verb
+from spikeguard_server.domain.events import Closed, Event, Recurred, Revised
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+from tests.domain.detection.curves import closed, descent, opened, plateau, samples
+
+ONSET = 501
+
+
+def broken(rows: int = 700, lift: float = 1.0) -> list[float]:
+    losses = plateau(rows)
+    return losses[: ONSET - 1] + [loss + lift for loss in losses[ONSET - 1 :]]
+
+
+def rolled_back(target: int = 450, watched: int = 600) -> Monitor:
+    """A lingering incident whose run went back to `target`."""
+    monitor, past = Monitor(), Monitor()
+    rows = samples(broken())
+    past.observe(rows[:target])
+    assert opened(monitor.observe(rows[:watched]))
+    monitor.rewind(past)
+    assert monitor.intervened(target, Verb.ROLLBACK) == []
+    return monitor
+
+
+def test_a_rollback_that_holds_closes_as_recovered() -> None:
+    monitor = rolled_back()
+    assert monitor.open
+    assert monitor.newest_step == 450
+    events = monitor.observe(samples(plateau(200, seed=5), first=451))
+    assert [event.outcome for event in closed(events)] == [Outcome.RECOVERED]
+    assert ONSET + 50 <= closed(events)[0].step <= ONSET + 70
+    assert not monitor.open
+
+
+def test_a_rollback_is_not_judged_before_the_onset_is_past() -> None:
+    monitor = rolled_back()
+    assert not closed(monitor.observe(samples(plateau(ONSET - 451, seed=5), first=451)))
+
+
+@pytest.mark.parametrize("lift", [1.0, math.nan])
+def test_a_spike_that_returns_has_recurred(lift: float) -> None:
+    monitor = rolled_back()
+    again = plateau(200, seed=5)
+    again = again[:50] + [loss + lift for loss in again[50:]]
+    events = monitor.observe(samples(again, first=451))
+    recurred = [event for event in events if isinstance(event, Recurred)]
+    assert len(recurred) == 1
+    assert ONSET - 1 <= recurred[0].onset_step <= ONSET + 1
+    assert recurred[0].step <= ONSET + 2
+    assert monitor.open
+    assert not closed(events)
+
+
+def test_a_second_command_after_a_recurrence_is_judged_too() -> None:
+    monitor = rolled_back()
+    again = plateau(150, seed=5)
+    monitor.observe(samples([*again[:50], *[loss + 1 for loss in again[50:]]], first=451))
+    past = Monitor()
+    past.observe(samples(broken())[:400])
+    monitor.rewind(past)
+    monitor.intervened(400, Verb.ROLLBACK)
+    events = monitor.observe(samples(plateau(200, seed=6), first=401))
+    assert closed(events)[0].outcome is Outcome.RECOVERED
+
+
+def test_after_recovery_the_next_spike_is_seen() -> None:
+    monitor = rolled_back()
+    monitor.observe(samples(plateau(200, seed=5), first=451))
+    events = monitor.observe(samples([5.0, 5.0, 5.0], first=651))
+    assert opened(events)[0].onset_step == 651
+
+
+def test_a_lower_learning_rate_that_helps_closes_as_recovered() -> None:
+    monitor = Monitor()
+    monitor.observe(samples(broken()))
+    monitor.intervened(700, Verb.SCALE_LR)
+    events = monitor.observe(samples(plateau(200, seed=7), first=701))
+    assert closed(events)[0].outcome is Outcome.RECOVERED
+    assert closed(events)[0].step >= 750
+
+
+def test_a_lower_learning_rate_that_does_not_help_has_recurred() -> None:
+    monitor = Monitor()
+    monitor.observe(samples(broken()))
+    monitor.intervened(700, Verb.SCALE_LR)
+    events = monitor.observe(samples([loss + 1 for loss in plateau(800, seed=7)], first=701))
+    assert type(next(one for one in events if isinstance(one, Recurred | Closed))) is Recurred
+
+
+@pytest.mark.parametrize("verb", [Verb.WATCH, Verb.CHECKPOINT_NOW, Verb.STOP])
+def test_watching_is_no_cure(verb: Verb) -> None:
+    """The incident goes on being judged as if nothing had been done."""
+    plain, watched = Monitor(), Monitor()
+    rows = samples(broken(1500))
+    plain.observe(rows[:600])
+    watched.observe(rows[:600])
+    assert watched.intervened(600, verb) == []
+    assert watched.observe(rows[600:]) == plain.observe(rows[600:])
+
+
+def test_a_resume_with_an_open_incident_keeps_it_open() -> None:
+    monitor, past = Monitor(), Monitor()
+    rows = samples(broken())
+    past.observe(rows[:550])
+    monitor.observe(rows[:600])
+    monitor.rewind(past)
+    assert monitor.open
+    events = monitor.observe(rows[550:])
+    assert not closed(events)
+    assert not opened(events)
+
+
+def test_a_resume_without_an_incident_is_warm() -> None:
+    monitor, past = Monitor(), Monitor()
+    rows = samples(plateau(500))
+    past.observe(rows[:300])
+    monitor.observe(rows)
+    monitor.rewind(past)
+    events = monitor.observe(samples([4.0] * 5, first=301))
+    assert opened(events)[0].step <= 302
+
+
+def test_the_end_of_a_run_closes_what_is_open() -> None:
+    monitor = Monitor()
+    monitor.observe(samples(broken(540)))
+    events = monitor.end()
+    assert [event.outcome for event in closed(events)] == [Outcome.RUN_ENDED]
+    assert monitor.end() == []
+
+
+def dropped(steps: dict[int, float], rows: int = 300) -> list[Event]:
+    """Events of a calm run in which the updates of `steps` had this loss and were dropped."""
+    losses = descent(rows)
+    return Monitor().observe(
+        [
+            Sample(step, {"loss": steps.get(step, loss), "update_dropped": float(step in steps)})
+            for step, loss in enumerate(losses, start=1)
+        ]
+    )
+
+
+def test_a_dropped_non_finite_update_heals_in_five_steps() -> None:
+    events = dropped({200: math.nan})
+    assert opened(events)[0].dropped
+    assert (closed(events)[0].step, closed(events)[0].outcome) == (205, Outcome.HEALED)
+    assert closed(events)[0].judgement.kind is Kind.RECOVERABLE
+
+
+def test_ten_drops_in_a_row_are_divergent() -> None:
+    events = dropped(dict.fromkeys(range(200, 230), math.nan), 231)
+    kinds = [event.judgement.kind for event in events if isinstance(event, Revised)]
+    assert Kind.DIVERGENT in kinds
+
+
+def test_ten_finite_updates_dropped_in_a_row_are_an_incident() -> None:
+    losses = descent(300)
+    events = dropped({step: losses[step - 1] for step in range(200, 230)}, 240)
+    assert opened(events)[0].step == 209
+    assert opened(events)[0].signal == "update_dropped"
+
+
+def test_a_persistent_nan_is_divergent() -> None:
+    losses = [*plateau(200), *[math.nan] * 50]
+    monitor = Monitor()
+    monitor.observe(samples(losses))
+    last = closed(monitor.end())[0]
+    assert last.judgement.kind is Kind.DIVERGENT
+    assert last.judgement.confidence > 0.9
