@@ -170,7 +170,7 @@ def test_an_image_is_pinned_built_in_stages_and_ends_without_build_tools(path: P
     (python,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", text, re.M)
     assert PINNED.fullmatch(python)
     build, final = text.split("\nFROM ${PYTHON_IMAGE}\n")
-    assert "FROM ${PYTHON_IMAGE} AS build" in build
+    assert "FROM ${PYTHON_IMAGE} AS dependencies" in build
     assert "pip uninstall --yes --quiet --root-user-action=ignore pip" in final
     assert "install" not in final.replace("install -d", "").replace("uninstall", "")
     for line in re.findall(r"pip .*install .*", build):

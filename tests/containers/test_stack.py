@@ -75,7 +75,7 @@ class Stack:
             "COMPOSE_PROJECT_NAME": self.project,
             "COMPOSE_PROFILES": "demo",
             "SPIKEGUARD_DEMO_PRESET": "tiny",
-            "SPIKEGUARD_DEMO_FAULT": f"lr_bump@{FAULT_STEP}",
+            "SPIKEGUARD_DEMO_FAULT": f"lr_bump@{FAULT_STEP}:20000:1000",
             "SPIKEGUARD_DEMO_STEP_TIME": "0.05",
             **{variable: str(self.ports[name]) for variable, name in ports.items()},
         }
@@ -263,15 +263,19 @@ def test_dashboard_and_grafana_answer(stack: Stack) -> None:
 
 def test_the_demo_runs_spike_is_approved_and_rolled_back(stack: Stack, operator: Api) -> None:
     """The whole story through containers: the run, the spike, a person's approval, its effect."""
-    command = _until(lambda: _proposed(operator), INCIDENT_LIMIT_S, stack.log)
-    approved = _approve(operator, command)
-    assert approved["decided_by"] == "Container Test"
-    applied = _until(lambda: _applied(operator, command), 60.0, stack.log)
+
+    def story() -> str:
+        return f"{list(operator.items('/v1/incidents', 10))}\n{stack.log()}"
+
+    command = _until(lambda: _proposed(operator), INCIDENT_LIMIT_S, story)
+    _approve(operator, command)
+    applied = _until(lambda: _applied(operator, command), 60.0, story)
     assert applied["decided_by"] == "Container Test"
     assert applied["applied_step"] > FAULT_STEP
     (run,) = operator.items("/v1/runs", 10)
     assert run["state"] == "live"
     assert run["name"].startswith("demo-")
+    assert run["last_step"] < applied["applied_step"]  # it was taken back, and goes on from there
 
 
 def _proposed(api: Api) -> dict[str, Any] | None:
@@ -283,18 +287,18 @@ def _proposed(api: Api) -> dict[str, Any] | None:
     return None
 
 
-def _approve(api: Api, command: dict[str, Any]) -> dict[str, Any]:
+def _approve(api: Api, command: dict[str, Any]) -> None:
     """Approve what is proposed, read anew if it was revised meanwhile."""
     path = f"{command_path(CommandId.parse(command['id']))}/approve"
     for _ in range(5):
         try:
-            approved: dict[str, Any] = api.post(path, {"revision": command["revision"]})
+            api.post(path, {"revision": command["revision"]})
         except Refused as refusal:
             if refusal.code != "revision_changed":
                 raise
             command = refusal.body["current"]
         else:
-            return approved
+            return
     raise AssertionError("the proposal changed faster than it could be approved")
 
 
