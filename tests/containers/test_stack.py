@@ -23,9 +23,9 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from spikeguard_cli.api import Api, Refused, command_path, incident_path
+from spikeguard_cli.api import Api, Refused, command_path, incident_path, run_path
 from spikeguard_cli.credentials import Credentials
-from spikeguard_protocol import CommandId, IncidentId
+from spikeguard_protocol import CommandId, IncidentId, RunId
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -272,10 +272,18 @@ def test_the_demo_runs_spike_is_approved_and_rolled_back(stack: Stack, operator:
     applied = _until(lambda: _applied(operator, command), 60.0, story)
     assert applied["decided_by"] == "Container Test"
     assert applied["applied_step"] > FAULT_STEP
-    (run,) = operator.items("/v1/runs", 10)
+    segment = _until(lambda: _rolled_back(operator), 30.0, story)
+    assert segment["first_step"] <= FAULT_STEP  # it goes on from before the fault
+
+
+def _rolled_back(api: Api) -> dict[str, Any] | None:
+    """The segment that the rollback opened, once the run trains on in it."""
+    (run,) = api.items("/v1/runs", 10)
     assert run["state"] == "live"
     assert run["name"].startswith("demo-")
-    assert run["last_step"] < applied["applied_step"]  # it was taken back, and goes on from there
+    segments: list[dict[str, Any]] = api.get(run_path(RunId.parse(run["id"])))["segments"]
+    grown = (s for s in segments if s["reason"] == "rollback" and s["current"])
+    return next((s for s in grown if s["last_step"] is not None), None)
 
 
 def _proposed(api: Api) -> dict[str, Any] | None:
