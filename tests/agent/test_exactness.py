@@ -196,7 +196,7 @@ def test_what_was_skipped_and_abandoned_stays_so_after_a_restart(tmp_path: Path)
 
 def test_a_lowered_rate_goes_back_with_its_target(tmp_path: Path) -> None:
     """The scale in force at a target is in force again after going back to it."""
-    job = Job(tmp_path)
+    job = Job(tmp_path / "went-back")
     job.train_to(30)
     order(job, ScaleLr(0.5, 100))
     job.train_to(60)
@@ -204,7 +204,7 @@ def test_a_lowered_rate_goes_back_with_its_target(tmp_path: Path) -> None:
     job.train_step()
     job.train_to(140)
     job.guard.finish()
-    straight = Job()
+    straight = Job(tmp_path / "straight")
     straight.train_to(30)
     order(straight, ScaleLr(0.5, 100))
     straight.train_to(140)
