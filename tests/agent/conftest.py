@@ -1,4 +1,4 @@
-"""Every test runs in a folder of its own: without one named, the journal lies where the job runs."""
+"""Every test runs in a folder of its own, since the journal lies where the job runs."""
 
 from __future__ import annotations
 
