@@ -54,6 +54,7 @@ class Policy:
     version: int = 1
     # when to act
     act_confidence: float = 0.6  # probability of the kind before anything but watching is proposed
+    sure_confidence: float = 0.85  # from which a kind counts although single rows hardly stand out
     patience_steps: int = 20  # after the onset, before a climbing loss is acted on
     lingering_patience_steps: int = 150  # after the peak, for one that stays up: most still heal
     lingering_patience_share: float = 0.1  # of the steps trained so far: the same for a short run
@@ -100,6 +101,7 @@ class Policy:
 _LIMITS: Mapping[str, tuple[float, float]] = {
     "version": (1, 2**31 - 1),
     "act_confidence": (0.0, 1.0),
+    "sure_confidence": (0.0, 1.0),
     "patience_steps": (0, 1_000_000),
     "lingering_patience_steps": (0, 1_000_000),
     "lingering_patience_share": (0.0, 1.0),

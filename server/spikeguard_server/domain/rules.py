@@ -108,7 +108,7 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
             f"Too early: {incident.kind} has a probability of {incident.confidence:.2f} and acting "
             f"takes {policy.act_confidence:.2f}. {_said(situation)}",
         )
-    if not stands_out(incident, incident.excess):
+    if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
         return Opinion(
             None, f"The loss hardly stands out of its trend any more. {_said(situation)}"
         )
