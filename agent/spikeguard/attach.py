@@ -97,7 +97,8 @@ def attach(
         faults,
     )
     if world.leads:
-        recovery.sweep()
+        with faults.shield("sweep"):
+            recovery.sweep()
     reflex = Reflex(optimizer, chosen.drop_non_finite)
     parts = Parts(
         world,
@@ -184,7 +185,7 @@ def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:
             news = {"error": [error.argument, error.problem, error.remedy]}
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{home} cannot hold the journal: {error}"
             news = {"error": ["directory", problem, "Give a folder that this user can write"]}
     told = json.loads(share_text(world, json.dumps(news)))
@@ -211,9 +212,20 @@ def _open_line(
         return None, None
     folder = home / "outbox"
     left = leftovers(folder, connection.run, settings.outbox_bytes)
-    outbox = Outbox(folder / attempt, connection.run, attempt, settings.outbox_bytes)
+    outbox = _open_outbox(folder / attempt, connection.run, attempt, settings, faults)
     transport = Transport(connection.server, connection.token, settings.timeout_s)
     return outbox, Sender(transport, outbox, left, mailbox, settings, faults)
+
+
+def _open_outbox(
+    folder: Path, run: RunId, attempt: str, settings: Settings, faults: Faults
+) -> Outbox:
+    """On disk; in memory only where the folder cannot be written or locked (NFS, Lustre)."""
+    try:
+        return Outbox(folder, run, attempt, settings.outbox_bytes)
+    except (OSError, ValueError) as error:
+        faults.note("outbox", error)
+        return Outbox(None, run, attempt, settings.outbox_bytes)
 
 
 def _facts(

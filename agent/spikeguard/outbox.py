@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from spikeguard_protocol import (
     from_json,
     to_json,
 )
+from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
 WAITING = 5_000  # records between the loop and the disk
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
@@ -40,6 +42,8 @@ SEAL_RECORDS = 900
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 _DROPPABLE = ("Samples", "LayerNorms")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_NOTE = re.compile(r"([0-9]{12}) (open|ended)")
 
 
 @dataclass(slots=True)
@@ -57,7 +61,8 @@ class _Letter:
 class Outbox:
     """The messages of one attempt that the server has not acknowledged."""
 
-    def __init__(self, folder: Path, run: RunId, attempt: str, limit: int) -> None:
+    def __init__(self, folder: Path | None, run: RunId, attempt: str, limit: int) -> None:
+        """`folder` None keeps everything in memory; raise OSError if it cannot be claimed."""
         self.run, self.attempt = run, attempt
         self.folder = folder
         self._limit = limit
@@ -66,8 +71,9 @@ class Outbox:
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
         self._closing = threading.Event()
-        self._own = _claim(folder)
-        newest = self._find_leftovers()
+        self.ended = False
+        self._own = -1 if folder is None else _claim(folder)
+        newest = self._find_leftovers() if folder is not None else 0
         self._open = _Letter(newest + 1, lines=[])
         self._file: IO[bytes] | None = None
         self._writer: threading.Thread | None = None
@@ -122,8 +128,9 @@ class Outbox:
         """The server stored everything up to `sequence`."""
         with self._io:
             while self._sealed and self._sealed[0].sequence <= sequence:
+                letter = self._sealed.popleft()
                 with suppress(OSError):  # of a disk that is gone: then it lies in memory
-                    self._path(self._sealed.popleft()).unlink(missing_ok=True)
+                    self._path(letter).unlink(missing_ok=True)
 
     def replace_by_gap(self, sequence: int, reason: str) -> None:
         """The server refused message `sequence` for good: declare it lost."""
@@ -152,6 +159,8 @@ class Outbox:
             if self._file is not None:
                 self._file.close()
                 self._file = None
+        if self.folder is None:
+            return
         if self.empty:
             _remove(self.folder)
         os.close(self._own)
@@ -218,8 +227,8 @@ class Outbox:
         letter.size, letter.records = sum(map(len, lines)), len(lines)
         letter.thinned = True
         letter.lines = lines
-        path = self._path(letter)
         try:
+            path = self._path(letter)
             path.with_suffix(".new").write_bytes(b"".join(lines))
             path.with_suffix(".new").replace(path)
             letter.lines = None
@@ -256,29 +265,37 @@ class Outbox:
 
     def _find_leftovers(self) -> int:
         """Take in the messages of an attempt that was killed; returns the highest number."""
-        noted, _, state = os.pread(self._own, 32, 0).decode().partition(" ")
-        self.ended = state.strip() == "ended"
-        newest = int(noted or 0)
-        for path in sorted(self.folder.glob("[0-9]*.jsonl")):
-            stat = path.stat()
-            age = max(0.0, time.time() - stat.st_mtime)
-            newest = max(newest, int(path.stem))
-            self._sealed.append(_Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age))
+        newest, self.ended = _read_note(self._own)
+        for path in self._left_files():
+            with suppress(OSError):  # gone meanwhile
+                stat = path.stat()
+                age = max(0.0, time.time() - stat.st_mtime)
+                newest = max(newest, int(path.stem))
+                letter = _Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age)
+                self._sealed.append(letter)
         return newest
 
+    def _left_files(self) -> list[Path]:
+        found = self.folder.glob("*.jsonl") if self.folder is not None else []
+        return sorted(path for path in found if _NUMBER.fullmatch(path.stem))
+
     def _path(self, letter: _Letter) -> Path:
+        if self.folder is None:
+            raise FileNotFoundError("this outbox lies in memory")
         return self.folder / f"{letter.sequence:012d}.jsonl"
 
 
 def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
-    """The outboxes under `parent` whose attempts are dead and left something, oldest first."""
+    """The outboxes under `parent` whose attempts are dead and left something, oldest first.
+
+    Never raises: what cannot be read stays where it is.
+    """
     found = []
-    folders = [path for path in parent.glob("*") if path.is_dir()] if parent.is_dir() else []
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
+    for folder in _attempt_folders(parent):
         try:
             outbox = Outbox(folder, run, folder.name, limit)
-        except OSError:
-            continue  # its attempt is alive and holds the lock
+        except (OSError, ValueError):
+            continue  # its attempt is alive and holds the lock, or the disk will not have it
         if not outbox.ended and outbox.sequence > 0:
             outbox.put(AttemptEnded("killed; its last messages were sent by the next attempt"))
         if outbox.empty:
@@ -286,6 +303,27 @@ def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
         else:
             found.append(outbox)
     return found
+
+
+def _attempt_folders(parent: Path) -> list[Path]:
+    """Oldest first; two attempts may tidy the same parent, so any of them may vanish meanwhile."""
+    dated = []
+    with suppress(OSError):
+        for path in parent.iterdir():
+            if ATTEMPT_PATTERN.fullmatch(path.name):
+                with suppress(OSError):
+                    dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated)]
+
+
+def _read_note(handle: int) -> tuple[int, bool]:
+    """Highest number and whether the attempt ended; a power loss may leave NULs in its place."""
+    try:
+        text = os.pread(handle, 32, 0).decode("ascii", "replace")
+    except OSError:
+        return 0, False
+    note = _NOTE.match(text)
+    return (int(note[1]), note[2] == "ended") if note else (0, False)
 
 
 def _claim(folder: Path) -> int:

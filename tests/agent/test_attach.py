@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,11 @@ import torch
 from torch import nn
 
 import spikeguard
+from spikeguard import CheckpointDirectory
 from spikeguard.settings import read_connection, with_environment
+
+from .job import Job
+from .wire import Wire, served
 
 MODEL = nn.Linear(2, 2)
 OPTIMIZER = torch.optim.AdamW(MODEL.parameters())
@@ -130,3 +136,38 @@ def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path)
     assert sum(guard.faults.values()) >= 4
     guard.finish()
     assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_an_outbox_that_cannot_be_locked_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Lustre or NFS without locks: rank 0 attaches like the others, and all arrives."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(20)
+        job.guard.finish()
+    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 21))
+    assert job.guard.faults == {"outbox": 1}
+
+
+def test_an_outbox_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "guard").mkdir()
+    (tmp_path / "guard/outbox").write_text("a file is in the way")
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(20)
+        job.guard.finish()
+    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 21))
+    assert job.guard.faults == {"outbox": 1}
+
+
+def test_checkpoints_that_cannot_be_listed_do_not_keep_it_from_attaching(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path / ("x" * 300))  # longer than a name may be
+    job = Job(tmp_path, checkpoints=directory)
+    assert job.guard.faults == {"sweep": 1}
+    job.guard.finish()

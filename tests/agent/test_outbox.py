@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard_protocol import (
     AttemptEnded,
@@ -179,3 +181,43 @@ time.sleep(60)
     found.acknowledge(3)
     found.close()
     assert not (tmp_path / ATTEMPT).exists()
+
+
+def left_behind(folder: Path) -> Path:
+    """What a killed attempt leaves: one message, and its lock file."""
+    box = outbox(folder)
+    box.put(sample(1))
+    box.next_message()
+    box.close()
+    return folder / ATTEMPT
+
+
+@pytest.mark.parametrize("note", [b"\0" * 18, b"\xff\xfe", b"twelve", b""])
+def test_a_lock_file_spoilt_by_a_power_loss_hinders_nobody(tmp_path: Path, note: bytes) -> None:
+    (left_behind(tmp_path) / "lock").write_bytes(note)
+    (found,) = leftovers(tmp_path, RUN, 2**20)
+    assert everything(found)[0] == sample(1)
+    found.close()
+
+
+def test_folders_and_files_that_are_not_ours_are_passed_over(tmp_path: Path) -> None:
+    left = left_behind(tmp_path)
+    (left / "1-copy.jsonl").write_text("")
+    (tmp_path / "backup of monday").mkdir()
+    (tmp_path / "backup of monday" / "000000000001.jsonl").write_text("{}\n")
+    (tmp_path / "fedcba9876543210").write_text("a file, no folder")
+    (tmp_path / "aaaaaaaaaaaaaaaa").symlink_to(tmp_path / "nowhere")
+    (found,) = leftovers(tmp_path, RUN, 2**20)
+    assert found.attempt == ATTEMPT
+    found.close()
+    assert (tmp_path / "backup of monday").exists()
+
+
+def test_an_outbox_in_memory_loses_nothing_within_its_bound() -> None:
+    box = Outbox(None, RUN, ATTEMPT, 2**20)
+    box.start()
+    for step in range(1, 1_201):
+        box.put(sample(step))
+    steps = [s for r in everything(box) if isinstance(r, Samples) for s in r.steps]
+    assert steps == list(range(1, 1_201))
+    box.close()
