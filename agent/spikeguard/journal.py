@@ -2,15 +2,18 @@
 
 Append-only JSON lines, each durable (fsync) before the act it speaks of counts as done. One line
 says all that a command changes, so a crash leaves a command done or not, never in between.
-Law: rank 0 writes; every attempt reads it before it trains; a torn last line is as if never
-written. What the journal says survives any checkpoint: data once skipped stays skipped.
+Law: rank 0 writes; every attempt reads it before it trains; a torn line is as if never written,
+and an entry that could not be made durable is taken back. What the journal says survives any
+checkpoint: data once skipped stays skipped.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +100,7 @@ class Journal:
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
-            with self._path.open("ab") as file:
-                file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            _append_line(self._path, json.dumps(entry, allow_nan=False).encode() + b"\n")
         self._apply(entry, None)
 
     def _apply(self, entry: dict[str, Any], run: RunId | None) -> None:
@@ -141,6 +141,23 @@ def _interrupted(command: str, step: int, lasting: bool) -> CommandResult:
         return CommandResult(command, ResultState.APPLIED, said, step)
     said = "the attempt ended before it took effect"
     return CommandResult(command, ResultState.FAILED, said, step)
+
+
+def _append_line(path: Path, line: bytes) -> None:
+    """Durable and whole, or as if never tried: a refused order must not apply at a restart."""
+    with path.open("a+b", buffering=0) as file:
+        length = file.seek(0, os.SEEK_END)
+        if length and os.pread(file.fileno(), 1, length - 1) != b"\n":
+            line = b"\n" + line  # what stands there was cut short: it must not swallow this
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(length)
+                os.fsync(file.fileno())
+            raise
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

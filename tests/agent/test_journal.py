@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -90,3 +95,52 @@ def test_overlapping_skips_are_passed_in_one_go(tmp_path: Path) -> None:
     for first, end in ((10, 15), (14, 20), (30, 31)):
         ledger.add(BatchRange(first, end))
     assert [ledger.end_of_skip(p) for p in (9, 10, 19, 20, 30)] == [9, 20, 20, 20, 31]
+
+
+@contextmanager
+def disk_full_at(size: int) -> Iterator[None]:
+    """A write that would make a file longer than `size` bytes is cut short there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_an_entry_cut_short_by_a_full_disk_does_not_swallow_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path, RUN)
+    with disk_full_at(path.stat().st_size + 20), pytest.raises(OSError, match="."):
+        journal.begin("test#1.1", 60, BatchRange(1, 2))
+    journal.begin("test#1.2", 70, BatchRange(45, 50))
+    again = Journal(path, RUN)
+    assert again.ledger.ranges == journal.ledger.ranges == [BatchRange(45, 50)]
+    assert list(again.begun) == ["test#1.2"]
+
+
+def test_a_line_that_somebody_left_open_is_closed_first(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path, RUN)
+    with path.open("ab") as file:
+        file.write(b'{"entry": "beg')
+    journal.begin("test#1.2", 70, BatchRange(45, 50))
+    assert Journal(path, RUN).ledger.ranges == [BatchRange(45, 50)]
+
+
+def test_an_order_that_could_not_be_made_durable_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes had landed when fsync failed: a restart must not carry out what was refused."""
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path, RUN)
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            journal.begin("test#1.1", 60, BatchRange(45, 50), [Abandonment(A0, 40)])
+    again = Journal(path, RUN)
+    assert (again.ledger.ranges, again.abandonments, again.begun) == ([], [], {})
