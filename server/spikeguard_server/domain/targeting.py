@@ -6,10 +6,10 @@ tried in this incident and did not hold is not tried again while an older one ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from spikeguard_protocol import CommandState, Health, Rollback
+from spikeguard_protocol import CommandState, Health, Medium, Rollback
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import cause_step, few_batches, optimizer_suspect
 from spikeguard_server.domain.incident import Incident
@@ -43,13 +43,41 @@ def choose_target(situation: Situation, policy: Policy) -> Choice | None:
     return _newest_healthy(usable, incident)
 
 
+def last_usable_step(cause: int, policy: Policy) -> int:
+    """The newest step whose state is taken for untouched by what moved at step `cause`."""
+    return cause - policy.margin_steps
+
+
+def worth_keeping(
+    targets: Sequence[Target],
+    policy: Policy,
+    *,
+    incident: Incident | None,
+    warned_step: int | None,
+    ordered: Collection[str] = (),
+) -> frozenset[str]:
+    """Names of `targets` that a late decision may still want, so that no ring may drop them.
+
+    The newest usable one and the newest healthy one on disk, by the open `incident` or, while
+    there is none, by `warned_step`, the step of a warning; and every one that is `ordered`.
+    """
+    kept = {target.name for target in targets if target.name in ordered}
+    cause = cause_step(incident) if incident is not None else warned_step
+    if cause is None:
+        return frozenset(kept)
+    last = last_usable_step(cause, policy)
+    before = sorted((t for t in targets if t.step <= last), key=lambda t: t.step)
+    on_disk = [t for t in _healthy(before) if t.medium is Medium.DISK]
+    return frozenset(kept | {t.name for t in (*before[-1:], *on_disk[-1:])})
+
+
 def _usable(situation: Situation, policy: Policy) -> list[Target]:
     """Targets before the cause, oldest first, without those that failed here before.
 
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
-    last = cause_step(situation.incident) - policy.margin_steps
+    last = last_usable_step(cause_step(situation.incident), policy)
     before = [t for t in situation.targets if t.step <= last]
     refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
     existing = sorted((t for t in before if t.name not in refused), key=lambda t: t.step)

@@ -6,14 +6,13 @@ database's clock, again and again until a result is stored.
 
 from __future__ import annotations
 
-from spikeguard_protocol import Ack, CommandState, Health, Medium, Order, Rollback
+from spikeguard_protocol import Ack, CommandState, Order
 from spikeguard_server.domain.command_life import CommandEvent
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.situation import Target
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
 from spikeguard_server.repository.runs import attempts_of, is_live
+from spikeguard_server.repository.situations import kept_targets
 
 
 def acknowledge(intake: Intake) -> Ack:
@@ -26,7 +25,7 @@ def acknowledge(intake: Intake) -> Ack:
         sequence=intake.attempt.last_sequence,
         orders=tuple(_orders(intake, commands)) if may_act else (),
         attentive=attentive,
-        protected=_protected(intake, commands) if attentive or commands else (),
+        protected=_protected(intake) if attentive or commands else (),
         live_attempts=live,
     )
 
@@ -67,17 +66,9 @@ def _order(intake: Intake, command: CommandRow) -> Order:
     )
 
 
-def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
+def _protected(intake: Intake) -> tuple[str, ...]:
     """Targets that a decision may still want: approvals come late."""
-    ordered = {c.action.target for c in commands if isinstance(c.action, Rollback)}
-    before = _before(intake.targets, intake.incident)
-    healthy = [t for t in before if t.health is Health.HEALTHY and t.medium is Medium.DISK]
-    kept = {t.name for t in (*before[-1:], *healthy[-1:])}
-    return tuple(sorted(kept | {t.name for t in intake.targets if t.name in ordered}))
-
-
-def _before(targets: tuple[Target, ...], incident: Incident | None) -> list[Target]:
-    """Targets from before the onset, oldest first; all of them while there is only a warning."""
-    if incident is None:
-        return list(targets)
-    return [t for t in targets if t.step < incident.newest_onset_step]
+    kept = kept_targets(
+        intake.connection, intake.run, intake.targets, intake.incident, intake.policy
+    )
+    return tuple(sorted(kept))

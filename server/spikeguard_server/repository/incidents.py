@@ -238,5 +238,16 @@ def unclaimed_precursors(
     return [(row.attempt, row.segment, row.step) for row in rows]
 
 
+def warned_step(connection: sql.Connection, run_id: UUID, since: Place) -> int | None:
+    """The first warning of a segment from step `since` on that no incident followed yet."""
+    c = tables.precursors.c
+    step: int | None = connection.execute(
+        sql.select(sql.func.min(c.step))
+        .where(c.run_id == run_id, c.incident.is_(None), c.attempt == since.attempt)
+        .where(c.segment == since.segment, c.step >= since.step)
+    ).scalar_one()
+    return step
+
+
 def _range(first: int | None, end: int | None) -> BatchRange | None:
     return None if first is None or end is None else BatchRange(first, end)

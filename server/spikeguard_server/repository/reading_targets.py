@@ -5,19 +5,16 @@ Law: reads only. A target off the line that is trained now can never be named, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Health, Medium, Rollback
-from spikeguard_server.domain.situation import Target
-from spikeguard_server.repository.commands import unfinished_commands
-from spikeguard_server.repository.incidents import Attempts, attempts_by_number, find_incident
+from spikeguard_protocol import Health
+from spikeguard_server.repository.incidents import attempts_by_number, find_incident
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import Row
 from spikeguard_server.repository.runs import AttemptRow, RunRow, attempts_of
-from spikeguard_server.repository.situations import targets_with_health
+from spikeguard_server.repository.situations import kept_targets, targets_with_health
 from spikeguard_server.repository.targets import TargetRow, targets_of
 
 
@@ -28,7 +25,7 @@ class ShownTarget:
     row: TargetRow
     attempt_id: str
     health: Health
-    protected: bool  # kept while an incident is open: a decision may still want it
+    protected: bool  # agents keep it: a decision may still want it
 
 
 def read_targets(connection: sql.Connection, row: Row) -> list[ShownTarget]:
@@ -41,7 +38,10 @@ def read_targets(connection: sql.Connection, row: Row) -> list[ShownTarget]:
     policy = policy_of(connection, run.project)
     judged = targets_with_health(connection, run, current, known, policy)
     health = {target.name: target.health for target in judged}
-    kept = _protected(connection, run, known, judged)
+    incident = None
+    if run.open_incident is not None:
+        incident = find_incident(connection, run.run_id, run.open_incident, known)
+    kept = kept_targets(connection, run, judged, incident, policy)  # as the agent is told
     found = reversed(targets_of(connection, run.run_id, current.number))
     return [
         ShownTarget(t, known.ids[t.attempt], health.get(t.name, Health.SUSPECT), t.name in kept)
@@ -52,18 +52,3 @@ def read_targets(connection: sql.Connection, row: Row) -> list[ShownTarget]:
 def _current(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
     found = attempts_of(connection, run.run_id)
     return next((a for a in found if a.number == run.current_attempt), None)
-
-
-def _protected(
-    connection: sql.Connection, run: RunRow, known: Attempts, targets: Sequence[Target]
-) -> set[str]:
-    """As the agent is told: before the onset the newest, the newest healthy one on disk, and
-    whatever an unfinished command names."""
-    if run.open_incident is None:
-        return set()
-    incident = find_incident(connection, run.run_id, run.open_incident, known)
-    before = [t for t in targets if incident is None or t.step < incident.newest_onset_step]
-    healthy = [t for t in before if t.health is Health.HEALTHY and t.medium is Medium.DISK]
-    actions = [command.action for command in unfinished_commands(connection, run.run_id)]
-    ordered = {action.target for action in actions if isinstance(action, Rollback)}
-    return {t.name for t in (*before[-1:], *healthy[-1:])} | ordered

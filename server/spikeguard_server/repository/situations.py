@@ -10,17 +10,21 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentPoint, Verb
+from spikeguard_protocol import Rollback, SegmentPoint, Verb
+from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.lineage import Lineage, lineage_of
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Situation, Target
-from spikeguard_server.repository.commands import past_commands
+from spikeguard_server.domain.targeting import worth_keeping
+from spikeguard_server.repository.commands import past_commands, unfinished_commands
+from spikeguard_server.repository.detectors import Place
 from spikeguard_server.repository.incidents import (
     Attempts,
     doubtful_incidents,
     unclaimed_precursors,
+    warned_step,
 )
 from spikeguard_server.repository.runs import AttemptRow, RunRow, segments_of
 from spikeguard_server.repository.targets import TargetRow, targets_of
@@ -86,6 +90,33 @@ def _target(
         horizon_steps=policy.health_horizon_steps,
     )
     return Target(row.name, segment, row.step, row.position, row.medium, health)
+
+
+def kept_targets(
+    connection: sql.Connection,
+    run: RunRow,
+    targets: Sequence[Target],
+    incident: Incident | None,
+    policy: Policy,
+) -> frozenset[str]:
+    """Names of what agents have to keep: what `incident`, a warning or a command may want."""
+    actions = [command.action for command in unfinished_commands(connection, run.run_id)]
+    return worth_keeping(
+        targets,
+        policy,
+        incident=incident,
+        warned_step=_warned_step(connection, run) if incident is None else None,
+        ordered={action.target for action in actions if isinstance(action, Rollback)},
+    )
+
+
+def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
+    if run.current_attempt is None or run.current_segment is None:
+        return None
+    since = max(0, (run.last_step or 0) - DetectionSettings().attentive_steps)
+    return warned_step(
+        connection, run.run_id, Place(run.current_attempt, run.current_segment, since)
+    )
 
 
 def current_lineage(connection: sql.Connection, run: RunRow, attempts: Attempts) -> Lineage:
