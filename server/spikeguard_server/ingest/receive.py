@@ -16,7 +16,7 @@ from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.detection import Monitors, load_detection
 from spikeguard_server.ingest.intake import Intake, is_history
 from spikeguard_server.ingest.proposals import answer_incident
-from spikeguard_server.ingest.records import take_records
+from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
@@ -113,11 +113,28 @@ def _takes_over(connection: sql.Connection, run: RunRow, attempt: AttemptRow) ->
     return current is None or attempt.started_at >= current.started_at
 
 
+def _take_back(intake: Intake) -> None:
+    """Follow this attempt again where the one that took over is gone and this one lives on."""
+    run, attempt = intake.run, intake.attempt
+    others = attempts_of(intake.connection, run.run_id)
+    current = next(a for a in others if a.number == run.current_attempt)
+    gone = current.ended_at is not None or current.lost
+    if not gone or attempt.ended_at is not None or attempt.alive_at <= current.alive_at:
+        return
+    give_up(intake, f"attempt {attempt.number} goes on", attempt=current.number)
+    run.current_attempt = attempt.number
+    return_to_newest_segment(intake)
+
+
 def _store(intake: Intake, message: Message, reach: int) -> None:
     attempt, run = intake.attempt, intake.run
     alive_at = intake.now - timedelta(seconds=message.age_s)
     attempt.last_sequence, attempt.last_message_at = reach, intake.now
     attempt.alive_at = max(attempt.alive_at, alive_at)
+    if alive_at > intake.now - intake.silent_after:
+        attempt.lost = False  # it fell silent and is back
+        if not intake.current:
+            _take_back(intake)
     if intake.current and attempt.ended_at is None:
         run.state = LIVE
     run.last_message_at = intake.now

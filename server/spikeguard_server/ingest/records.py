@@ -17,6 +17,7 @@ from spikeguard_protocol import (
     Message,
     Record,
     Samples,
+    SegmentPoint,
     SegmentReason,
     SegmentStarted,
     Signal,
@@ -88,15 +89,38 @@ def _start_segment(intake: Intake, started: SegmentStarted) -> None:
     intake.detection.keep(intake.connection)
 
 
+def return_to_newest_segment(intake: Intake) -> None:
+    """Go on from what is stored of this attempt, which was not followed for a while."""
+    run, number = intake.run, intake.attempt.number
+    mine = [row for row in segments_of(intake.connection, run.run_id) if row.attempt == number]
+    if not mine:
+        run.current_segment = None
+        return
+    newest = max(mine, key=lambda row: row.segment)
+    begun_at = newest.parent.step if newest.parent else 0
+    step = begun_at if newest.last_step is None else newest.last_step
+    run.current_segment, run.position = newest.segment, newest.position
+    past = _past(intake, SegmentPoint(intake.attempts.segment(number, newest.segment), step))
+    if past is not None:
+        intake.detection.rewind(past)
+    intake.detection.enter(Place(number, newest.segment, step))
+    intake.detection.keep(intake.connection)
+
+
+def _past(intake: Intake, point: SegmentPoint) -> Monitor | None:
+    """What the monitor knew at `point`."""
+    return past_monitor(
+        intake.connection, intake.run_id, point,
+        segments_of(intake.connection, intake.run_id),
+        {id: number for number, id in intake.attempts.ids.items()},
+    )  # fmt: skip
+
+
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
     """Take the monitor back to what it knew where the segment begins."""
     past: Monitor | None = None
     if started.parent is not None:
-        past = past_monitor(
-            intake.connection, intake.run_id, started.parent,
-            segments_of(intake.connection, intake.run_id),
-            {id: number for number, id in intake.attempts.ids.items()},
-        )  # fmt: skip
+        past = _past(intake, started.parent)
     elif started.reason is SegmentReason.START:
         past = Monitor()
     if past is not None and intake.detection.version > 0:
