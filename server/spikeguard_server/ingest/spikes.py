@@ -141,8 +141,9 @@ def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[Stretch]:
 
 
 def copy_stored(intake: Intake, incident: Incident) -> None:
-    """Keep what this message stored with the incident."""
-    _copy(intake, incident, intake.stored)
+    """Keep what this message stored with the incident, unless it tells of another attempt."""
+    if intake.current:
+        _copy(intake, incident, intake.stored)
 
 
 def _copy(intake: Intake, incident: Incident, stretches: Iterable[Stretch]) -> None:
