@@ -26,7 +26,7 @@ from spikeguard.targets import Target, Tree
 from spikeguard_protocol import Medium, ProtocolError
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 
 
@@ -120,8 +120,10 @@ def _read_manifest(folder: Path) -> Target | None:
         if plain["format"] != FORMAT:
             return None
         lineage = read_lineage(plain["lineage"])
-        return Target(folder.name, plain["step"], plain["position"], lineage, Medium.DISK)
-    except (OSError, ValueError, KeyError, TypeError, ProtocolError):
+        if lineage[-1].step != plain["step"]:
+            return None
+        return Target(folder.name, plain["position"], lineage, Medium.DISK)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, ProtocolError):
         return None
 
 

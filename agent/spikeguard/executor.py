@@ -200,7 +200,7 @@ class Executor:
         reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
         if reason is not None:
             raise Refusal(f"target {action.target} cannot be restored: {reason}")
-        lost = abandoned_by_return(self._progress.lineage, target.lineage, target.step)
+        lost = abandoned_by_return(self._progress.lineage, target.lineage)
         return Prepared(target, tree, tuple(lost))
 
     def _made_durable(self, order: Order, prepared: Prepared | None) -> str | None:

@@ -25,30 +25,34 @@ class Abandonment:
         return point.segment == self.segment and point.step > self.after
 
 
-Lineage = tuple[SegmentId, ...]  # oldest first; the last is the one being trained
+# Oldest first. Each point says at which step its segment was left for the next one; the last is
+# where the state itself stands.
+Lineage = tuple[SegmentPoint, ...]
 
 
-def abandoned_by_return(current: Lineage, target: Lineage, step: int) -> list[Abandonment]:
-    """What going back from `current` to `step` of `target`'s last segment leaves behind."""
-    later = [segment for segment in current if segment not in target]
-    return [Abandonment(target[-1], step), *(Abandonment(segment, -1) for segment in later)]
+def abandoned_by_return(current: Lineage, target: Lineage) -> list[Abandonment]:
+    """What going back from `current` to the end of `target` leaves behind."""
+    kept = {point.segment for point in target}
+    later = [point.segment for point in current if point.segment not in kept]
+    trained = {point.segment: point.step for point in current}
+    cut = [p for p in target[:-1] if trained.get(p.segment, -1) > p.step]
+    return [
+        *(Abandonment(point.segment, point.step) for point in (*cut, target[-1])),
+        *(Abandonment(segment, -1) for segment in later),
+    ]
 
 
-def is_abandoned(
-    lineage: Lineage, point: SegmentPoint, abandonments: Iterable[Abandonment]
-) -> bool:
-    """Whether the state at `point` descends from, or lies in, an abandoned stretch."""
+def is_abandoned(lineage: Lineage, abandonments: Iterable[Abandonment]) -> bool:
+    """Whether the state at the end of `lineage` lies in, or came through, an abandoned stretch."""
     known = list(abandonments)
-    if any(a.covers(point) for a in known):
-        return True
-    return any(a.after < 0 and a.segment in lineage for a in known)
+    return any(a.covers(point) for a in known for point in lineage)
 
 
 def plain_lineage(lineage: Lineage) -> list[list[Any]]:
     """For files."""
-    return [[segment.attempt, segment.number] for segment in lineage]
+    return [[point.segment.attempt, point.segment.number, point.step] for point in lineage]
 
 
 def read_lineage(plain: Sequence[Sequence[Any]]) -> Lineage:
     """Back from a file; raise `ProtocolError` for ids that are none."""
-    return tuple(SegmentId(str(attempt), int(number)) for attempt, number in plain)
+    return tuple(SegmentPoint(SegmentId(str(a), int(n)), int(step)) for a, n, step in plain)

@@ -15,14 +15,14 @@ class Progress:
     attempt: str
     steps: int = 0  # optimizer steps completed
     segment: int = 0  # of this attempt
-    ancestors: Lineage = ()  # segments before the current one
+    ancestors: Lineage = ()  # segments before the current one, and where each was left
     parent: SegmentPoint | None = None  # where the current segment began
 
     @property
     def lineage(self) -> Lineage:
-        return (*self.ancestors, SegmentId(self.attempt, self.segment))
+        return (*self.ancestors, SegmentPoint(SegmentId(self.attempt, self.segment), self.steps))
 
-    def continue_from(self, lineage: Lineage, step: int, segment: int) -> None:
-        """Stand at `step` of `lineage`, about to train `segment`."""
-        self.ancestors, self.steps, self.segment = lineage, step, segment
-        self.parent = SegmentPoint(lineage[-1], step)
+    def continue_from(self, lineage: Lineage, segment: int) -> None:
+        """Stand at the end of `lineage`, about to train `segment`."""
+        self.parent = lineage[-1]
+        self.ancestors, self.steps, self.segment = lineage, self.parent.step, segment

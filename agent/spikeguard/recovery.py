@@ -94,7 +94,7 @@ class Recovery:
         progress = self._progress
         segment = SegmentId(progress.attempt, progress.segment)
         name = target_name(kind, progress.steps, segment)
-        return Target(name, progress.steps, self._feed.position, progress.lineage, medium)
+        return Target(name, self._feed.position, progress.lineage, medium)
 
     def _prune(self) -> None:
         assert self.checkpoints is not None
@@ -105,7 +105,7 @@ class Recovery:
 
     def abandoned(self, target: Target) -> bool:
         """Whether a rollback left `target` behind."""
-        return is_abandoned(target.lineage, target.point, self._journal.abandonments)
+        return is_abandoned(target.lineage, self._journal.abandonments)
 
     def find(self, name: str) -> Target | None:
         """The target of that name in memory or on disk, if it is still there."""
@@ -137,7 +137,7 @@ class Recovery:
         self._feed.restore(tree["data"], tree["random"])
         scale: dict[str, Any] | None = tree["lr_scale"]
         self._rates.scale = LrScale(**scale) if scale is not None else None
-        self._progress.continue_from(target.lineage, target.step, segment)
+        self._progress.continue_from(target.lineage, segment)
 
     def forget_abandoned(self) -> None:
         """Free the snapshots that a rollback left behind."""

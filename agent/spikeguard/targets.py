@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spikeguard.lineage import Lineage
-from spikeguard_protocol import Medium, SegmentId, SegmentPoint, TargetSaved
+from spikeguard_protocol import Medium, SegmentId, TargetSaved
 
 Tree = dict[str, Any]  # nested dicts, lists and tuples of host tensors and plain values
 
@@ -17,18 +17,17 @@ class Target:
     """Where a saved state stands in the run's history."""
 
     name: str
-    step: int
     position: int
-    lineage: Lineage
+    lineage: Lineage  # ends where it was taken
     medium: Medium
 
     @property
     def segment(self) -> SegmentId:
-        return self.lineage[-1]
+        return self.lineage[-1].segment
 
     @property
-    def point(self) -> SegmentPoint:
-        return SegmentPoint(self.segment, self.step)
+    def step(self) -> int:
+        return self.lineage[-1].step
 
     def record(self) -> TargetSaved:
         """How the server hears of it."""

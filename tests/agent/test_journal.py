@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard.journal import Journal
-from spikeguard.lineage import Abandonment, abandoned_by_return, is_abandoned
+from spikeguard.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,
@@ -72,22 +72,34 @@ def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
     assert other.abandonments == [Abandonment(A0, 40)]
 
 
+def line(*points: tuple[SegmentId, int]) -> Lineage:
+    return tuple(SegmentPoint(segment, step) for segment, step in points)
+
+
 @pytest.mark.parametrize(
-    ("lineage", "step", "lost"),
+    ("lineage", "lost"),
     [
-        ((A0,), 40, False),  # the target itself
-        ((A0,), 41, True),
-        ((A0, A1), 41, True),  # began after the target on the line that was left
-        ((A0, A2), 50, False),  # the new line
-        ((A0, A2, B0), 90, False),  # a later attempt on it
+        (line((A0, 40)), False),  # the target itself
+        (line((A0, 41)), True),
+        (line((A0, 60), (A1, 61)), True),  # began after the target on the line that was left
+        (line((A0, 40), (A2, 50)), False),  # the new line
+        (line((A0, 40), (A2, 50), (B0, 90)), False),  # a later attempt on it
+        (line((A0, 50), (B0, 75)), True),  # a sibling that began in the stretch that was left
+        (line((A0, 30), (B0, 75)), False),  # a sibling that began before it
     ],
 )
-def test_what_a_rollback_leaves_behind(
-    lineage: tuple[SegmentId, ...], step: int, lost: bool
-) -> None:
+def test_what_a_rollback_leaves_behind(lineage: Lineage, lost: bool) -> None:
     """A0 trained to 60; A1 began there by a restart and was taken back to A0's step 40."""
-    left = abandoned_by_return((A0, A1), (A0,), 40)
-    assert is_abandoned(lineage, SegmentPoint(lineage[-1], step), left) is lost
+    left = abandoned_by_return(line((A0, 60), (A1, 80)), line((A0, 40)))
+    assert is_abandoned(lineage, left) is lost
+
+
+def test_a_return_to_a_sibling_leaves_what_lies_between_the_forks() -> None:
+    """A1 left A0 at 60, B0 at 40: back on B0, the steps 41 to 60 of A0 are no longer the run's."""
+    left = abandoned_by_return(line((A0, 60), (A1, 80)), line((A0, 40), (B0, 55)))
+    assert is_abandoned(line((A0, 50)), left)
+    assert not is_abandoned(line((A0, 40)), left)
+    assert not is_abandoned(line((A0, 40), (B0, 55)), left)
 
 
 def test_overlapping_skips_are_passed_in_one_go(tmp_path: Path) -> None:
@@ -111,7 +123,7 @@ def disk_full_at(size: int) -> Iterator[None]:
 def test_an_entry_cut_short_by_a_full_disk_does_not_swallow_the_next(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, RUN)
-    with disk_full_at(path.stat().st_size + 20), pytest.raises(OSError, match="."):
+    with disk_full_at(path.stat().st_size + 20), pytest.raises(OSError, match="No space left"):
         journal.begin("test#1.1", 60, BatchRange(1, 2))
     journal.begin("test#1.2", 70, BatchRange(45, 50))
     again = Journal(path, RUN)

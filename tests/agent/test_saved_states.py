@@ -11,16 +11,24 @@ import spikeguard
 from spikeguard import CheckpointDirectory, Settings
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target
-from spikeguard_protocol import Ack, Medium, SegmentId, TargetDeleted, TargetSaved
+from spikeguard_protocol import (
+    Ack,
+    Medium,
+    Rollback,
+    SegmentId,
+    SegmentPoint,
+    TargetDeleted,
+    TargetSaved,
+)
 
-from .job import Job
+from .job import Job, order, target_at
 from .wire import Wire, await_that, served
 
-LINEAGE = (SegmentId("0" * 16, 0),)
+SEGMENT = SegmentId("0" * 16, 0)
 
 
 def target(step: int) -> Target:
-    return Target(f"memory-{step}", step, step, LINEAGE, Medium.MEMORY)
+    return Target(f"memory-{step}", step, (SegmentPoint(SEGMENT, step),), Medium.MEMORY)
 
 
 def state(value: float, size: int = 250) -> dict[str, dict[str, torch.Tensor]]:
@@ -166,3 +174,25 @@ def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path: Path
     job.train_to(30)
     assert job.guard.faults["checkpoint"] == 1
     job.guard.finish()
+
+
+def test_a_sibling_that_began_in_an_abandoned_stretch_is_never_resumed(tmp_path: Path) -> None:
+    """A second attempt left at 50 and saved 75; a third one went back from 50 to 25."""
+    first = Job(tmp_path)
+    first.train_to(51)
+    first.guard.finish()
+    sibling = Job(tmp_path)
+    assert sibling.guard.resume() == 50
+    sibling.train_to(76)
+    sibling.guard.finish()
+    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
+    away = (tmp_path / "checkpoints" / newest.name).rename(tmp_path / "away")
+    third = Job(tmp_path)
+    assert third.guard.resume() == 50
+    order(third, Rollback(target_at(third, 25, Medium.DISK), 25))
+    third.train_step()
+    third.guard.finish()
+    away.rename(tmp_path / "checkpoints" / newest.name)
+    last = Job(tmp_path)
+    assert last.guard.resume() == 25
+    last.guard.finish()
