@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.history import History
 
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 TAIL = 0.03  # share of rows that may stand out without being anomalies
@@ -159,6 +160,7 @@ class Baseline:
     waiting: list[tuple[int, float, float]] = field(default_factory=list)  # step, value, error
     unfitted: int = 0  # rows admitted since the last fit
     fit: Fit | None = None
+    history: History = field(default_factory=History)  # of a loss; empty for a norm
 
     def admit(self, step: int, value: float, settings: DetectionSettings) -> None:
         """Take a calm, finite row; it shapes the fit after `quarantine` more."""
@@ -174,9 +176,11 @@ class Baseline:
         newest = self.waiting[-1][0] if self.waiting else (self.steps[-1] if self.steps else step)
         if self.steps and step - newest > 3 * max(newest - self.steps[0], 8):
             self.steps, self.values, self.errors, self.waiting = [], [], [], []
-            self.fit, self.unfitted = None, 0
+            self.fit, self.unfitted, self.history = None, 0, History()
 
     def _enter(self, step: int, value: float, error: float, settings: DetectionSettings) -> None:
+        if self.falling:
+            self.history.add(abscissa(step), value)
         self.steps.append(step)
         self.values.append(value)
         self.errors.append(error)
@@ -203,6 +207,7 @@ class Baseline:
         """Go on at `level`, as noisy as before, with the trend to be learned anew."""
         if self.fit is None:
             return
+        self.history.shift(level - self.fit.at(step))
         fit, count = self.fit, min(self.fit.rows, settings.window // 2)
         noise = [
             value - fit.at(at)
@@ -218,6 +223,7 @@ class Baseline:
 
     def cut(self, step: int, settings: DetectionSettings) -> None:
         """Forget every row at `step` or later: the run went back."""
+        self.history.cut(abscissa(step))
         self.waiting = [row for row in self.waiting if row[0] < step]
         keep = sum(1 for known in self.steps if known < step)
         if keep == len(self.steps):
@@ -228,6 +234,15 @@ class Baseline:
         self.fit = None
         if keep >= settings.watchable_after:
             self.refit(settings)
+
+    def trend(self, step: int) -> Trend | None:
+        """Where the signal heads from `step` on, by the fit and by the long memory."""
+        if self.fit is None:
+            return None
+        trend, slope = self.fit.trend(step), self.history.slope()
+        if slope is None:
+            return trend
+        return Trend(step, trend.level, slope / (max(step, 0) + 1), trend.scale)
 
     @property
     def gap(self) -> float:

@@ -17,7 +17,9 @@ from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, 
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import State
 
-__all__ = ["CURES", "Course"]
+__all__ = ["CURES", "GRAD_NORMS", "Course"]
+
+GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
 
 
 @dataclass(slots=True)
@@ -32,8 +34,8 @@ class Course:
         episode, settings = self.episode, self.state.settings
         if loss is None:
             return
-        grad = sample.values.get(Signal.GRAD_NORM.value, 0.0)
-        bad = not math.isfinite(loss) or not math.isfinite(grad)
+        norms = [sample.values.get(name, 0.0) for name in GRAD_NORMS]
+        bad = not all(map(math.isfinite, (loss, *norms)))
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
         if episode.trend is not None and not bad:

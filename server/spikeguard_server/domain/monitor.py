@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.baseline import Baseline
-from spikeguard_server.domain.course import CURES, Course
+from spikeguard_server.domain.course import CURES, GRAD_NORMS, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import Episode, first_judgement
@@ -23,7 +23,6 @@ from spikeguard_server.domain.state import STATE_VERSION, State, UnknownStateVer
 __all__ = ["DetectionSettings", "Monitor", "UnknownStateVersion"]
 
 LOSS = Signal.LOSS.value
-GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
 DROPPED = Signal.UPDATE_DROPPED.value
 
 
@@ -190,8 +189,7 @@ class Monitor:
         events: list[Event],
     ) -> None:
         state, detector = self._state, self._state.detector
-        fit = detector.baseline.fit
-        trend = fit.trend(onset.step - 1) if fit else None
+        trend = detector.baseline.trend(onset.step - 1)
         episode = Episode(
             onset.step, onset.batches, signal, trend, detector.baseline.gap, dropped, judgement
         )
