@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from spikeguard_protocol import CommandId, CommandResult, CommandState, ResultState, verb_of
 from spikeguard_server.domain.command_life import EVENT_OF_RESULT, CommandEvent, can
+from spikeguard_server.domain.episode import CURES
 from spikeguard_server.domain.incident_life import acted
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import (
     CommandRow,
+    commands_of,
     find_command,
     move,
     unfinished_commands,
@@ -50,6 +52,8 @@ def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
 
 
 def _applied(intake: Intake, command: CommandRow, step: int) -> None:
+    if verb_of(command.action) in CURES:
+        _supersede_others(intake, command)
     incident = intake.incident
     if incident is None or incident.number != command.incident:
         return
@@ -57,6 +61,17 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     intake.incident = held = acted(incident, verb)
     save_incident(intake.connection, intake.run_id, held, intake.attempts, intake.now)
     tell(intake, intake.detection.intervened(step, verb))
+
+
+def _supersede_others(intake: Intake, command: CommandRow) -> None:
+    """What was proposed while nobody knew of this one would do it a second time."""
+    done = command.public_id(intake.run.id)
+    for other in commands_of(intake.connection, intake.run_id, command.incident):
+        if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
+            move(
+                intake.connection, intake.run_id, intake.run.id, other, CommandEvent.SUPERSEDE,
+                actor=audit.SERVER, reason=f"{done} had been applied", now=intake.now,
+            )  # fmt: skip
 
 
 def give_up(intake: Intake, reason: str, *, attempt: int) -> None:

@@ -232,6 +232,25 @@ def test_an_order_that_nobody_reported_on_is_unknown_until_somebody_does(
     assert state_of(engine, command) == "applied"
 
 
+def test_a_late_result_takes_back_what_was_approved_in_its_place(engine: sql.Engine) -> None:
+    """Otherwise the partition that hid it would roll the run back twice."""
+    job, first, revision = spiked(engine)
+    approve(engine, first, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    with engine.begin() as connection:
+        unknown = sql.text("update commands set state = 'unknown' where number = :number")
+        connection.execute(unknown, {"number": first.number})
+    job.train(571, 580, spiking(ONSET))
+    [(incident, number, revision)] = rows(engine, WAITING)
+    second = CommandId.parse(f"gpt#{incident}.{number}")
+    assert second != first
+    approve(engine, second, int(str(revision)), "Ada")
+    ack = job.roll_back(str(first), 300, at_step=580, position=300)
+    assert state_of(engine, first) == "applied"
+    assert state_of(engine, second) == "superseded"
+    assert ack.orders == ()
+
+
 def test_every_change_of_a_command_stands_in_the_audit(engine: sql.Engine) -> None:
     job, command, revision = spiked(engine)
     approve(engine, command, revision, "Ada")
