@@ -6,6 +6,7 @@ it is read. `Series` is the one shape that is converted, because charts compute 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict
@@ -241,16 +242,17 @@ class Me(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The extrapolated baseline of the loss."""
+    """The extrapolated baseline of the loss, straight in the logarithm of the step."""
 
     step: int
     level: float
-    slope: float  # change a step
+    slope: float  # change a step, at `step`; fades as 1/step
     scale: float  # robust standard deviation
 
     def at(self, step: float) -> float:
         """The level at `step`."""
-        return self.level + self.slope * (step - self.step)
+        start = max(self.step, 0) + 1
+        return self.level + self.slope * start * math.log((max(step, 0.0) + 1) / start)
 
 
 @dataclass(frozen=True, slots=True)

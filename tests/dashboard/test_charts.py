@@ -20,7 +20,8 @@ from spikeguard_dashboard.charts import (
 )
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
-from spikeguard_dashboard.shapes import Series, read_series
+from spikeguard_dashboard.shapes import Series, Trend, read_series
+from spikeguard_server.domain import events
 from tests.dashboard import story
 
 MAIN = (story.ATTEMPT, 0)
@@ -97,6 +98,13 @@ def test_the_band_follows_the_trend_beyond_the_onset() -> None:
     assert last["step"] == story.ONSET + 149
     assert last["level"] == pytest.approx(found.trend.at(last["step"]))
     assert last["high"] - last["low"] == pytest.approx(6 * found.trend.scale)
+
+
+def test_the_trend_is_the_servers_own() -> None:
+    ours, theirs = Trend(300, 2.5, -0.004, 0.03), events.Trend(300, 2.5, -0.004, 0.03)
+    assert [ours.at(step) for step in range(0, 2000, 7)] == [
+        theirs.at(step) for step in range(0, 2000, 7)
+    ]
 
 
 def test_moments_within_a_few_steps_have_names_in_rows_of_their_own() -> None:
