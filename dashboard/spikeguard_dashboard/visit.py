@@ -1,7 +1,8 @@
 """Who is looking, at which server, and what they saw last.
 
-Law: the dashboard's own token reads; it never decides. A decision travels with the person's own
-session, the cookie that the server's sign-in page set, and with nothing else.
+Law: who has signed in reads and decides with their own session, the cookie that the server's
+sign-in page set, so that nobody sees more than their token allows. The dashboard's own token reads
+for those who have not; it never decides.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Visit:
 
     @property
     def token(self) -> str:
-        """What reading is done with: the dashboard's own token, else the person's."""
-        return self.settings.token or (self.person.token if self.person else "")
+        """What reading is done with: the person's session; without one the dashboard's token."""
+        return self.person.token if self.person else self.settings.token
 
     @property
     def cookie_can_come(self) -> bool:
@@ -118,11 +119,16 @@ class Look(Generic[T_co]):
 
 
 def look(key: str, load: Callable[[], T]) -> Look[T]:
-    """Ask the server; if that fails, fall back to the last answer to the same question."""
+    """Ask the server; if that fails, fall back to the last answer to the same question.
+
+    A token that is no longer taken is raised: there is nothing more to show with it.
+    """
     seen: dict[str, tuple[T, float]] = st.session_state.setdefault("seen", {})
     try:
         data = load()
     except ApiError as error:
+        if error.status == 401:
+            raise
         kept = seen.get(key) if error.status in (None, 429, 500, 502, 503, 504) else None
         return Look(kept[0], error, time.monotonic() - kept[1]) if kept else Look(None, error, 0.0)
     seen.pop(key, None)

@@ -77,6 +77,8 @@ def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
         try:
             draw()
         except ApiError as error:
+            if visit.person and arrive().session_ended:
+                st.rerun()  # the whole page: it goes on reading as nobody's
             trouble(error.message, error.remedy)
         except (KeyError, TypeError, ValueError) as error:
             log.exception("an answer of the server could not be shown")
