@@ -58,7 +58,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
     ).one()
     incident = incident_of(row, attempts)
     policy = policy_of(connection, run.project)
-    lineage = current_lineage(connection, run, attempts)
+    lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     curves = _curves(connection, run.run_id, number, attempts, lineage)
     took_part = {curve.attempt_number for curve in curves}
     pace_s, tokens = _pace(curves, incident), _tokens_per_step(connection, run.run_id, took_part)
@@ -69,6 +69,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         closed_at=row.closed_at or now,
         written_at=now,
         curves=curves,
+        followed_to=row.followed_to,
         revisions=_revisions(connection, run.run_id, number),
         commands=_commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens),
         precursors=_precursors(connection, run.run_id, number),

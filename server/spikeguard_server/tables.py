@@ -99,6 +99,7 @@ runs = sql.Table(
     sql.Column("last_loss", Float),
     sql.Column("last_grad_norm", Float),
     sql.Column("tokens_per_second", Float),
+    sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
     sql.Index(None, "project", "name"),
     sql.Index(None, "created_at", "run_id"),
     sql.Index("runs_unended_idx", "run_id", postgresql_where=sql.text("state <> 'ended'")),
@@ -282,7 +283,15 @@ incidents = sql.Table(
     sql.Column("closed_at", Time),
     _needed("revisions", sql.Integer),
     _needed("commands", sql.Integer),
+    sql.Column("followed_to", Count),  # samples are kept up to this step after the close
+    sql.Column("report_due_at", Time),  # when its post-mortem is to be written (anew)
+    _needed("report_failures", sql.Integer),
     _of("runs"),
+    sql.Index(
+        "incidents_report_due_idx",
+        "report_due_at",
+        postgresql_where=sql.text("report_due_at IS NOT NULL"),
+    ),
     sql.Index(
         "incidents_one_open_key",
         "run_id",

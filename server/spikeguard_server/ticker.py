@@ -21,7 +21,13 @@ from spikeguard_server.report.render import Format, render
 from spikeguard_server.repository.detectors import prune_snapshots
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.repository.engine import database_now
-from spikeguard_server.repository.reports import unreported_incidents, write_report
+from spikeguard_server.repository.reports import (
+    due_reports,
+    postpone_report,
+    report_due_at,
+    settle_report,
+    write_report,
+)
 from spikeguard_server.repository.runs import lock_run, unended_runs
 from spikeguard_server.settings import Settings
 
@@ -72,14 +78,23 @@ def tick(engine: sql.Engine, settings: Settings) -> None:
     for run_id in due:
         _survive(partial(_pass, engine, run_id, settings), f"run {run_id}")
     with engine.connect() as connection:
-        unwritten = unreported_incidents(connection)
+        unwritten = due_reports(connection, database_now(connection))
     for run_id, number in unwritten:
-        _survive(partial(report, engine, run_id, number), f"report {run_id}#{number}")
+        _survive(partial(_report, engine, run_id, number), f"report {run_id}#{number}")
 
 
 def _pass(engine: sql.Engine, run_id: UUID, settings: Settings) -> None:
     with engine.begin() as connection:
         let_time_pass(connection, run_id, settings)
+
+
+def _report(engine: sql.Engine, run_id: UUID, number: int) -> None:
+    try:
+        report(engine, run_id, number)
+    except Exception:
+        with engine.begin() as connection:
+            postpone_report(connection, run_id, number)
+        raise
 
 
 def report(engine: sql.Engine, run_id: UUID, number: int) -> None:
@@ -90,11 +105,13 @@ def report(engine: sql.Engine, run_id: UUID, number: int) -> None:
     with engine.begin() as connection:
         run = lock_run(connection, run_id)
         assert run is not None
+        due_at = report_due_at(connection, run_id, number)
         facts = gather(connection, run, number, database_now(connection))
     documents = {form: render(facts, form) for form in Format}
     with engine.begin() as connection:
         for form, body in documents.items():
             write_report(connection, run_id, number, form.value, body, facts.written_at)
+        settle_report(connection, run_id, number, due_at)
 
 
 def tidy(engine: sql.Engine, settings: Settings) -> None:
@@ -111,4 +128,4 @@ def _survive(work: Callable[[], None], what: str) -> None:
     try:
         work()
     except Exception:
-        _log.exception("ticker: %s failed; it is tried again at the next tick", what)
+        _log.exception("ticker: %s failed; it is tried again", what)

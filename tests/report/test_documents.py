@@ -164,6 +164,16 @@ def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -
     assert seen["grad_norm_peak"] > 5
 
 
+def test_while_samples_still_come_the_later_loss_is_not_yet_known(
+    rolled_back: PostMortem,
+) -> None:
+    followed = words(replace(rolled_back, followed_to=1_703))
+    assert body(followed)["symptoms"]["later_loss"] is None
+    assert "not yet" in markdown(followed)
+    assert "step 1,703" in markdown(followed)
+    assert "not yet" not in markdown(words(rolled_back))
+
+
 def test_the_cost_is_what_the_rollback_undid(rolled_back: PostMortem) -> None:
     cost, command = body(rolled_back)["cost"], rolled_back.commands[-1]
     assert command.applied_step is not None

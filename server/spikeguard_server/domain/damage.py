@@ -13,6 +13,7 @@ from spikeguard_server.domain.policy import Policy
 
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
 ANOMALOUS_Z = 4.0  # robust standard deviations above the trend at which a loss still stands out
+AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
 FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
 
 

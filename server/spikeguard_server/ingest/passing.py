@@ -13,6 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.ingest.results import give_up
@@ -108,6 +109,7 @@ def _end(intake: Intake) -> None:
         _note(intake, before, ENDED, f"no message for {silent:.0f} s")
     if run.open_incident is not None:
         tell(intake, intake.detection.end())
+    end_aftermath(intake)
 
 
 def _silent_for(intake: Intake, since: datetime) -> float:

@@ -13,6 +13,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Ack, AttemptStarted, Message
 from spikeguard_server.errors import SequenceGap
 from spikeguard_server.ingest.acknowledgement import acknowledge
+from spikeguard_server.ingest.aftermath import keep_aftermath
 from spikeguard_server.ingest.detection import Monitors, load_detection
 from spikeguard_server.ingest.intake import Intake, is_history
 from spikeguard_server.ingest.proposals import answer_incident
@@ -143,7 +144,8 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
 
 
 def _answer(intake: Intake, message: Message) -> None:
-    """While an incident is open, keep what surrounds it and ask the policy."""
+    """Keep what surrounds an incident and, while it is open, ask the policy."""
+    keep_aftermath(intake)
     incident = intake.incident
     if incident is None:
         return

@@ -25,6 +25,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.intake import Intake, Stretch
 from spikeguard_server.ingest.results import give_up, take_result
@@ -191,3 +192,4 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     intake.run.state = ENDED
     if ended.reason in ON_PURPOSE:
         tell(intake, intake.detection.end())
+        end_aftermath(intake)

@@ -20,7 +20,8 @@ from spikeguard_server.repository.commands import (
     move,
     unfinished_commands,
 )
-from spikeguard_server.repository.incidents import save_incident
+from spikeguard_server.repository.incidents import find_incident, save_incident
+from spikeguard_server.repository.reports import want_report
 from spikeguard_server.repository.text import storable
 
 MAX_NUMBER = 2**31 - 1
@@ -39,6 +40,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
     )  # fmt: skip
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)
+    if intake.run.open_incident != command.incident:
+        _after_the_close(intake, command)
 
 
 def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
@@ -61,6 +64,21 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     intake.incident = held = acted(incident, verb)
     save_incident(intake.connection, intake.run_id, held, intake.attempts, intake.now)
     tell(intake, intake.detection.intervened(step, verb))
+
+
+def _after_the_close(intake: Intake, command: CommandRow) -> None:
+    """Nothing will come to judge it by, and the post-mortem was written without it."""
+    known = find_command(intake.connection, intake.run_id, command.incident, command.number)
+    closed = find_incident(intake.connection, intake.run_id, command.incident, intake.attempts)
+    if known is None or closed is None or closed.outcome is None:
+        return
+    if known.state is CommandState.APPLIED:
+        judgement = f"the incident had ended as {closed.outcome} before its result came"
+        move(
+            intake.connection, intake.run_id, intake.run.id, known, CommandEvent.JUDGE,
+            actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
+        )  # fmt: skip
+    want_report(intake.connection, intake.run_id, command.incident, intake.now)
 
 
 def _supersede_others(intake: Intake, command: CommandRow) -> None:

@@ -13,6 +13,7 @@ from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.incident_life import fold
+from spikeguard_server.ingest.aftermath import begin_aftermath
 from spikeguard_server.ingest.intake import Intake, Stretch
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import commands_of, move
@@ -101,6 +102,7 @@ def _closed(intake: Intake, incident: Incident) -> None:
                 actor=audit.SERVER, reason="the incident closed", now=intake.now,
             )  # fmt: skip
     _judge(intake, incident, f"the incident ended as {incident.outcome}", "close")
+    begin_aftermath(intake, incident)
 
 
 def _judge(intake: Intake, incident: Incident, judgement: str, action: str) -> None:

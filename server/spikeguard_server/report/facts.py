@@ -87,6 +87,7 @@ class PostMortem:
     closed_at: datetime
     written_at: datetime
     curves: tuple[Curve, ...]  # in the order in which they were trained
+    followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionFact, ...] = ()  # oldest first
     commands: tuple[CommandFact, ...] = ()  # oldest first
     precursors: tuple[Precursor, ...] = ()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from spikeguard_protocol import BatchRange, Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.domain.damage import AFTERMATH_STEPS
 from spikeguard_server.report.facts import CommandFact, PostMortem
 
-LATER_STEPS = 500  # after the onset: when the loss is looked at again
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
 
 
@@ -133,15 +133,20 @@ def _peak(facts: PostMortem, signal: str) -> float | None:
 
 
 def _later(facts: PostMortem) -> tuple[int, float] | None:
-    """The kept loss 500 steps after the onset, or the newest before that: (step, loss)."""
+    """The kept loss 500 steps after the peak, or the run's last before that: (step, loss).
+
+    None while samples up to there still come: what the loss is until then is not what is asked.
+    """
+    if facts.followed_to is not None:
+        return None
     kept: dict[int, float] = {}
     for curve in facts.curves:
         last = math.inf if curve.kept_to is None else curve.kept_to
         column = curve.values.get(Signal.LOSS, ())
         pairs = zip(curve.steps, column, strict=False)
         kept |= {step: v for step, v in pairs if v is not None and step <= last}
-    onset = facts.incident.onset_step
-    after = sorted(step for step in kept if onset < step <= onset + LATER_STEPS)
+    peak = facts.incident.peak_step
+    after = sorted(step for step in kept if peak < step <= peak + AFTERMATH_STEPS)
     if not after:
         return None
     newest = sorted(kept[step] for step in after[-5:])

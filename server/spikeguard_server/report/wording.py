@@ -20,6 +20,7 @@ from spikeguard_protocol import (
 )
 
 MISSING = "not measured"
+NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 TIMES = "\N{MULTIPLICATION SIGN}"
 

@@ -24,6 +24,7 @@ from spikeguard_server.report.record import attempts_of, commands_of, timeline_o
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
+    NOT_YET,
     SIGMA,
     count,
     deviations,
@@ -121,10 +122,13 @@ def _symptoms(facts: PostMortem) -> tuple[Block, ...]:
         steps = plural(seen.non_finite_steps, "step")
         rows.append(("Loss not finite", steps, "in the copied samples"))
     if seen.later_step is not None:
-        after = plural(seen.later_step - incident.onset_step, "step")
+        after = plural(seen.later_step - incident.peak_step, "step")
         trend = "" if seen.later_trend is None else f"; trend there {number(seen.later_trend)}"
-        where = f"step {seen.later_step:,}, {after} after the onset{trend}"
+        where = f"step {seen.later_step:,}, {after} after the peak{trend}"
         rows.append(("Loss later", number(seen.later_loss), where))
+    elif facts.followed_to is not None:
+        where = f"step {facts.followed_to:,} or the end of the run; this is written again then"
+        rows.append(("Loss later", NOT_YET, where))
     if seen.grad_norm_signal is not None:
         name = word(seen.grad_norm_signal)
         rows.append((f"Peak {name}", number(seen.grad_norm_peak), "global L2 before clipping"))

@@ -36,7 +36,9 @@ def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
 
 def _over(settings: Settings, now: datetime) -> sql.Select[UUID]:
     since = now - timedelta(seconds=settings.ended_after_s)
-    unfinished = sql.or_(_R.state != ENDED, _R.open_incident.is_not(None))
+    unfinished = sql.or_(
+        _R.state != ENDED, _R.open_incident.is_not(None), _R.followed_to.is_not(None)
+    )
     return sql.select(_R.run_id).where(unfinished, _R.last_message_at <= since)
 
 

@@ -113,7 +113,7 @@ def save_incident(
 ) -> None:
     """Write the incident as it stands; `now` is when it opened or closed, if it just did."""
     closed = incident.state is IncidentState.CLOSED
-    fixed = {"opened_at": now, "revisions": 0, "commands": 0}
+    fixed = {"opened_at": now, "revisions": 0, "commands": 0, "report_failures": 0}
     changing = _columns(incident, attempts)
     changing["closed_at"] = now if closed else None
     written = insert(tables.incidents).values(run_id=run_id, **changing, **fixed)
@@ -236,6 +236,27 @@ def unclaimed_precursors(
         .limit(1000)
     )
     return [(row.attempt, row.segment, row.step) for row in rows]
+
+
+def follow_incident(connection: sql.Connection, run_id: UUID, number: int, to: int | None) -> None:
+    """Samples are kept with the closed incident up to step `to`; None = no longer."""
+    c = tables.incidents.c
+    connection.execute(
+        sql.update(tables.incidents)
+        .where(c.run_id == run_id, c.number == number)
+        .values(followed_to=to)
+    )
+
+
+def followed_incidents(connection: sql.Connection, run_id: UUID) -> list[tuple[int, int]]:
+    """(number, step up to which samples are kept) of closed incidents that still wait for some."""
+    c = tables.incidents.c
+    rows = connection.execute(
+        sql.select(c.number, c.followed_to)
+        .where(c.run_id == run_id, c.followed_to.is_not(None))
+        .order_by(c.number)
+    )
+    return [(row.number, row.followed_to) for row in rows]
 
 
 def warned_step(connection: sql.Connection, run_id: UUID, since: Place) -> int | None:

@@ -48,6 +48,7 @@ class RunRow:
     last_loss: float | None
     last_grad_norm: float | None
     tokens_per_second: float | None
+    followed_to: int | None  # the last step that a closed incident still waits for
 
     @property
     def id(self) -> RunId:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Rollback, SegmentPoint, Verb
+from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.incident import Incident
@@ -119,15 +119,22 @@ def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
     )
 
 
-def current_lineage(connection: sql.Connection, run: RunRow, attempts: Attempts) -> Lineage:
-    """The path from the root to the segment that is trained now."""
-    assert run.current_attempt is not None
-    assert run.current_segment is not None
+def current_lineage(
+    connection: sql.Connection, run: RunRow, attempts: Attempts, instead: SegmentId | None = None
+) -> Lineage:
+    """The path from the root to the segment that is trained now, or to `instead` if none is.
+
+    An attempt that has taken over may not have said yet, or never say, what it trains.
+    """
+    current = instead
+    if run.current_attempt is not None and run.current_segment is not None:
+        current = attempts.segment(run.current_attempt, run.current_segment)
+    assert current is not None, "a run without a segment has no lineage"
     parents = {
         attempts.segment(row.attempt, row.segment): row.parent
         for row in segments_of(connection, run.run_id)
     }
-    return lineage_of(parents, attempts.segment(run.current_attempt, run.current_segment))
+    return lineage_of(parents, current)
 
 
 def _alarms(

@@ -107,6 +107,7 @@ def upgrade() -> None:
         sa.Column("last_loss", postgresql.DOUBLE_PRECISION(), nullable=True),
         sa.Column("last_grad_norm", postgresql.DOUBLE_PRECISION(), nullable=True),
         sa.Column("tokens_per_second", postgresql.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("followed_to", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("run_id", name=op.f("runs_pkey")),
         postgresql_with={"fillfactor": 50},
     )
@@ -232,9 +233,19 @@ def upgrade() -> None:
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("revisions", sa.Integer(), nullable=False),
         sa.Column("commands", sa.Integer(), nullable=False),
+        sa.Column("followed_to", sa.BigInteger(), nullable=True),
+        sa.Column("report_due_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("report_failures", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"], name=op.f("incidents_runs_fkey")),
         sa.PrimaryKeyConstraint("run_id", "number", name=op.f("incidents_pkey")),
         postgresql_with={"fillfactor": 50},
+    )
+    op.create_index(
+        "incidents_report_due_idx",
+        "incidents",
+        ["report_due_at"],
+        unique=False,
+        postgresql_where=sa.text("report_due_at IS NOT NULL"),
     )
     op.create_index(
         "incidents_one_open_key",
