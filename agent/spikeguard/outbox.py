@@ -71,7 +71,7 @@ class Outbox:
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
         self._closing = threading.Event()
-        self.ended = False
+        self.ended = self.closed = False
         self._own = -1 if folder is None else _claim(folder)
         newest = self._find_leftovers() if folder is not None else 0
         self._open = _Letter(newest + 1, lines=[])
@@ -111,9 +111,11 @@ class Outbox:
         """Whether a whole message already waits behind the one being sent."""
         return len(self._sealed) > 0
 
-    def next_message(self) -> Message:
-        """The oldest message that is not acknowledged; a heartbeat if nothing waits."""
+    def next_message(self) -> Message | None:
+        """The oldest message not acknowledged, a heartbeat if nothing waits; None once closed."""
         with self._io:
+            if self.closed:
+                return None
             self._drain()
             if not self._sealed:
                 self._seal()
@@ -127,7 +129,7 @@ class Outbox:
     def acknowledge(self, sequence: int) -> None:
         """The server stored everything up to `sequence`."""
         with self._io:
-            while self._sealed and self._sealed[0].sequence <= sequence:
+            while not self.closed and self._sealed and self._sealed[0].sequence <= sequence:
                 letter = self._sealed.popleft()
                 with suppress(OSError):  # of a disk that is gone: then it lies in memory
                     self._path(letter).unlink(missing_ok=True)
@@ -136,13 +138,15 @@ class Outbox:
         """The server refused message `sequence` for good: declare it lost."""
         with self._io:
             for letter in self._sealed:
-                if letter.sequence == sequence:
+                if letter.sequence == sequence and not self.closed:
                     lost = _samples_in(self._read(letter))
                     self._rewrite(letter, [Gap(sequence, sequence, reason[:500], lost)])
 
     def declare_lost(self, first: int) -> None:
         """The server waits for `first`, which is no longer here: send a gap for each before."""
         with self._io:
+            if self.closed:
+                return
             oldest = self._sealed[0].sequence if self._sealed else self._open.sequence
             missing = [_Letter(n) for n in range(first, oldest)]
             for letter in missing:
@@ -155,19 +159,24 @@ class Outbox:
         if self._writer is not None:
             self._writer.join(5.0)
         with self._io:
+            if self.closed:
+                return
             self._drain()
             if self._file is not None:
                 self._file.close()
                 self._file = None
-        if self.folder is None:
-            return
-        if self.empty:
-            _remove(self.folder)
-        os.close(self._own)
+            self.closed = True
+            own, self._own = self._own, -1  # the number may be somebody else's file in a moment
+            if self.folder is not None and self.empty:
+                _remove(self.folder)
+            if own >= 0:
+                os.close(own)
 
     def _write_on(self) -> None:
         while not self._closing.wait(DRAIN_S):
             with self._io:
+                if self.closed:
+                    return
                 self._drain()
                 self._bound()
 
@@ -257,9 +266,12 @@ class Outbox:
 
     def mark_ended(self) -> None:
         """The attempt said its last word; whoever finds this later adds nothing."""
-        self._note(self._open.sequence - 1, "ended")
+        with self._io:
+            self._note(self._open.sequence - 1, "ended")
 
     def _note(self, sequence: int, state: str) -> None:
+        if self._own < 0:
+            return
         with suppress(OSError):
             os.pwrite(self._own, f"{sequence:012d} {state:5}".encode(), 0)
 

@@ -73,6 +73,8 @@ class Sender:
             self._wake.clear()
 
     def _done(self) -> bool:
+        if self._outbox.closed:
+            return True
         return self._closing.is_set() and self._outbox.empty and not self._leftovers
 
     def _send_one(self) -> float:
@@ -81,6 +83,8 @@ class Sender:
         if outbox.unbegun:
             return self._settings.send_interval_s
         message = outbox.next_message()
+        if message is None:  # finish() did not wait for this thread any longer
+            return self._settings.send_interval_s
         verdict = self._transport.send(message)
         self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
         if verdict.advice is Advice.STORED and verdict.ack is not None:

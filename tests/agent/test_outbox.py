@@ -16,6 +16,7 @@ from spikeguard_protocol import (
     BatchRange,
     CommandResult,
     Gap,
+    Message,
     Record,
     ResultState,
     RunId,
@@ -36,12 +37,18 @@ def outbox(folder: Path, limit: int = 2**20) -> Outbox:
     return Outbox(folder / ATTEMPT, RUN, ATTEMPT, limit)
 
 
+def oldest(box: Outbox) -> Message:
+    message = box.next_message()
+    assert message is not None
+    return message
+
+
 def everything(box: Outbox) -> list[Record]:
     """Send all of it, as a server that stores everything would see it."""
     records: list[Record] = []
     expected = None
     while not box.empty:
-        message = box.next_message()
+        message = oldest(box)
         assert expected is None or message.sequence == expected
         expected = message.sequence + 1
         records += message.records
@@ -65,7 +72,7 @@ def test_samples_of_one_segment_travel_as_columns(tmp_path: Path) -> None:
 def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     for sequence in (1, 2, 3):
-        message = box.next_message()
+        message = oldest(box)
         assert (message.sequence, message.records) == (sequence, ())
         box.acknowledge(sequence)
     box.close()
@@ -75,9 +82,9 @@ def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> N
 def test_a_message_that_is_not_acknowledged_comes_again_unchanged(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     box.put(sample(1))
-    first = box.next_message()
+    first = oldest(box)
     box.put(sample(2))
-    assert box.next_message().records == first.records
+    assert oldest(box).records == first.records
     box.close()
 
 
@@ -105,18 +112,18 @@ def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path
 def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     box.put(sample(1))
-    message = box.next_message()
+    message = oldest(box)
     box.replace_by_gap(message.sequence, "422: bad")
-    assert box.next_message().records == (Gap(1, 1, "422: bad", 1),)
+    assert oldest(box).records == (Gap(1, 1, "422: bad", 1),)
     box.close()
 
 
 def test_numbers_that_the_server_misses_are_declared(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     for _ in range(3):
-        box.acknowledge(box.next_message().sequence)
+        box.acknowledge(oldest(box).sequence)
     box.put(sample(9))
-    assert box.next_message().sequence == 4
+    assert oldest(box).sequence == 4
     box.declare_lost(2)
     assert [type(record).__name__ for record in everything(box)] == ["Gap", "Gap", "Samples"]
     box.close()
@@ -172,11 +179,11 @@ time.sleep(60)
     with file.open("ab") as half:
         half.write(b'{"type":"Samples","seg')
     (found,) = leftovers(tmp_path, RUN, 2**20)
-    message = found.next_message()
+    message = oldest(found)
     assert message.sequence == 2
     assert [r.steps for r in message.records if isinstance(r, Samples)] == [(51,)]
     found.acknowledge(2)
-    ended = found.next_message()
+    ended = oldest(found)
     assert (ended.sequence, type(ended.records[0])) == (3, AttemptEnded)
     found.acknowledge(3)
     found.close()
@@ -187,7 +194,7 @@ def left_behind(folder: Path) -> Path:
     """What a killed attempt leaves: one message, and its lock file."""
     box = outbox(folder)
     box.put(sample(1))
-    box.next_message()
+    oldest(box)
     box.close()
     return folder / ATTEMPT
 
@@ -221,3 +228,27 @@ def test_an_outbox_in_memory_loses_nothing_within_its_bound() -> None:
     steps = [s for r in everything(box) if isinstance(r, Samples) for s in r.steps]
     assert steps == list(range(1, 1_201))
     box.close()
+
+
+def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:
+    """A sender that outlived the end may still call; its file number belongs to the job by now."""
+    box = outbox(tmp_path)
+    box.put(sample(1))
+    sequence = oldest(box).sequence
+    box.close()
+    model = tmp_path / "model.bin"
+    handles = [os.open(model, os.O_RDWR | os.O_CREAT) for _ in range(8)]
+    os.write(handles[0], b"weights of the finished run")
+    box.put(sample(2))
+    assert box.next_message() is None
+    box.replace_by_gap(sequence, "422")
+    box.declare_lost(1)
+    box.acknowledge(sequence)
+    box.mark_ended()
+    box.close()
+    assert model.read_bytes() == b"weights of the finished run"
+    for handle in handles:
+        os.close(handle)
+    (found,) = leftovers(tmp_path, RUN, 2**20)
+    assert everything(found)[0] == sample(1)
+    found.close()
