@@ -63,13 +63,13 @@ def _first(
 
 
 def _again(intake: Intake, waiting: CommandRow, proposal: Proposal) -> CommandRow | None:
-    """What the policy wants now, beside what it proposed before."""
+    """The command that waits from now on, and may get its approval as time passes; if any."""
     connection, run, now = intake.connection, intake.run, intake.now
     if proposal.action is None:
         _withdraw(connection, run, waiting, CommandEvent.EXPIRE, proposal.reason, now)
         return None
     if waiting.verb == verb_of(proposal.action).value:
-        return revise(connection, run, waiting, proposal, intake.policy, now)
+        return revise(connection, run, waiting, proposal, intake.policy, now) or waiting
     _withdraw(connection, run, waiting, CommandEvent.SUPERSEDE, proposal.reason, now)
     return _create(intake, waiting.incident, proposal.action, proposal, replaces=waiting.number)
 

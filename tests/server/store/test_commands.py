@@ -199,6 +199,33 @@ def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.E
     assert rows(engine, signed) == [("delivered", "policy 2", True)]
 
 
+def test_a_policy_approves_what_it_proposed_in_its_cooldown_once_that_is_over(
+    engine: sql.Engine,
+) -> None:
+    """Nobody else would: the proposal itself does not change any more."""
+    rule = Approval(ApprovalMode.AUTO, budget=5, cooldown_s=1_800.0)
+    job, command, revision = spiked(engine)
+    with engine.begin() as connection:
+        approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
+        write_policy(connection, "default", replace(DEFAULT_POLICY, approval=approval), "root")
+        past = sql.text(
+            "insert into commands select (c).* from (select jsonb_populate_record(commands,"
+            " jsonb_build_object('number', 99, 'state', 'superseded', 'automatic', true,"
+            " 'decided_at', now() - interval '1700 seconds')) as c from commands"
+            " where number = :number) as copied"
+        )
+        connection.execute(past, {"number": command.number})
+    job.train(561, 565, spiking(ONSET))
+    assert state_of(engine, command) == "proposed"
+    with engine.begin() as connection:
+        older = "update commands set decided_at = now() - interval '1900 seconds' where number = 99"
+        connection.execute(sql.text(older))
+    job.train(566, 570, spiking(ONSET))
+    assert state_of(engine, command) == "delivered"
+    number = "select revision from commands where number = "
+    assert value(engine, f"{number}{command.number}") == revision
+
+
 def test_old_news_proposes_nothing(engine: sql.Engine) -> None:
     """Hours of outage that are replayed page nobody and command nothing."""
     job = Job(engine, age_s=7200.0)
