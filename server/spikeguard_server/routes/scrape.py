@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from sqlalchemy.pool import QueuePool
 
+from spikeguard_server.errors import Forbidden
 from spikeguard_server.metrics import fleet_text
 from spikeguard_server.repository.reading_fleet import read_fleet
 from spikeguard_server.routes.answers import Documented
-from spikeguard_server.routes.door import Services, ServicesDep
+from spikeguard_server.routes.door import CallerDep, Services, ServicesDep
 
 router = APIRouter(tags=["metrics"])
 _MEDIA = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,9 +35,22 @@ def get_metrics(services: ServicesDep) -> Response:
     return Response(services.metrics.text(), media_type=_MEDIA)
 
 
-@router.get("/metrics/fleet", summary="The fleet", response_class=Response, responses=_TEXT)
-def get_fleet(services: ServicesDep) -> Response:
-    """The fleet as the database knows it: scrape one replica, or all behind one address."""
+@router.get(
+    "/metrics/fleet",
+    summary="The fleet",
+    response_class=Response,
+    responses=_TEXT,
+)
+def get_fleet(services: ServicesDep, caller: CallerDep) -> Response:
+    """The fleet as the database knows it: scrape one replica, or all behind one address.
+
+    It tells of every project, so a token of one project is refused.
+    """
+    if caller.project is not None:
+        raise Forbidden(
+            f"This token belongs to project {caller.project}, the fleet to all of them",
+            "Ask an admin of all projects for a token of role metrics without a project",
+        )
     return Response(services.fleet.get(lambda: _read(services)), media_type=_MEDIA)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from spikeguard_protocol import Role
+from spikeguard_server.grants import Grant
 from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
 
 if TYPE_CHECKING:
@@ -69,6 +70,14 @@ def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Jo
     assert fleet["spikeguard_run_last_step"][mine] > 400
     assert fleet["spikeguard_approvals_waiting"][()] >= 1
     assert sum(fleet["spikeguard_incidents"].values()) >= 1
+
+
+def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> None:
+    with live.bearing(live.token(Grant(Role.METRICS, project="mine"))) as client:
+        answer = client.get("/metrics/fleet")
+    assert answer.status_code == 403
+    assert "project mine" in answer.json()["error"]["message"]
+    assert "spikeguard_runs" not in answer.text
 
 
 def test_a_run_without_a_value_shows_none_and_one_with_nan_shows_it() -> None:
