@@ -16,7 +16,7 @@ from spikeguard_server.errors import TooLarge
 
 SMALL_BYTES: Final = 64 * 1024
 LIMITS: Final[Mapping[str, int]] = {"/v1/messages": MAX_BYTES, "/v1/policy": 256 * 1024}
-DRAIN_BYTES: Final = 64 * 2**20  # read and thrown away, so that the sender hears the answer
+DRAIN_TIMES: Final = 4  # so much of what is too large is read on, so that its sender may hear why
 
 CONTENT_POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; "
@@ -84,6 +84,6 @@ class _Counted:
         return message
 
     async def _drain(self, message: Message) -> None:
-        while message.get("more_body") and self._seen < DRAIN_BYTES:
+        while message.get("more_body") and self._seen < DRAIN_TIMES * self._limit:
             message = await self._receive()
             self._seen += len(message.get("body", b""))

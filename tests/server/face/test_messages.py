@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import MAX_BYTES, Role, decode_ack, encode, to_json
+from spikeguard_server.errors import TooLarge
+from spikeguard_server.routes.limits import BodyLimit
 from spikeguard_server.tables import run_key, samples
 
 if TYPE_CHECKING:
@@ -104,6 +107,29 @@ def test_a_large_body_to_a_small_call_is_refused_too(live: Live) -> None:
         answer = client.post("/v1/sessions", json={"token": "x" * 100_000, "name": "Ada"})
     assert answer.status_code == 413
     assert error_of(answer)["code"] == "too_large"
+
+
+def test_of_a_body_that_never_ends_little_is_read() -> None:
+    """Whoever sends it may not even have a token."""
+    read = 0
+
+    async def endless() -> dict[str, Any]:
+        nonlocal read
+        read += 65536
+        return {"type": "http.request", "body": b" " * 65536, "more_body": True}
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        del scope, send
+        while True:
+            await receive()
+
+    async def unheard(message: Any) -> None:
+        raise AssertionError(message)
+
+    scope = {"type": "http", "path": "/v1/sessions"}
+    with pytest.raises(TooLarge):
+        asyncio.run(BodyLimit(application)(scope, endless, unheard))
+    assert read <= 2**20
 
 
 def test_text_that_no_database_takes_is_taken(job: Job) -> None:
