@@ -47,7 +47,6 @@ class Settings:
     pool_size: int = field(default=8, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
-    max_body_bytes: int = field(default=4 * 2**20, metadata=_number(1024))
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
     silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live
     lost_after_s: float = field(default=900.0, metadata=_number(1))  # silent: orders are unknown

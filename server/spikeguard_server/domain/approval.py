@@ -32,8 +32,6 @@ def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> Au
     rule = policy.approval_of(verb)
     if rule.mode is ApprovalMode.MANUAL:
         return AutoApproval(False, f"the policy asks a person to approve {verb}")
-    if rule.mode is ApprovalMode.SHADOW:
-        return AutoApproval(False, f"the policy only records what {verb} would have done")
     ages = sorted(_automatic_ages(verb, past))
     spent = sum(age < DAY_S for age in ages)
     if spent >= rule.budget:

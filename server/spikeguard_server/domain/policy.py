@@ -24,7 +24,6 @@ class ApprovalMode(StrEnum):
 
     MANUAL = "manual"  # a person
     AUTO = "auto"  # the policy, within a budget and after a cooldown
-    SHADOW = "shadow"  # nobody: recorded as what would have been done
 
 
 @dataclass(frozen=True, slots=True)

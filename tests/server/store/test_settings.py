@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import spikeguard_server
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
+
+
+def test_every_setting_is_read_by_somebody() -> None:
+    """One that nobody reads promises what does not happen."""
+    server = Path(spikeguard_server.__file__).parent
+    readers = [path for path in server.rglob("*.py") if path.name != "settings.py"]
+    code = "\n".join(path.read_text() for path in readers)
+    unread = [e.name for e in fields(Settings) if not re.search(rf"\.{e.name}\b", code)]
+    assert unread == []
 
 
 def test_nothing_set_gives_the_defaults() -> None:
