@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from spikeguard_server.access import TABLE, Rule
 from spikeguard_server.errors import Forbidden, NotSignedIn, Unprocessable, Unready
 from spikeguard_server.routes.answers import refusals
+from spikeguard_server.routes.protocol_schema import protocol_schemas
 from spikeguard_server.routes.shapes import Shape
 
 DESCRIPTION = """\
@@ -81,6 +82,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
     )
     document.setdefault("components", {})["securitySchemes"] = _SCHEME
+    document["components"].setdefault("schemas", {}).update(protocol_schemas())
     _restore_examples(document)
     for path, calls in document["paths"].items():
         for method, call in calls.items():

@@ -20,6 +20,7 @@ from spikeguard_server.errors import (
 from spikeguard_server.ingest import receive
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import CallerDep, ServicesDep
+from spikeguard_server.routes.protocol_schema import reference
 from spikeguard_server.routes.shapes import ATTEMPT
 
 router = APIRouter(tags=["agents"])
@@ -45,7 +46,7 @@ _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "A `Message` of spikeguard_protocol, version 1.",
-        "content": {"application/json": {"schema": {"type": "object"}, "example": MESSAGE_EXAMPLE}},
+        "content": {"application/json": {"schema": reference(Message), "example": MESSAGE_EXAMPLE}},
     }
 }
 _ACK: dict[int | str, dict[str, Any]] = {
@@ -53,7 +54,7 @@ _ACK: dict[int | str, dict[str, Any]] = {
         "description": "Stored, detected on and durable.",
         "content": {
             "application/json": {
-                "schema": {"type": "object"},
+                "schema": reference(Ack),
                 "example": to_json(Ack(sequence=4191)),
             }
         },
