@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spikeguard.collector import LOSS_SUM, LOSS_WEIGHT, Row
-from spikeguard.world import World
+from spikeguard.world import World, in_step
 from spikeguard_protocol import Signal
 
 PINS = 2
@@ -61,11 +61,16 @@ class Agreement:
     def __init__(self, world: World, lag: int) -> None:
         self._world, self._lag = world, lag
         self._slots: deque[_Slot] = deque()
-        self.broken = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether this rank votes no more."""
+        return self._world.ties.broken
 
     def exchange(self, word: Word, row: Row | None) -> Agreed | None:
         """Post this step's slot and read that of K steps ago; None while there is none."""
-        self._slots.append(self._post(word, row))
+        with in_step(self._world):
+            self._slots.append(self._post(word, row))
         return self._settle() if len(self._slots) > self._lag else None
 
     def drain(self) -> list[Agreed]:
@@ -90,12 +95,9 @@ class Agreement:
 
     def _settle(self) -> Agreed:
         slot = self._slots.popleft()
-        try:
+        with in_step(self._world):
             for work in slot.works:
                 work.wait(self._world.timeout)
-        except Exception:
-            self.broken = True
-            raise
         sums = slot.sums.tolist()
         pairs = [(int(sums[_PINS + 2 * n]), int(sums[_PINS + 2 * n + 1])) for n in range(PINS)]
         word = Word(int(sums[_SERIAL]), sums[_ATTENTIVE] > 0, tuple(p for p in pairs if p[0]))

@@ -1,9 +1,10 @@
 """Carries out orders between steps: checks, agrees, acts, answers.
 
 Law: at most once, by the journal; never past its attempt, its time or its step; on every rank at
-the same boundary or on none. Prepare (load, verify) changes nothing; then every rank votes; then
-rank 0 makes the intent durable and all vote on that; only then does anything change. From there a
-failure leaves ranks in different states, so it ends the attempt everywhere (`AttemptAborted`).
+the same boundary or on none. Prepare (drain, load, verify) changes nothing; then every rank votes;
+then rank 0 makes the intent durable and all vote on that; only then does anything change. A vote
+that fails before rank 0 wrote ends the voting; from there on a failure leaves ranks in different
+states, so it ends the attempt everywhere (`AttemptAborted`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from spikeguard.mailbox import Delivery, Mailbox
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery, Report
 from spikeguard.targets import Target, Tree
-from spikeguard.world import World, all_agree, share_text
+from spikeguard.world import World, all_agree, in_step, share_text
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -152,14 +153,11 @@ class Executor:
     def _execute(self, order: Order) -> None:
         """Prepare, vote, make durable, vote, commit."""
         prepared, reason = self._prepared(order.action)
-        if not all_agree(self._world, reason is None):
-            why = reason or "another rank could not prepare it"
-            self._answer(order.command, ResultState.REFUSED, why)
-            return
-        reason = self._made_durable(order, prepared) if self._world.leads else None
-        if not all_agree(self._world, reason is None):
-            why = reason or "rank 0 could not write its journal"
-            self._answer(order.command, ResultState.REFUSED, why)
+        reason = self._vote(reason, "another rank could not prepare it")
+        if reason is None:
+            reason = self._durable_everywhere(order, prepared)
+        if reason is not None:
+            self._answer(order.command, ResultState.REFUSED, reason)
             return
         if not self._world.leads:  # these keep in memory what rank 0 has written
             self._made_durable(order, prepared)
@@ -169,9 +167,30 @@ class Executor:
             state, said = self._done(order.action)
             self._answer(order.command, state, said)
 
+    def _vote(self, reason: str | None, otherwise: str) -> str | None:
+        """Why it is not done, None if every rank would; nothing has changed yet."""
+        try:
+            agreed = all_agree(self._world, reason is None)
+        except Exception as error:
+            self._faults.note("agreement", error)
+            return reason or f"the ranks could not agree: {error}"[:500]
+        return None if agreed else reason or otherwise
+
+    def _durable_everywhere(self, order: Order, prepared: Prepared | None) -> str | None:
+        """Why it is not done; raise where nobody can know what the others do."""
+        try:
+            reason = self._made_durable(order, prepared) if self._world.leads else None
+            agreed = all_agree(self._world, reason is None)
+        except Exception as error:
+            problem = f"the ranks could not agree on {order.command} once it was written: {error!r}"
+            raise AttemptAborted(problem) from error
+        return None if agreed else reason or "rank 0 could not write its journal"
+
     def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
         try:
             if isinstance(action, Rollback):
+                with in_step(self._world):  # first: all take part, whether they can load or not
+                    self._drain()
                 return self._load(action), None
             if isinstance(action, SkipBatches):
                 self._check_unread(action.batches)
@@ -214,8 +233,8 @@ class Executor:
                 skip,
                 prepared.abandoned if prepared is not None else (),
             )
-        except OSError as error:
-            return f"the journal cannot be written: {error.strerror}"
+        except Exception as error:
+            return f"the journal cannot be written: {error}"[:500]
         return None
 
     def _done(self, action: Action) -> tuple[ResultState, str]:
@@ -246,7 +265,6 @@ class Executor:
 
     def _roll_back(self, command: str, action: Rollback, prepared: Prepared) -> None:
         before = self._progress.steps
-        self._drain()
         self._restore_or_abort(prepared)
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)

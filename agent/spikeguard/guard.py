@@ -33,7 +33,7 @@ from spikeguard.recovery import Recovery
 from spikeguard.sender import Sender
 from spikeguard.settings import Settings
 from spikeguard.targets import Target
-from spikeguard.world import World, all_agree, share_text
+from spikeguard.world import World, all_agree, in_step, share_text
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -278,7 +278,7 @@ class Guard:
             with self._p.faults.shield("orders"):
                 self._executor.act_alone()
         elif not self._p.agreement.broken:
-            with self._p.faults.shield("agreement"):
+            with self._p.faults.shield("agreement"), in_step(self._p.world):
                 self._deliver_together(self._p.agreement)
 
     def _deliver_alone(self) -> None:
@@ -311,10 +311,9 @@ class Guard:
     def _drain(self) -> None:
         """Pass on every row there is, waiting for it; all ranks at the same boundary."""
         if self._p.agreement is not None and not self._p.agreement.broken:
-            while self._rows:
-                agreed = self._p.agreement.exchange(
-                    Word(self._executor.announced), self._rows.popleft()
-                )
+            for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
+                row = self._rows.popleft() if self._rows else None
+                agreed = self._p.agreement.exchange(Word(self._executor.announced), row)
                 self._sample_agreed(agreed)
             for settled in self._p.agreement.drain():
                 self._sample_agreed(settled)

@@ -2,16 +2,26 @@
 
 Owns a gloo group of its own, so that nothing here meets the job's collectives.
 Law: every call below is collective: all ranks make it at the same step boundary or none does.
-They block, so the loop meets them only at start and while a command is carried out.
+They block, so the loop meets them only at start and while a command is carried out. After one
+failed, ranks may wait in different calls, so this rank makes no other (`Ties.broken`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+
+@dataclass(slots=True)
+class Ties:
+    """Whether this rank may still vote."""
+
+    broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,7 @@ class World:
     size: int
     group: dist.ProcessGroup | None
     timeout: timedelta
+    ties: Ties = field(default_factory=Ties)
 
     @property
     def leads(self) -> bool:
@@ -38,18 +49,31 @@ def join_world(timeout_s: float) -> World:
     return World(dist.get_rank(), dist.get_world_size(), group, timeout)
 
 
+@contextmanager
+def in_step(world: World) -> Iterator[None]:
+    """Around whatever all ranks have to do together: one failure and this rank votes no more."""
+    if world.ties.broken:
+        raise RuntimeError("the ranks of this job lost step with each other earlier")
+    try:
+        yield
+    except Exception:
+        world.ties.broken = True
+        raise
+
+
 def share_text(world: World, text: str) -> str:
     """Rank 0's `text` on every rank. Blocks."""
     if world.group is None:
         return text
     mine = text.encode() if world.leads else b""
-    length = torch.tensor([len(mine)], dtype=torch.int64)
-    dist.broadcast(length, src=0, group=world.group)
-    body = torch.zeros(int(length), dtype=torch.uint8)
-    if world.leads:
-        body = torch.tensor(list(mine), dtype=torch.uint8)
-    if len(body):
-        dist.broadcast(body, src=0, group=world.group)
+    with in_step(world):
+        length = torch.tensor([len(mine)], dtype=torch.int64)
+        dist.broadcast(length, src=0, group=world.group)
+        body = torch.zeros(int(length), dtype=torch.uint8)
+        if world.leads:
+            body = torch.tensor(list(mine), dtype=torch.uint8)
+        if len(body):
+            dist.broadcast(body, src=0, group=world.group)
     return bytes(body.tolist()).decode()
 
 
@@ -58,5 +82,6 @@ def all_agree(world: World, yes: bool) -> bool:
     if world.group is None:
         return yes
     votes = torch.tensor([int(yes)], dtype=torch.int64)
-    dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=world.group)
+    with in_step(world):
+        dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=world.group)
     return bool(votes.item())  # on the host already: no device waits

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
+from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach, executor
+from spikeguard.world import World, all_agree
 
 ROWS = 4
 
@@ -53,13 +54,21 @@ def main(folder: Path, steps: int, case: str) -> None:
         run="test",
         checkpoints=CheckpointDirectory(folder / "checkpoints", every=20, keep=5),
         directory=folder / "guard",
-        settings=Settings(send_interval_s=0.02, snapshot_every=10, agreement_timeout_s=20),
+        settings=Settings(
+            send_interval_s=0.02,
+            snapshot_every=10,
+            agreement_timeout_s=2 if case == "broken_drain" else 20,
+        ),
     )
     seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": []}
     if case == "broken_load" and rank == 1:
         setattr(guard._p.recovery, "load", _cannot_load)  # noqa: B010
     if case == "broken_restore" and rank == 1:
         setattr(guard._p.recovery, "restore", _cannot_restore)  # noqa: B010
+    if case == "broken_drain" and rank == 1:
+        setattr(guard._p.agreement, "drain", _cannot_drain)  # noqa: B010
+    if case == "broken_vote" and rank == 1:
+        executor.all_agree = _fails_at_the_second_vote  # type: ignore[attr-defined]
     try:
         _train(guard, network, model, optimizer, rank, steps, case, seen)
         guard.finish()
@@ -108,6 +117,17 @@ def _cannot_load(*_: object) -> None:
 
 def _cannot_restore(*_: object) -> None:
     raise RuntimeError("this rank ran out of memory")
+
+
+def _cannot_drain(*_: object) -> None:
+    raise RuntimeError("a wait for the other ranks failed")
+
+
+def _fails_at_the_second_vote(world: World, yes: bool, votes: list[bool] = []) -> bool:  # noqa: B006
+    votes.append(yes)
+    if len(votes) == 2:
+        raise RuntimeError("the network is gone")
+    return all_agree(world, yes)
 
 
 if __name__ == "__main__":  # under torchrun

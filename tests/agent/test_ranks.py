@@ -145,6 +145,30 @@ def test_a_half_applied_rollback_ends_the_attempt_and_the_next_one_keeps_it(tmp_
     assert applied.state is ResultState.APPLIED
 
 
+def test_a_failure_before_the_order_is_written_changes_no_rank(tmp_path: Path) -> None:
+    """One rank cannot pass on its last samples: nobody goes back, and nobody votes again."""
+    with served(Wire()) as wire:
+        order_once(wire, 30, lambda t: Rollback(t.name, t.step))
+        status, seen = run_ranks(wire, tmp_path, 150, "broken_drain")
+    assert status == 0
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert not [row for row in seen[0]["trail"] if row[1] < row[0]]
+    (refused,) = wire.records(CommandResult)
+    assert refused.state is ResultState.REFUSED
+    assert "begun" not in (tmp_path / "guard/journal.jsonl").read_text()
+
+
+def test_a_failure_after_the_order_was_written_ends_every_rank(tmp_path: Path) -> None:
+    """One rank's second vote fails: none trains on, and the restart keeps the order."""
+    with served(Wire()) as wire:
+        order_once(wire, 40, lambda t: Rollback(t.name, t.step, BatchRange(t.step, t.step + 50)))
+        status, seen = run_ranks(wire, tmp_path, 100_000, "broken_vote")
+    assert status == EXIT_HALF_APPLIED
+    assert all("could not agree" in rank["ended"] for rank in seen)
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert "begun" in (tmp_path / "guard/journal.jsonl").read_text()
+
+
 def test_loss_and_norms_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         status, _ = run_ranks(wire, tmp_path, 30)
