@@ -111,16 +111,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", name=op.f("runs_pkey")),
         postgresql_with={"fillfactor": 50},
     )
+    op.create_index(op.f("runs_created_at_run_id_idx"), "runs", ["created_at", "run_id"])
+    op.create_index(op.f("runs_project_name_idx"), "runs", ["project", "name"])
     op.create_index(
-        op.f("runs_created_at_run_id_idx"), "runs", ["created_at", "run_id"], unique=False
-    )
-    op.create_index(op.f("runs_project_name_idx"), "runs", ["project", "name"], unique=False)
-    op.create_index(
-        "runs_unended_idx",
-        "runs",
-        ["run_id"],
-        unique=False,
-        postgresql_where=sa.text("state <> 'ended'"),
+        "runs_unended_idx", "runs", ["run_id"], postgresql_where=sa.text("state <> 'ended'")
     )
     op.create_table(
         "samples",
@@ -244,7 +238,6 @@ def upgrade() -> None:
         "incidents_report_due_idx",
         "incidents",
         ["report_due_at"],
-        unique=False,
         postgresql_where=sa.text("report_due_at IS NOT NULL"),
     )
     op.create_index(
@@ -258,7 +251,6 @@ def upgrade() -> None:
         op.f("incidents_opened_at_run_id_number_idx"),
         "incidents",
         ["opened_at", "run_id", "number"],
-        unique=False,
     )
     op.create_table(
         "precursors",
@@ -276,9 +268,7 @@ def upgrade() -> None:
             "run_id", "attempt", "segment", "step", "signal", name=op.f("precursors_pkey")
         ),
     )
-    op.create_index(
-        op.f("precursors_run_id_incident_idx"), "precursors", ["run_id", "incident"], unique=False
-    )
+    op.create_index(op.f("precursors_run_id_incident_idx"), "precursors", ["run_id", "incident"])
     op.create_table(
         "commands",
         sa.Column("run_id", sa.Uuid(), nullable=False),
@@ -316,7 +306,6 @@ def upgrade() -> None:
         "commands_unfinished_idx",
         "commands",
         ["run_id", "incident", "number"],
-        unique=False,
         postgresql_where=sa.text("state IN ('proposed', 'approved', 'delivered')"),
     )
     op.create_table(
