@@ -6,14 +6,20 @@ for `project` and `run` of the fleet: `MAX_RUNS` live runs at most, and gone whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from spikeguard_protocol import CommandState
+from spikeguard_server.domain.command_life import legal_events
 
 MAX_RUNS: Final = 500
+_FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -85,7 +91,8 @@ class Fleet:
     """The whole fleet, as the database knows it."""
 
     runs: Mapping[str, int]  # state -> runs
-    incidents: Mapping[tuple[str, str], int]  # kind, state -> incidents
+    open_incidents: Mapping[str, int]  # kind -> incidents
+    closed_incidents: Mapping[tuple[str, str], int]  # kind, outcome -> incidents
     commands: Mapping[tuple[str, str], int]  # verb, state -> commands
     approvals_waiting: int
     oldest_approval_s: float
@@ -99,18 +106,19 @@ def fleet_text(fleet: Fleet) -> bytes:
     _counts(registry, "spikeguard_runs", "Runs known.", ("state",), _single(fleet.runs))
     _counts(
         registry,
-        "spikeguard_incidents",
-        "Incidents so far, by kind and state.",
-        ("kind", "state"),
-        fleet.incidents,
+        "spikeguard_incidents_open",
+        "Incidents that are open now, by kind.",
+        ("kind",),
+        _single(fleet.open_incidents),
     )
     _counts(
         registry,
-        "spikeguard_commands",
-        "Commands so far, by verb and state.",
+        "spikeguard_commands_unfinished",
+        "Commands to which something can still happen, by verb and state.",
         ("verb", "state"),
-        fleet.commands,
+        {key: count for key, count in fleet.commands.items() if key[1] not in _FINAL},
     )
+    registry.register(_Totals(fleet))
     _gauge(
         registry,
         "spikeguard_approvals_waiting",
@@ -123,14 +131,40 @@ def fleet_text(fleet: Fleet) -> bytes:
         "How long the oldest of them has waited; 0 if none does.",
         fleet.oldest_approval_s,
     )
-    _gauge(
-        registry,
-        "spikeguard_dropped_samples",
-        "Samples that agents had to drop, by their own count.",
-        fleet.dropped_samples,
-    )
     _live_runs(registry, fleet.live)
     return generate_latest(registry)
+
+
+class _Totals(Collector):
+    """What only ever grows; the database counts it, so that no restart begins it anew."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        """Every counter of the fleet."""
+        closed = CounterMetricFamily(
+            "spikeguard_incidents_closed",
+            "Incidents that have closed, by kind and outcome.",
+            labels=("kind", "outcome"),
+        )
+        for key, count in self._fleet.closed_incidents.items():
+            closed.add_metric(key, count)
+        finished = CounterMetricFamily(
+            "spikeguard_commands_finished",
+            "Commands to which nothing more can happen, by verb and state.",
+            labels=("verb", "state"),
+        )
+        for key, count in self._fleet.commands.items():
+            if key[1] in _FINAL:
+                finished.add_metric(key, count)
+        yield closed
+        yield finished
+        yield CounterMetricFamily(
+            "spikeguard_dropped_samples",
+            "Samples that agents had to drop, by their own count.",
+            value=self._fleet.dropped_samples,
+        )
 
 
 def _single(counts: Mapping[str, int]) -> Mapping[tuple[str, ...], int]:

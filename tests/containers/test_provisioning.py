@@ -59,8 +59,9 @@ def _exported() -> dict[str, set[str]]:
     metrics.latency.labels("GET", "/").observe(1.0)
     metrics.messages.labels("stored").inc()
     run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, True)
-    fleet = Fleet({"live": 1}, {("divergent", "open"): 1}, {("rollback", "failed"): 1},
-                  1, 1.0, 1, (run,))  # fmt: skip
+    commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
+    closed = {("divergent", "recovered"): 1}
+    fleet = Fleet({"live": 1}, {"divergent": 1}, closed, commands, 1, 1.0, 1, (run,))
     text = metrics.text().decode() + fleet_text(fleet).decode()
     families = text_string_to_metric_families(text)
     found: dict[str, set[str]] = {"up": set()}

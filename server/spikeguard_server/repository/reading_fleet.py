@@ -13,6 +13,9 @@ from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.repository.reading_runs import waiting
 from spikeguard_server.tables import attempts, commands, incidents, runs
 
+_ALL = sql.true()
+_OPEN = incidents.c.outcome.is_(None)
+
 
 def read_fleet(connection: sql.Connection) -> Fleet:
     """Counts over every run, and the newest live runs."""
@@ -21,7 +24,8 @@ def read_fleet(connection: sql.Connection) -> Fleet:
     ).one()
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
-        incidents=_pairs(connection, incidents.c.kind, incidents.c.state),
+        open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
+        closed_incidents=_pairs(connection, incidents.c.kind, incidents.c.outcome, where=~_OPEN),
         commands=_pairs(connection, commands.c.verb, commands.c.state),
         approvals_waiting=waits[0],
         oldest_approval_s=connection.scalar(_age(sql.literal(waits[1]))) or 0.0
@@ -42,15 +46,23 @@ def _seconds_since(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
     return sql.cast(sql.extract("epoch", sql.func.now() - moment), sql.Double)
 
 
-def _counts(connection: sql.Connection, *words: sql.ColumnElement[str]) -> list[tuple[Any, ...]]:
-    found = connection.execute(sql.select(*words, sql.func.count()).group_by(*words))
+def _counts(
+    connection: sql.Connection,
+    *words: sql.ColumnElement[Any],
+    where: sql.ColumnElement[bool] = _ALL,
+) -> list[tuple[Any, ...]]:
+    counted = sql.select(*words, sql.func.count()).where(where).group_by(*words)
+    found = connection.execute(counted)
     return [tuple(row) for row in found]
 
 
 def _pairs(
-    connection: sql.Connection, first: sql.ColumnElement[str], second: sql.ColumnElement[str]
+    connection: sql.Connection,
+    first: sql.ColumnElement[Any],
+    second: sql.ColumnElement[Any],
+    where: sql.ColumnElement[bool] = _ALL,
 ) -> dict[tuple[str, str], int]:
-    return {(a, b): count for a, b, count in _counts(connection, first, second)}
+    return {(a, b): count for a, b, count in _counts(connection, first, second, where=where)}
 
 
 def _live(connection: sql.Connection) -> tuple[RunGauges, ...]:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 UNITS = re.compile(r"_(seconds|bytes|total|nats|step|per_second|up|norm|open|info|created)$")
 COUNTS = {
     "spikeguard_runs",
-    "spikeguard_incidents",
-    "spikeguard_commands",
+    "spikeguard_incidents_closed",
+    "spikeguard_commands_finished",
+    "spikeguard_commands_unfinished",
     "spikeguard_approvals_waiting",
     "spikeguard_dropped_samples",
     "spikeguard_database_connections",
@@ -69,7 +70,7 @@ def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Jo
     assert fleet["spikeguard_run_incident_open"][mine] == 1
     assert fleet["spikeguard_run_last_step"][mine] > 400
     assert fleet["spikeguard_approvals_waiting"][()] >= 1
-    assert sum(fleet["spikeguard_incidents"].values()) >= 1
+    assert sum(fleet["spikeguard_incidents_open"].values()) >= 1
 
 
 def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> None:
@@ -82,9 +83,24 @@ def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> No
 
 def test_a_run_without_a_value_shows_none_and_one_with_nan_shows_it() -> None:
     run = RunGauges("p", "r", 3, float("nan"), None, None, 1.0, False)
-    text = fleet_text(Fleet({"live": 1}, {}, {}, 0, 0.0, 0, (run,))).decode()
+    text = fleet_text(Fleet({"live": 1}, {}, {}, {}, 0, 0.0, 0, (run,))).decode()
     assert 'spikeguard_run_loss_nats{project="p",run="r"} NaN' in text
     assert "spikeguard_run_grad_norm{" not in text
+
+
+def test_what_only_grows_is_a_counter_and_what_may_fall_is_a_gauge() -> None:
+    commands = {("rollback", "failed"): 2, ("rollback", "unknown"): 1, ("watch", "judged"): 5}
+    closed = {("lingering", "recovered"): 3}
+    text = fleet_text(Fleet({}, {"divergent": 1}, closed, commands, 0, 0.0, 70)).decode()
+    kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+    assert kinds["spikeguard_incidents_open"] == "gauge"
+    assert kinds["spikeguard_commands_unfinished"] == "gauge"
+    for name in ("incidents_closed", "commands_finished", "dropped_samples"):
+        assert kinds[f"spikeguard_{name}"] == "counter"
+    assert 'incidents_closed_total{kind="lingering",outcome="recovered"} 3.0' in text
+    assert 'commands_finished_total{state="failed",verb="rollback"} 2.0' in text
+    assert 'commands_unfinished{state="unknown",verb="rollback"} 1.0' in text
+    assert "spikeguard_dropped_samples_total 70.0" in text
 
 
 def test_the_number_of_series_is_bounded() -> None:
