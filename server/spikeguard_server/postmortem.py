@@ -1,7 +1,7 @@
 """The facts of a post-mortem, gathered from the database when its incident closed.
 
-Law: reads only, from what is kept with the incident, so that it can be written anew long after the
-samples are gone. `report` makes the documents.
+Law: shapes rows into facts and writes nothing; it takes what is kept with the incident alone, so
+that it can be written anew long after the samples are gone. `report` makes the documents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from spikeguard_protocol import (
     SegmentReason,
     Signal,
 )
-from spikeguard_server import tables
 from spikeguard_server.domain.cost import cost_of
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.incident import Incident
@@ -44,24 +43,30 @@ from spikeguard_server.report.facts import (
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.incidents import Attempts, attempts_by_number, incident_of
 from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.postmortems import (
+    attempts_named,
+    commands_with_times,
+    incident_row,
+    kept_samples,
+    precursors_of,
+    revisions_of,
+    tokens_per_step_of,
+)
 from spikeguard_server.repository.runs import RunRow
-from spikeguard_server.repository.samples import MEASURED, sample_of
+from spikeguard_server.repository.samples import sample_of
 from spikeguard_server.repository.situations import current_lineage
 
 
 def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) -> PostMortem:
     """Everything known about closed incident `number` of `run`."""
     attempts = attempts_by_number(connection, run.run_id)
-    i = tables.incidents.c
-    row = connection.execute(
-        sql.select(tables.incidents).where(i.run_id == run.run_id, i.number == number)
-    ).one()
+    row = incident_row(connection, run.run_id, number)
     incident = incident_of(row, attempts)
     policy = policy_of(connection, run.project)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     curves = _curves(connection, run.run_id, number, attempts, lineage)
     took_part = {curve.attempt_number for curve in curves}
-    pace_s, tokens = _pace(curves, incident), _tokens_per_step(connection, run.run_id, took_part)
+    pace_s, tokens = _pace(curves, incident), tokens_per_step_of(connection, run.run_id, took_part)
     return PostMortem(
         run=run.id,
         incident=incident,
@@ -86,16 +91,7 @@ def _curves(
     connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage
 ) -> tuple[Curve, ...]:
     """One curve a segment, in the order of training."""
-    c, s = tables.incident_samples.c, tables.segments.c
-    rows = connection.execute(
-        sql.select(c.attempt, c.segment, c.step, s.reason, *(c[name] for name in MEASURED))
-        .join(
-            tables.segments,
-            sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
-        )
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(c.attempt, c.segment, c.step)
-    ).all()
+    rows = kept_samples(connection, run_id, number)
     return tuple(
         _curve(attempts.segment(*key), key[0], reason, [sample_of(row) for row in group], lineage)
         for (key, reason), group in groupby(rows, lambda r: ((r.attempt, r.segment), r.reason))
@@ -119,12 +115,7 @@ def _curve(
 
 
 def _revisions(connection: sql.Connection, run_id: UUID, number: int) -> tuple[RevisionFact, ...]:
-    c = tables.incident_revisions.c
-    rows = connection.execute(
-        sql.select(c.step, c.at, c.kind, c.confidence, c.reason)
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(c.number)
-    )
+    rows = revisions_of(connection, run_id, number)
     return tuple(RevisionFact(r.step, r.at, Kind(r.kind), r.confidence, r.reason) for r in rows)
 
 
@@ -137,12 +128,7 @@ def _commands(
     pace_s: float | None,
     tokens: int | None,
 ) -> tuple[CommandFact, ...]:
-    c = tables.commands.c
-    rows = connection.execute(
-        sql.select(tables.commands)
-        .where(c.run_id == run_id, c.incident == incident.number)
-        .order_by(c.number)
-    )
+    rows = commands_with_times(connection, run_id, incident.number)
     return tuple(_command(row, run, incident, policy, pace_s, tokens) for row in rows)
 
 
@@ -170,12 +156,7 @@ def _command(
 
 
 def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:
-    c = tables.precursors.c
-    rows = connection.execute(
-        sql.select(c.step, c.signal, c.value, c.z)
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(c.attempt, c.segment, c.step, c.signal)
-    )
+    rows = precursors_of(connection, run_id, number)
     return tuple(Precursor(r.step, r.signal, r.value, r.z) for r in rows)
 
 
@@ -193,26 +174,9 @@ def _peaks(curves: Iterable[Curve], incident: Incident) -> dict[str, float]:
 def _attempts(
     connection: sql.Connection, run_id: UUID, numbers: set[int]
 ) -> tuple[AttemptFact, ...]:
-    c = tables.attempts.c
     names = [f.name for f in fields(AttemptFact)]
-    rows = connection.execute(
-        sql.select(*(c[name] for name in names))
-        .where(c.run_id == run_id, c.number.in_(numbers))
-        .order_by(c.number)
-    )
+    rows = attempts_named(connection, run_id, numbers, names)
     return tuple(AttemptFact(**row._mapping) for row in rows)
-
-
-def _tokens_per_step(connection: sql.Connection, run_id: UUID, numbers: set[int]) -> int | None:
-    c = tables.attempts.c
-    newest = (
-        sql.select(c.tokens_per_step)
-        .where(c.run_id == run_id, c.number.in_(numbers), c.tokens_per_step.is_not(None))
-        .order_by(c.number.desc())
-        .limit(1)
-    )
-    tokens: int | None = connection.execute(newest).scalar_one_or_none()
-    return tokens
 
 
 def _pace(curves: Iterable[Curve], incident: Incident) -> float | None:
