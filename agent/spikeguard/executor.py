@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from spikeguard.data import DataFeed
 from spikeguard.errors import AttemptAborted
 from spikeguard.faults import Faults
-from spikeguard.journal import Journal
+from spikeguard.journal import Journal, Scaling
 from spikeguard.learning_rate import LrScale, ScaledRates
 from spikeguard.lineage import Abandonment, abandoned_by_return
 from spikeguard.mailbox import Delivery, Mailbox
@@ -232,10 +232,26 @@ class Executor:
                 self._progress.steps,
                 skip,
                 prepared.abandoned if prepared is not None else (),
+                self._scaling(order, prepared),
             )
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
+
+    def _scaling(self, order: Order, prepared: Prepared | None) -> Scaling | None:
+        """What the learning rate will be scaled by once `order` is carried out."""
+        action, progress = order.action, self._progress
+        if isinstance(action, ScaleLr):
+            lowered = LrScale(action.factor, progress.steps, action.steps)
+            return Scaling(order.command, progress.lineage, lowered, asked=True)
+        if not isinstance(action, Rollback) or prepared is None:
+            return None
+        target, saved = prepared.target, prepared.tree["lr_scale"]
+        if action.lr_factor is not None and action.lr_steps is not None:
+            lowered = LrScale(action.lr_factor, target.step, action.lr_steps)
+            return Scaling(order.command, target.lineage, lowered, asked=True)
+        scale = LrScale(**saved) if saved is not None else None
+        return Scaling(order.command, target.lineage, scale, asked=False)
 
     def _done(self, action: Action) -> tuple[ResultState, str]:
         try:

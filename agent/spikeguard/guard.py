@@ -148,6 +148,7 @@ class Guard:
                 "no checkpoint could be restored; repair one or point CheckpointDirectory at an "
                 f"empty folder to begin anew. {'; '.join(problems)}"
             )
+        self._p.recovery.take_up_scale(None)
         return 0
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -407,6 +408,7 @@ class Guard:
             return problem or "another rank cannot read it"
         try:
             recovery.restore(target, tree, self._p.progress.segment)
+            recovery.take_up_scale(target)
         except Exception as error:
             problem = f"restoring it failed half-way: {error!r}"
         if not all_agree(self._p.world, problem is None):

@@ -1,4 +1,4 @@
-"""The record outside the checkpoints: executed commands, skipped positions, abandoned stretches.
+"""The record outside the checkpoints: commands, skips, abandoned stretches, lowered rates.
 
 Append-only JSON lines, each durable (fsync) before the act it speaks of counts as done. One line
 says all that a command changes, so a crash leaves a command done or not, never in between.
@@ -14,21 +14,51 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spikeguard.errors import AttachError
+from spikeguard.learning_rate import LrScale
 from spikeguard.ledger import Ledger
-from spikeguard.lineage import Abandonment
+from spikeguard.lineage import (
+    Abandonment,
+    Lineage,
+    is_abandoned,
+    plain_lineage,
+    read_lineage,
+)
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,
     ResultState,
     RunId,
     SegmentId,
+    SegmentPoint,
     from_json,
     to_json,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The learning rate's scale from the end of `lineage` on, once `command` was carried out."""
+
+    command: str
+    lineage: Lineage
+    scale: LrScale | None
+    asked: bool  # the command lowers it; otherwise it came back with a rollback's target
+
+    def plain(self) -> dict[str, Any]:
+        """For the file."""
+        scale = self.scale.plain() if self.scale is not None else None
+        return {"lineage": plain_lineage(self.lineage), "scale": scale, "asked": self.asked}
+
+    @classmethod
+    def read(cls, command: str, plain: dict[str, Any]) -> Scaling:
+        """Back from the file."""
+        scale = LrScale(**plain["scale"]) if plain["scale"] is not None else None
+        return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
 
 
 class Journal:
@@ -39,6 +69,8 @@ class Journal:
         self.begun: dict[str, tuple[int, bool]] = {}  # command -> step, whether a restart keeps it
         self.ledger = Ledger()
         self.abandonments: list[Abandonment] = []
+        self.scalings: list[Scaling] = []  # oldest first
+        self.kept: set[str] = set()  # commands whose learning rate this attempt took up again
         self._path = path
         if path is not None:
             self._open(path, run)
@@ -49,6 +81,7 @@ class Journal:
         step: int,
         skip: BatchRange | None = None,
         abandoned: Iterable[Abandonment] = (),
+        scaling: Scaling | None = None,
     ) -> None:
         """Write ahead what `command` is about to change; raise OSError where that fails."""
         self._append(
@@ -58,6 +91,7 @@ class Journal:
                 "step": step,
                 "skip": [skip.first, skip.end] if skip else None,
                 "abandoned": [[a.segment.attempt, a.segment.number, a.after] for a in abandoned],
+                "scaling": scaling.plain() if scaling is not None else None,
             }
         )
 
@@ -73,6 +107,7 @@ class Journal:
                 "abandoned": [
                     [a.segment.attempt, a.segment.number, a.after] for a in self.abandonments
                 ],
+                "scalings": [[s.command, s.plain()] for s in self.scalings],
             }
         )
 
@@ -80,6 +115,7 @@ class Journal:
         """Take over what rank 0 read."""
         plain = json.loads(shared)
         self._apply_effects(plain["skips"], plain["abandoned"])
+        self.scalings += [Scaling.read(command, scaling) for command, scaling in plain["scalings"]]
 
     def _open(self, path: Path, run: RunId) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,6 +151,8 @@ class Journal:
             self.begun[entry["command"]] = (entry["step"], lasting)
             skips = [entry["skip"]] if entry["skip"] else []
             self._apply_effects(skips, entry["abandoned"])
+            if entry.get("scaling"):
+                self.scalings.append(Scaling.read(entry["command"], entry["scaling"]))
         if entry["entry"] == "result":
             result = from_json(CommandResult, entry["result"])
             self.results[result.command] = result
@@ -130,17 +168,36 @@ class Journal:
         """Results for commands that an earlier attempt began and did not live to report.
 
         What they skip and abandon was written ahead and holds, so the restart, which begins from
-        before the abandoned stretch, completes them; anything else died with the attempt.
+        before the abandoned stretch, completes them, as `resume()` completes a lowered learning
+        rate; anything else died with the attempt.
         """
-        return [_interrupted(command, *begun) for command, begun in self.begun.items()]
+        return [self._interrupted(command, *begun) for command, begun in self.begun.items()]
 
+    def _interrupted(self, command: str, step: int, lasting: bool) -> CommandResult:
+        lowers = any(s.command == command and s.asked for s in self.scalings)
+        kept = command in self.kept
+        if lowers and kept:
+            said = "completed by a restart: it took the lower learning rate up again"
+        elif lasting and not lowers:
+            said = "completed by a restart: it began before the spike and leaves the batches out"
+        elif lasting:
+            said = "the restart leaves the batches out, but the learning rate was not lowered"
+        else:
+            said = "the attempt ended before it took effect"
+        done = kept if lowers else lasting
+        return CommandResult(
+            command, ResultState.APPLIED if done else ResultState.FAILED, said, step
+        )
 
-def _interrupted(command: str, step: int, lasting: bool) -> CommandResult:
-    if lasting:
-        said = "completed by a restart: it began before the spike and leaves the batches out"
-        return CommandResult(command, ResultState.APPLIED, said, step)
-    said = "the attempt ended before it took effect"
-    return CommandResult(command, ResultState.FAILED, said, step)
+    def scaling_since(self, point: SegmentPoint | None) -> Scaling | None:
+        """The newest scale set at or after `point` (None: the beginning) and not abandoned."""
+        for scaling in reversed(self.scalings):
+            follows = point is None or any(
+                p.segment == point.segment and p.step >= point.step for p in scaling.lineage
+            )
+            if follows and not is_abandoned(scaling.lineage, self.abandonments):
+                return scaling
+        return None
 
 
 def _append_line(path: Path, line: bytes) -> None:

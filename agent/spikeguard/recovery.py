@@ -139,6 +139,13 @@ class Recovery:
         self._rates.scale = LrScale(**scale) if scale is not None else None
         self._progress.continue_from(target.lineage, segment)
 
+    def take_up_scale(self, target: Target | None) -> None:
+        """After a restart at `target` (None: the beginning): the rate that was ordered since."""
+        scaling = self._journal.scaling_since(target.lineage[-1] if target is not None else None)
+        if scaling is not None:
+            self._rates.scale = scaling.scale
+            self._journal.kept.add(scaling.command)
+
     def forget_abandoned(self) -> None:
         """Free the snapshots that a rollback left behind."""
         if self.snapshots is None:

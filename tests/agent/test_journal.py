@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.journal import Journal
+from spikeguard.journal import Journal, Scaling
+from spikeguard.learning_rate import LrScale
 from spikeguard.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
 from spikeguard_protocol import (
     BatchRange,
@@ -67,7 +68,11 @@ def test_an_interrupted_command_without_lasting_effect_failed(tmp_path: Path) ->
 
 def test_other_ranks_learn_what_rank_0_read(tmp_path: Path) -> None:
     other = Journal(None, RUN)
-    other.adopt(written(tmp_path / "journal.jsonl").shared())
+    first = written(tmp_path / "journal.jsonl")
+    scaling = Scaling("test#1.2", line((A0, 40)), LrScale(0.5, 40, 9), asked=True)
+    first.begin("test#1.2", 40, scaling=scaling)
+    other.adopt(first.shared())
+    assert other.scalings == Journal(tmp_path / "journal.jsonl", RUN).scalings == [scaling]
     assert other.ledger.ranges == [BatchRange(45, 50)]
     assert other.abandonments == [Abandonment(A0, 40)]
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from spikeguard.journal import Scaling
+from spikeguard.learning_rate import LrScale
+from spikeguard.lineage import abandoned_by_return
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -186,4 +189,63 @@ def test_a_scaled_rate_is_part_of_a_checkpoint(tmp_path: Path) -> None:
     second = Job(tmp_path)
     assert second.guard.resume() == 25
     assert second.guard._p.rates.scale == job.guard._p.rates.scale
+    second.guard.finish()
+
+
+def test_a_scaled_rate_newer_than_the_checkpoint_survives_a_crash(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(30)
+    order(job, ScaleLr(0.5, 100))
+    job.train_to(40)
+    job.guard.finish()
+    second = Job(tmp_path)
+    assert second.guard.resume() == 25
+    assert second.guard._p.rates.scale == LrScale(0.5, 31, 100)
+    second.guard.finish()
+
+
+def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(tmp_path: Path) -> None:
+    """Begun, not finished: the restart goes back, lowers the rate, and only then says applied."""
+    job = Job(tmp_path)
+    job.train_to(60)
+    target = job.guard._p.recovery.find(target_at(job, 25, Medium.DISK))
+    assert target is not None
+    lost = abandoned_by_return(job.guard._p.progress.lineage, target.lineage)
+    scaling = Scaling("test#1.1", target.lineage, LrScale(0.5, 25, 40), asked=True)
+    job.guard._p.journal.begin("test#1.1", 60, BatchRange(27, 30), lost, scaling)
+    job.guard.finish()
+    second = Job(tmp_path)
+    assert second.guard.resume() == 25
+    assert second.guard._p.rates.scale == LrScale(0.5, 25, 40)
+    second.train_step()
+    assert result(second, "test#1.1").state is ResultState.APPLIED
+    second.guard.finish()
+
+
+def test_without_resume_a_lowered_rate_is_not_said_to_be_applied(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(5)
+    lineage = job.guard._p.progress.lineage
+    scaling = Scaling("test#1.1", lineage, LrScale(0.5, 5, 40), asked=True)
+    job.guard._p.journal.begin("test#1.1", 5, None, (), scaling)
+    job.guard.finish()
+    second = Job(tmp_path)
+    second.train_step()
+    assert result(second, "test#1.1").state is ResultState.FAILED
+    second.guard.finish()
+
+
+def test_a_rate_that_a_later_rollback_undid_stays_undone_after_a_crash(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(30)
+    target = target_at(job, 25, Medium.DISK)
+    order(job, Rollback(target, 25, None, 0.5, 100), 1)
+    job.train_to(35)
+    order(job, Rollback(target, 25), 2)
+    job.train_to(30)
+    assert job.guard._p.rates.scale is None
+    job.guard.finish()
+    second = Job(tmp_path)
+    assert second.guard.resume() == 25
+    assert second.guard._p.rates.scale is None
     second.guard.finish()
