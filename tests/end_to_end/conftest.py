@@ -55,6 +55,7 @@ def follow() -> Follow:
         while time.monotonic() < until:
             incidents = service.incidents(name)
             for proposal in filter(None, map(awaiting, incidents)):
+                assert proposal["verb"] == "rollback", proposal
                 _approve(service, proposal)
             if job.process.poll() is not None and all(i["has_postmortem"] for i in incidents):
                 return service.incidents(name)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -25,9 +26,9 @@ from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
 
-FAULT = "lr_bump@220"
-STEPS = 420
-PACE = ("--preset", "tiny", "--steps", str(STEPS), "--step-time", "0.02")
+FAULT = "bit_flip@220"
+STEPS = 480
+PACE = ("--preset", "tiny", "--batch", "36", "--steps", str(STEPS), "--step-time", "0.03")
 
 
 @dataclass
@@ -141,6 +142,15 @@ def _stored_steps(site: Service, run: str) -> list[int]:
     return sorted(step for segment in series["segments"] for step in segment["steps"])
 
 
+def _step_times(site: Service, run: str, steps: range) -> list[float]:
+    """Seconds of each step as the agent measured them."""
+    path = f"{run_path(RunId.parse(run))}/series"
+    series = site.api.get(path, signals="step_time", points=100_000)
+    first = series["segments"][0]
+    pairs = zip(first["steps"], first["values"]["step_time"], strict=True)
+    return [seconds for step, seconds in pairs if step in steps and seconds is not None]
+
+
 def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
     replica: Replica, site: Service, children: Children, folder: Path
 ) -> None:
@@ -148,12 +158,9 @@ def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
     options = (*PACE, "--run", "killed-server", "--fault", FAULT)
     job = Job.start(children, folder / "killed", site.agent_environment(0.2), *options)
     proposal = _until(lambda: _proposal(site, "killed-server"), 60, "a rollback is proposed")
-    before = len(job.rows())
     replica.kill()
-    killed_at = time.monotonic()
-    _until(lambda: len(job.rows()) >= before + 40, 20, "training goes on without a server")
-    pace_s = (time.monotonic() - killed_at) / 40
-    assert pace_s < 0.02 * 3, "training slowed down"
+    before = int(job.rows()[-1]["step"])
+    _until(lambda: len(job.rows()) >= before + 50, 20, "training goes on without a server")
     replica.start()
     incident = site.incidents("killed-server")[0]
     assert proposal["id"] in [command["id"] for command in incident["commands"]]
@@ -165,13 +172,17 @@ def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
         lambda: [i for i in site.incidents("killed-server") if i["has_postmortem"]], 30, "closed"
     )
     assert closed[0]["outcome"] == "recovered"
+    calm = _step_times(site, "killed-server", range(100, 200))
+    alone = _step_times(site, "killed-server", range(before + 5, before + 45))
+    assert statistics.median(alone) < 1.25 * statistics.median(calm), "training slowed down"
 
 
 def test_a_crash_after_a_rollback_brings_neither_the_bad_data_nor_the_bad_checkpoint_back(
     site: Service, children: Children, folder: Path
 ) -> None:
-    options = (*PACE, "--run", "killed-job", "--fault", "gradient_ascent@220",
-               "--checkpoint-every", "25")  # fmt: skip
+    """The job is killed right after it went back, before any checkpoint of the new segment."""
+    options = (*PACE, "--run", "killed-job", "--fault", "gradient_ascent@230:10:50",
+               "--checkpoint-every", "50")  # fmt: skip
     place, environment = folder / "killed-job", site.agent_environment(0.2)
     job = Job.start(children, place, environment, *options)
     _approve_until_applied(site, "killed-job")
@@ -180,14 +191,14 @@ def test_a_crash_after_a_rollback_brings_neither_the_bad_data_nor_the_bad_checkp
     first = job.rows()
     command = next(c for i in site.incidents("killed-job") for c in i["commands"]
                    if c["verb"] == "rollback" and c["state"] in ("applied", "judged"))  # fmt: skip
-    target, skip = command["arguments"]["step"], command["arguments"]["skip"]
+    target, (begin, end) = command["arguments"]["step"], command["arguments"]["skip"]
+    left_at = command["applied_step"]
     again = Job.start(children, place, environment, *options)
     assert again.process.wait(60) == 0, (place / "trainer.log").read_text()[-2000:]
-    rows = again.rows()[len(first) :] if len(again.rows()) > len(first) else again.rows()
+    rows = again.rows()[len(first) :]
+    assert rows, "the restart logged nothing"
     resumed = int(rows[0]["step"]) - 1
-    lineage = [int(r["step"]) for r in first]
-    newest_good = lineage[-1] if lineage[-1] < max(lineage) else target
-    assert target <= resumed <= newest_good, "it resumed from an abandoned checkpoint"
-    bad = range(skip["first"], skip["end"])
-    assert not [row for row in rows if int(row["position"]) in bad], "bad data came back"
+    beyond = max(int(row["step"]) for row in first[left_at:]) if len(first) > left_at else target
+    assert resumed <= max(target, beyond), "it resumed from an abandoned checkpoint"
+    assert not [r for r in rows if begin <= int(r["position"]) < end], "bad data came back"
     assert json.loads((place / "summary.json").read_text())["steps"] == STEPS

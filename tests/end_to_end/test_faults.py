@@ -11,87 +11,111 @@ import pytest
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
-
-from .conftest import Follow
+from tests.end_to_end.conftest import Follow
 
 STEPS = 420
-PACE = ["--preset", "tiny", "--steps", str(STEPS), "--step-time", "0.015"]
-ROLLED_BACK = (
+SIZE = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS)]
+PACE = ["--step-time", "0.015"]
+DAMAGE = (  # strong enough that waiting would not do; docs/lab-log.md has the measurements
     "lr_bump@220",
-    "weight_scale@220",
-    "weight_noise@220",
-    "moment_reset@220",
-    "gradient_ascent@220",
+    "weight_scale@220:1:20",
+    "weight_noise@220:1:30",
+    "moment_reset@220:3:1e12",
+    "gradient_ascent@220:10:50",
     "bit_flip@220",
 )
 
 
 def train(children: Children, service: Service, folder: Path, name: str, *faults: str) -> Job:
-    options = [*PACE, "--run", name]
+    options = [*SIZE, *PACE, "--run", name]
     for fault in faults:
         options += ["--fault", fault]
     return Job.start(children, folder / name, service.agent_environment(0.2), *options)
 
 
 @pytest.fixture(scope="session")
-def twin(folder: Path) -> dict[str, Any]:
-    """The summary of the same seed without a fault and without a server."""
+def twin(folder: Path) -> float:
+    """Validation loss, nats, of the same seed without a fault and without a server."""
     children = Children()
     try:
-        job = Job.start(children, folder / "twin", {}, *PACE[:4], "--run", "twin")
+        job = Job.start(children, folder / "twin", {}, *SIZE, "--run", "twin")
         assert job.process.wait(90) == 0, (job.directory / "trainer.log").read_text()[-2000:]
-        return job.summary()
+        return float(job.summary()["validation_loss"])
     finally:
         children.end()
 
 
-def _verbs(incidents: list[dict[str, Any]]) -> list[str]:
+def _done(incidents: list[dict[str, Any]], verb: str) -> list[dict[str, Any]]:
     return [
-        c["verb"] for i in incidents for c in i["commands"] if c["state"] in ("applied", "judged")
+        command
+        for incident in incidents
+        for command in incident["commands"]
+        if command["verb"] == verb and command["state"] in ("applied", "judged")
     ]
 
 
-@pytest.mark.parametrize("fault", ROLLED_BACK)
+@pytest.mark.parametrize("fault", DAMAGE)
 def test_a_damaged_run_is_rolled_back_and_ends_where_its_twin_ends(
     fault: str,
     folder: Path,
     service: Service,
     children: Children,
     follow: Follow,
-    twin: dict[str, Any],
+    twin: float,
 ) -> None:
     name = fault.partition("@")[0].replace("_", "-")
     job = train(children, service, folder, name, fault)
     incidents = follow(service, job, name)
     assert job.process.returncode == 0
-    assert incidents, "the spike was not seen"
-    assert {i["kind"] for i in incidents} <= {"lingering", "divergent"}
-    assert "rollback" in _verbs(incidents)
-    assert incidents[-1]["outcome"] == "recovered"
-    assert all(abs(i["onset_step"] - 220) <= 25 for i in incidents[:1])
-    ended = job.summary()["validation_loss"]
-    assert ended == pytest.approx(twin["validation_loss"], rel=0.01)
-    told = json.loads(service.postmortem(incidents[0], "json"))
-    assert "rollback" in json.dumps(told)
+    [incident] = incidents
+    assert incident["kind"] in ("lingering", "divergent")
+    assert incident["outcome"] == "recovered"
+    assert 220 <= incident["onset_step"] <= 222
+    assert incident["detected_step"] - incident["onset_step"] <= 2
+    [rollback] = _done(incidents, "rollback")
+    first, end = rollback["arguments"]["skip"]
+    assert rollback["arguments"]["step"] < 220
+    assert first <= 219 < end, "the faulty batch was not among those skipped"
+    summary = job.summary()
+    assert (summary["steps"], summary["rollbacks"]) == (STEPS, 1)
+    assert summary["validation_loss"] == pytest.approx(twin, rel=0.01)
+    _check_postmortem(service, incident, rollback)
 
 
-def test_a_bad_batch_heals_and_nothing_is_rolled_back(
-    folder: Path, service: Service, children: Children, follow: Follow, twin: dict[str, Any]
+def _check_postmortem(service: Service, incident: dict[str, Any], done: dict[str, Any]) -> None:
+    told = json.loads(service.postmortem(incident, "json"))
+    [command] = [c for c in told["commands"] if c["id"] == done["id"]]
+    assert (command["state"], command["decided_by"]) == ("judged", done["decided_by"])
+    assert command["applied_step"] == done["applied_step"] > incident["onset_step"]
+    assert told["incident"]["outcome"] == "recovered"
+    assert told["symptoms"]["peak_loss"] > told["symptoms"]["pre_loss"]
+    assert told["cost"]["steps"] >= done["applied_step"] - done["arguments"]["step"]
+    assert b"<svg" in service.postmortem(incident, "html")
+    assert done["id"] in service.postmortem(incident, "md").decode().replace("\\#", "#")
+
+
+def test_bad_batches_heal_and_nothing_is_rolled_back(
+    folder: Path, service: Service, children: Children, follow: Follow, twin: float
 ) -> None:
-    job = train(children, service, folder, "bad-batch", "bad_batch@220")
+    """Random bytes, shuffled targets, one repeated byte: three spikes in one run."""
+    faults = ("bad_batch@200", "bad_batch.shuffled@270", "bad_batch.repeated@340")
+    job = train(children, service, folder, "bad-batch", *faults)
     incidents = follow(service, job, "bad-batch")
     assert job.process.returncode == 0
-    assert [i["kind"] for i in incidents] in (["recoverable"], ["outlier_batch"])
-    assert "rollback" not in _verbs(incidents)
-    assert job.summary()["validation_loss"] == pytest.approx(twin["validation_loss"], rel=0.02)
+    assert [i["onset_step"] for i in incidents] == pytest.approx([200, 270, 340], abs=2)
+    assert {i["kind"] for i in incidents} <= {"recoverable", "outlier_batch"}
+    assert {i["outcome"] for i in incidents} <= {"healed", "outlier"}
+    assert job.summary()["rollbacks"] == 0
+    assert not [c for i in incidents for c in i["commands"] if c["verb"] != "watch"]
+    assert job.summary()["validation_loss"] == pytest.approx(twin, rel=0.02)
 
 
 def test_a_non_finite_gradient_never_reaches_the_weights_and_nothing_needs_doing(
-    folder: Path, service: Service, children: Children, follow: Follow, twin: dict[str, Any]
+    folder: Path, service: Service, children: Children, follow: Follow, twin: float
 ) -> None:
     job = train(children, service, folder, "nan-grad", "nan_grad@220")
     incidents = follow(service, job, "nan-grad")
     assert job.process.returncode == 0
     assert [(i["dropped"], i["outcome"]) for i in incidents] == [(True, "healed")]
-    assert _verbs(incidents) == []
-    assert job.summary()["validation_loss"] == pytest.approx(twin["validation_loss"], rel=0.02)
+    assert [command for i in incidents for command in i["commands"]] == []
+    assert job.summary()["validation_loss"] == pytest.approx(twin, rel=0.02)
