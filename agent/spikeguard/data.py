@@ -2,7 +2,8 @@
 
 Position p is one optimizer step's batch, `micro_batches` items of the loader. A loader with
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by starting its
-pass again with the random numbers it began with and counting.
+pass again with the random numbers it began with and counting. What is left out is read and thrown
+away, unless the loader has `skip_to(position)`: its next item is then the first of that position.
 Law: what is left out draws no random numbers of the job, so a run with a skip equals one that
 never had those batches. The loader's own errors are the loop's and pass through.
 """
@@ -118,8 +119,8 @@ class DataFeed:
             return iterator
         numbers = random_state()
         try:
-            if self._seekable():
-                self._loader.load_state_dict({**self._loader.state_dict(), "position": end})
+            if hasattr(self._loader, "skip_to"):
+                self._loader.skip_to(end)
                 self.position, iterator = end, iter(self._loader)
             while self.position < end:
                 self._discard(iterator, self._micro_batches)
@@ -127,13 +128,6 @@ class DataFeed:
         finally:
             restore_random_state(numbers)
         return iterator
-
-    def _seekable(self) -> bool:
-        """Whether the loader counts in our positions and can be set to one."""
-        if not _has_state(self._loader):
-            return False
-        state = self._loader.state_dict()
-        return isinstance(state, dict) and state.get("position") == self.position
 
     def _discard(self, iterator: Iterator[Any], count: int) -> None:
         for _ in range(count):

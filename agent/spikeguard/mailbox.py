@@ -8,7 +8,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from spikeguard.faults import log
 from spikeguard_protocol import Ack, Order
+
+ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,17 @@ class Mailbox:
     """Written by the sender's thread, read by the loop."""
 
     deliveries: tuple[Delivery, ...] = ()
-    attentive: bool = False
+    asked_attentive: bool = False
     protected: frozenset[str] = frozenset()
     heard_at: float | None = None
+    alone: bool = True  # whether no other attempt of the run is alive
+
+    @property
+    def attentive(self) -> bool:
+        """Whether the server wants the slow signals at every step, and said so lately."""
+        if not self.asked_attentive or self.heard_at is None:
+            return False
+        return time.monotonic() - self.heard_at < ATTENTIVE_S
 
     def hear(self, ack: Ack) -> None:
         """Take over an acknowledgement; an order that is repeated keeps its first deadline."""
@@ -38,6 +49,12 @@ class Mailbox:
         known = {d.order.command: d for d in self.deliveries}
         fresh = [known.get(order.command) or Delivery(order, now) for order in ack.orders]
         self.deliveries = tuple(fresh)
-        self.attentive = ack.attentive
+        self.asked_attentive = ack.attentive
         self.protected = frozenset(ack.protected)
         self.heard_at = now
+        if self.alone and ack.live_attempts > 1:
+            log.warning(
+                "%d attempts of this run are alive: none gets orders until one has ended",
+                ack.live_attempts,
+            )
+        self.alone = ack.live_attempts <= 1

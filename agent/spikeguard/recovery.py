@@ -8,11 +8,13 @@ where all ranks have to have succeeded they say so to each other before anything
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from spikeguard.checkpoints import CheckpointDirectory
+from spikeguard.checkpoints import MANIFEST, CheckpointDirectory
 from spikeguard.data import DataFeed
 from spikeguard.faults import Faults
 from spikeguard.journal import Journal
@@ -26,6 +28,7 @@ from spikeguard.world import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
 Report = Callable[[Record], None]
+SWEEP_AFTER_S = 3600.0  # without a write; no checkpoint pauses so long between two of its ranks
 
 
 class Recovery:
@@ -160,13 +163,22 @@ class Recovery:
         return [target for target in reversed(found) if not self.abandoned(target)]
 
     def sweep(self) -> None:
-        """Remove folders that a crash left without a manifest; at start, rank 0 only."""
+        """Remove folders that a crash left without a manifest; at start, rank 0 only.
+
+        One that was written to lately may be another live attempt's, still being saved.
+        """
         if self.checkpoints is None:
             return
         for folder in self.checkpoints.path.glob("checkpoint-*"):
-            if (
-                self.checkpoints.find(folder.name) is None
-                and not (folder / "manifest.json").exists()
-            ):
+            if not (folder / MANIFEST).exists() and _age_s(folder) > SWEEP_AFTER_S:
                 with suppress(OSError):
                     shutil.rmtree(folder)
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since anything in `folder` was written; 0.0 for one that vanished meanwhile."""
+    try:
+        newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:
+        return 0.0
+    return time.time() - newest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,10 @@ def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path) -> None:
     job.train_to(51)
     job.guard.finish()
     newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
-    (tmp_path / "checkpoints" / newest.name / "manifest.json").unlink()
+    folder = tmp_path / "checkpoints" / newest.name
+    (folder / "manifest.json").unlink()
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (0, 0))
     again = Job(tmp_path)
     assert not (tmp_path / "checkpoints" / newest.name).exists()
     assert again.guard.resume() == 25
@@ -196,3 +200,11 @@ def test_a_sibling_that_began_in_an_abandoned_stretch_is_never_resumed(tmp_path:
     last = Job(tmp_path)
     assert last.guard.resume() == 25
     last.guard.finish()
+
+
+def test_a_checkpoint_that_another_attempt_is_writing_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "checkpoint-00000050-0f3a9c21.0"
+    folder.mkdir(parents=True)
+    (folder / "rank-00000.pt").write_bytes(b"half of it")
+    Job(tmp_path).guard.finish()
+    assert (folder / "rank-00000.pt").exists()

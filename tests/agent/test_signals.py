@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
+from spikeguard.mailbox import ATTENTIVE_S, Mailbox
 from spikeguard.norms import sampled_rows
-from spikeguard_protocol import Samples
+from spikeguard_protocol import Ack, Samples
 
 from .job import FAST, Job
 from .wire import Wire, await_that, served
@@ -112,3 +115,23 @@ def test_positions_say_what_each_step_consumed(tmp_path: Path) -> None:
         job.guard.finish()
         ranges = [r for s in wire.records(Samples) for r in s.positions]
     assert [(r.first, r.end) for r in ranges if r] == [(n, n + 1) for n in range(5)]
+
+
+def test_a_server_that_is_gone_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention ends with the server's silence, and comes back with its next word."""
+    box = Mailbox()
+    box.hear(Ack(1, attentive=True))
+    assert box.attentive
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + ATTENTIVE_S + 1.0)
+    assert not box.attentive
+    box.hear(Ack(2, attentive=True))
+    assert box.attentive
+
+
+def test_a_second_live_attempt_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    box = Mailbox()
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        for live in (1, 2, 2, 3, 1, 2):
+            box.hear(Ack(1, live_attempts=live))
+    assert [r.message.split()[0] for r in caplog.records] == ["2", "2"]
