@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.norms import global_norm, gradients, second_moments
+from spikeguard.norms import combine, each_norm, global_norm, gradients, second_moments
 from spikeguard.readback import Pending, Readback
 from spikeguard.reflex import Reflex, loss_scale
 from spikeguard.settings import Settings
@@ -38,6 +38,7 @@ class Row:
     batches: BatchRange | None
     known: dict[str, float]  # measured on the host
     pending: Pending
+    layers: Pending | None = None  # gradient norm by parameter
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
@@ -84,7 +85,10 @@ class Collector:
         ranks: int,
     ) -> None:
         self._optimizer, self._reflex, self._settings = optimizer, reflex, settings
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
+        self._layers: dict[str, Tensor] = {}
+        self._step = 0
         self._ranks = ranks
         self._sample = sample_of(model, optimizer, settings.update_sample_share)
         self._everything = all_parameters(optimizer)
@@ -98,8 +102,7 @@ class Collector:
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm."""
-        grads = gradients(self._parameters)
-        norm = global_norm(grads)
+        norm = self._measured()
         if norm is None:
             return torch.zeros(())
         self._grad_norm = norm
@@ -107,6 +110,20 @@ class Collector:
         if max_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm
+
+    def _measured(self) -> Tensor | None:
+        """The gradients' global norm; where each one's is wanted, composed of those."""
+        if not self._wants_layers(self._step + 1):
+            return global_norm(gradients(self._parameters))
+        pairs = zip(self._names, self._parameters, strict=True)
+        held = [(name, p.grad) for name, p in pairs if p.grad is not None]
+        norms = each_norm([grad for _, grad in held])
+        self._layers = dict(zip((name for name, _ in held), norms, strict=True))
+        return combine(norms)
+
+    def _wants_layers(self, step: int) -> bool:
+        every = self._settings.layer_norms_every
+        return every > 0 and (self.attentive or step % every == 0)
 
     @torch.no_grad()
     def before_step(self, step: int, rates: Sequence[Any]) -> None:
@@ -124,12 +141,14 @@ class Collector:
         scale = loss_scale(self._optimizer)
         norm = self._grad_norm
         if norm is None:
-            norm = global_norm(gradients(self._parameters))
+            norm = self._measured()
             if norm is None:
                 return None
             self._scalars[Signal.GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
         elif scale is not None:
             self._scalars[Signal.GRAD_NORM] = norm / scale
+        if scale is not None:
+            self._layers = {name: value / scale for name, value in self._layers.items()}
         return norm
 
     @torch.no_grad()
@@ -159,14 +178,21 @@ class Collector:
             self._keep(Signal.ADAM_V_NORM, global_norm(second_moments(self._optimizer)))
         self._keep_loss()
         row = Row(
-            step, segment, batches, {**self._known, **known}, self._readback.send(self._scalars)
+            step,
+            segment,
+            batches,
+            {**self._known, **known},
+            self._readback.send(self._scalars),
+            self._readback.send_many(self._layers) if self._layers else None,
         )
         self.reset()
+        self._step = step
         return row
 
     def reset(self) -> None:
         """Forget what was measured since the last step."""
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
+        self._layers = {}
         self.losses.take()
 
     def _keep(self, signal: Signal, value: Tensor | None) -> None:

@@ -39,6 +39,7 @@ from spikeguard_protocol import (
     AttemptStarted,
     BatchRange,
     CommandResult,
+    LayerNorms,
     Record,
     Samples,
     SegmentReason,
@@ -46,6 +47,7 @@ from spikeguard_protocol import (
     Signal,
     Verb,
 )
+from spikeguard_protocol.messages import MAX_LAYERS
 
 Batch = TypeVar("Batch")
 
@@ -330,6 +332,9 @@ class Guard:
     def _sample(self, row: Row, values: dict[str, float]) -> None:
         columns = {name: (value,) for name, value in values.items()}
         self._report(Samples(row.segment, (row.step,), columns, (row.batches,)))
+        if row.layers is not None and self._p.outbox is not None:
+            norms = dict(list(row.layers.read().items())[:MAX_LAYERS])
+            self._report(LayerNorms(row.segment, row.step, Signal.GRAD_NORM, norms))
 
     def _protect(self, names: frozenset[str]) -> None:
         self._p.recovery.protected = names

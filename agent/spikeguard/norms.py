@@ -35,6 +35,25 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
     return combine(parts)
 
 
+def each_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """L2 of each, () fp32, on its own device; of a sharded tensor over all ranks."""
+    norms: dict[int, Tensor] = {}
+    plain = [(n, t) for n, t in enumerate(tensors) if not isinstance(t, DTensor)]
+    halves = [(n, t) for n, t in plain if t.dtype in _HALF]
+    full = [(n, t) for n, t in plain if t.dtype not in _HALF]
+    if full:
+        measured = torch._foreach_norm([t for _, t in full])
+        norms |= zip((n for n, _ in full), measured, strict=True)
+    if halves:  # accumulated and returned in fp32: bf16 keeps three digits
+        measured = torch._foreach_norm([t for _, t in halves], 2, dtype=torch.float32)
+        norms |= zip((n for n, _ in halves), measured, strict=True)
+    for place, tensor in enumerate(tensors):
+        if isinstance(tensor, DTensor):
+            total = torch.linalg.vector_norm(tensor)
+            norms[place] = total.full_tensor() if isinstance(total, DTensor) else total
+    return [norms[place].float() for place in range(len(tensors))]
+
+
 def combine(norms: Sequence[Tensor]) -> Tensor | None:
     """L2 of several norms, () fp32 on the first one's device."""
     if len(norms) <= 1:

@@ -55,6 +55,18 @@ class Readback:
             return Pending(names, stacked.cpu(), None)
         return self._copy(names, stacked)
 
+    def send_many(self, scalars: Mapping[str, Tensor]) -> Pending:
+        """The same for any number of scalars, now and then: the row is made for it."""
+        names = tuple(scalars)
+        stacked = _stack([scalars[name] for name in names]) if names else torch.empty(0)
+        if stacked.device.type != "cuda":
+            return Pending(names, stacked.cpu(), None)
+        row = torch.empty(len(names), pin_memory=True)
+        event = torch.cuda.Event()
+        row.copy_(stacked, non_blocking=True)
+        event.record(torch.cuda.current_stream(stacked.device))
+        return Pending(names, row, event)
+
     def _copy(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
         if self._rows is None:
             self._rows = torch.empty(DEPTH, WIDTH, pin_memory=True)

@@ -6,9 +6,10 @@ Law: every limit and every timeout has a name, a unit and a default here.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from spikeguard.errors import AttachError
@@ -23,6 +24,7 @@ class Settings:
     """Cadences in steps, sizes in bytes, durations in seconds."""
 
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
+    layer_norms_every: int = 0  # gradient norms by parameter; 0: never; more often if asked
     exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
     drop_non_finite: bool = True  # the reflex, where the optimizer can
@@ -82,20 +84,29 @@ def read_connection(
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
-    """`settings` with the send interval that `SPIKEGUARD_SEND_INTERVAL` asks for."""
-    text = environment.get("SPIKEGUARD_SEND_INTERVAL")
-    if not text:
-        return settings
-    try:
-        interval = float(text)
-    except ValueError:
-        raise AttachError(
-            "settings",
-            f"SPIKEGUARD_SEND_INTERVAL is {text[:40]!r}",
-            "Set it to seconds, for example 1.0",
-        ) from None
+    """`settings` with the cadences that `SPIKEGUARD_*` ask for."""
+    asked = {
+        "send_interval_s": _number(environment, "SPIKEGUARD_SEND_INTERVAL", float, "seconds, 1.0"),
+        "layer_norms_every": _number(environment, "SPIKEGUARD_LAYER_NORMS_EVERY", int, "steps, 50"),
+    }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return Settings(**{**values, "send_interval_s": interval})
+    chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}
+    return Settings(**{**values, **chosen})
+
+
+def _number(
+    environment: Mapping[str, str], name: str, kind: Callable[[str], float], example: str
+) -> float | None:
+    """What `name` says; None where it is not set."""
+    text = environment.get(name)
+    if not text:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        unit, _, value = example.partition(", ")
+        problem = f"{name} is {text[:40]!r}"
+        raise AttachError("settings", problem, f"Set it to {unit}, for example {value}") from None
 
 
 def _run_id(project: str, name: str) -> RunId:

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from spikeguard import Settings, attach
+from spikeguard import AttachError, Settings, attach
 from spikeguard.mailbox import ATTENTIVE_S, Mailbox
 from spikeguard.norms import sampled_rows
-from spikeguard_protocol import Ack, Samples
+from spikeguard.settings import with_environment
+from spikeguard_protocol import Ack, LayerNorms, Samples
 
 from .job import FAST, Job
 from .wire import Wire, await_that, served
@@ -135,3 +136,35 @@ def test_a_second_live_attempt_is_said_once(caplog: pytest.LogCaptureFixture) ->
         for live in (1, 2, 2, 3, 1, 2):
             box.hear(Ack(1, live_attempts=live))
     assert [r.message.split()[0] for r in caplog.records] == ["2", "2"]
+
+
+def test_gradient_norms_by_parameter_come_when_asked_for(tmp_path: Path) -> None:
+    seen: dict[str, float] = {}
+    with served(Wire()) as wire:
+        settings = Settings(send_interval_s=0.02, layer_norms_every=5)
+        job = Job(tmp_path, server=wire.url, settings=settings)
+        clip = job.guard.clip_grad_norm_
+
+        def noted(max_norm: float | None) -> torch.Tensor:
+            named = job.model.named_parameters()
+            seen.update({name: l2([p.grad]) for name, p in named if p.grad is not None})
+            return clip(max_norm)
+
+        job.guard.clip_grad_norm_ = noted  # type: ignore[method-assign]
+        job.train_to(10)
+        job.guard.finish()
+        details = wire.records(LayerNorms)
+        whole = wire.column("grad_norm")[0, 10]
+    assert [(d.segment, d.step, d.signal) for d in details] == [
+        (0, 5, "grad_norm"),
+        (0, 10, "grad_norm"),
+    ]
+    assert details[1].norms == pytest.approx(seen, rel=1e-5)
+    assert whole == pytest.approx(math.sqrt(sum(n * n for n in seen.values())), rel=1e-5)
+
+
+def test_the_environment_asks_for_gradient_norms_by_parameter() -> None:
+    asked = with_environment(Settings(), {"SPIKEGUARD_LAYER_NORMS_EVERY": "7"})
+    assert (Settings().layer_norms_every, asked.layer_norms_every) == (0, 7)
+    with pytest.raises(AttachError, match="SPIKEGUARD_LAYER_NORMS_EVERY is 'often'"):
+        with_environment(Settings(), {"SPIKEGUARD_LAYER_NORMS_EVERY": "often"})
