@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,3 +54,13 @@ def test_no_process_is_left_behind(stage: str, sign: signal.Signals, tmp_path: P
     while (left := _owned_by(folder)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left, [" ".join(process.cmdline()) for process in left]
+    shutil.rmtree(folder)
+
+
+def test_a_folder_with_other_files_is_never_emptied(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    command = [sys.executable, "-m", "spikeguard_trainer.demo", "--directory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "holds other files" in done.stderr
+    assert (tmp_path / "thesis.txt").read_text() == "mine"

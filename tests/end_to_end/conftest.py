@@ -24,6 +24,7 @@ LIMIT_S = 100.0
 def folder() -> Iterator[Path]:
     """A short path, because a Postgres socket's may not be long."""
     place = Path(tempfile.mkdtemp(prefix="sg-e2e-"))
+    place.chmod(0o711)  # run as root, Postgres has an account of its own that must pass
     yield place
     shutil.rmtree(place, ignore_errors=True)
 

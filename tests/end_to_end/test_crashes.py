@@ -27,8 +27,8 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
 
 FAULT = "bit_flip@220"
-STEPS = 480
-PACE = ("--preset", "tiny", "--batch", "36", "--steps", str(STEPS), "--step-time", "0.03")
+STEPS = 800  # long enough for a server to start again while it trains
+PACE = ("--preset", "tiny", "--batch", "24", "--steps", str(STEPS), "--step-time", "0.03")
 
 
 @dataclass
@@ -122,9 +122,9 @@ def _proposal(site: Service, run: str) -> dict[str, Any] | None:
 
 
 def _approve_until_applied(site: Service, run: str) -> None:
-    _until(lambda: _proposal(site, run), 30, "a rollback is proposed")
+    _until(lambda: _proposal(site, run), 60, "a rollback is proposed")
     _until(lambda: _approved(site, run), 10, "it is approved")
-    _until(lambda: _states(site, run) & {"applied", "judged"}, 20, "the rollback is applied")
+    _until(lambda: _states(site, run) & {"applied", "judged"}, 30, "the rollback is applied")
 
 
 def _approved(site: Service, run: str) -> bool:

@@ -162,12 +162,16 @@ class BatchLoader:
         batch = Batch(tokens[mine], targets[mine], position, micro + 1 == self._micro_batches)
         return batch.to(self._device)
 
+    def skip_to(self, position: int) -> None:
+        """Leave out everything before `position` without reading it."""
+        self.position, self._micro = position, 0
+
     def state_dict(self) -> dict[str, int]:
         """Where the data order stands: the next position to read from its beginning."""
         return {"position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self.position, self._micro = int(state["position"]), 0
+        self.skip_to(int(state["position"]))
 
 
 def validation_batches(

@@ -23,8 +23,8 @@ class Preset:
 PRESETS: dict[str, Preset] = {
     # For tests: about 0.04 M parameters.
     "tiny": Preset(Shape(32, 2, 2, 88, 32), 12, 3e-3, 20, 400, 25, 32),
-    # For a demonstration that a person watches: about 0.8 M parameters.
-    "demo": Preset(Shape(128, 4, 4, 344, 128), 16, 2e-3, 40, 600, 50, 16),
+    # For a demonstration that a person watches: about 0.3 M parameters.
+    "demo": Preset(Shape(96, 3, 4, 256, 96), 16, 2e-3, 40, 600, 50, 16),
     # 25 M parameters: the yardstick for overhead.
     "reference": Preset(Shape(512, 8, 8, 1344, 512), 8, 6e-4, 200, 10_000, 500, 32),
 }

@@ -21,7 +21,7 @@ from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
 
-RUN = "demo"
+MARKER = ".spikeguard-demo"  # stands in a folder that a demo may empty
 STEPS = 600
 FAULT = "lr_bump@250:12:40"  # the learning rate is 40 times too high for 12 steps
 REPORT_LIMIT_S = 30.0
@@ -35,6 +35,7 @@ class Demo:
 
     options: Namespace
     directory: Path
+    name: str  # of the run; a new one each time, since a database may outlive its folder
     children: Children = field(default_factory=Children)
     screen: Screen = field(default_factory=lambda: Screen(STEPS))
     story: Story = field(default_factory=Story)
@@ -56,7 +57,7 @@ class Demo:
         return 0 if recovered else 1
 
     def _train(self, service: Service) -> Job:
-        options = ["--preset", "demo", "--steps", str(STEPS), "--run", RUN, "--fault", FAULT]
+        options = ["--preset", "demo", "--steps", str(STEPS), "--run", self.name, "--fault", FAULT]
         environment = service.agent_environment(send_interval_s=0.5)
         return Job.start(self.children, self.directory / "run", environment, *options)
 
@@ -74,7 +75,7 @@ class Demo:
             time.sleep(LOOK_EVERY_S)
 
     def _look(self, service: Service) -> list[dict[str, Any]]:
-        incidents = service.incidents(RUN)
+        incidents = service.incidents(self.name)
         for incident in incidents:
             self.screen.say(self.story.tell(incident))
             if proposal := awaiting(incident):
@@ -105,7 +106,7 @@ class Demo:
         program = Path(sys.executable).with_name("spikeguard")
         return [
             f"  approve by hand ({waits}):",
-            f"    {place.server}/confirm/default/{RUN}/{number}/{command}",
+            f"    {place.server}/confirm/default/{self.name}/{number}/{command}",
             f"      (sign in there with the token in {place.login_token_file})",
             f"    or SPIKEGUARD_CREDENTIALS={place.credentials} \\",
             f"      {program} approve '{incident['id']}'",
@@ -148,6 +149,16 @@ def _options() -> Namespace:
     return parser.parse_args()
 
 
+def _empty(directory: Path) -> None:
+    """Make `directory` an empty folder of ours; never delete what another program put there."""
+    marker = directory / MARKER
+    if directory.exists() and any(directory.iterdir()) and not marker.exists():
+        raise SystemExit(f"demo: {directory} holds other files; name an empty --directory")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    marker.touch()
+
+
 def _stop(signum: int, frame: FrameType | None) -> None:
     del frame
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut the tidying short
@@ -159,12 +170,11 @@ def main() -> int:
     """Run the demo; 0 only if the run recovered."""
     options = _options()
     directory = options.directory.resolve()
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    _empty(directory)
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
     os.environ.pop("DATABASE_URL", None)  # the demo's database is its own
-    demo = Demo(options, directory)
+    demo = Demo(options, directory, time.strftime("demo-%H%M%S"))
     try:
         return demo.run()
     except CommandFailed as failure:
