@@ -167,7 +167,7 @@ class _Frame:
         log = self.panel.log
         scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=True)
         title = words.axis_title(self.panel.signal)
-        axis = alt.Axis(title=title, tickCount=4, format="~g", minExtent=46, labelOverlap=True)
+        axis = alt.Axis(title=title, tickCount=4, format=".4~g", minExtent=46, labelOverlap=True)
         if self.ticks:
             axis.values = list(self.ticks)
         return alt.Y(f"{field}:Q", scale=scale, axis=axis)
@@ -193,8 +193,8 @@ def _curve_layers(points: list[Row], frame: _Frame) -> list[alt.Chart]:
     ]
     colours, fates = frame.colours, [STANDS, UNDONE]
     fate_colours = alt.Scale(domain=fates, range=[colours.curve, colours.abandoned])
-    fate_dashes = alt.Scale(domain=fates, range=[[1, 0], [3, 3]])
-    fate_opacities = alt.Scale(domain=fates, range=[1.0, 0.7])
+    fate_dashes = alt.Scale(domain=fates, range=[[1, 0], [4, 2]])
+    fate_opacities = alt.Scale(domain=fates, range=[1.0, 0.9])
     base = frame.chart("points", broken).encode(
         x=frame.x(),
         y=frame.y(),

@@ -22,6 +22,7 @@ from spikeguard_dashboard.visit import Person, Visit
 from spikeguard_protocol import RunId
 
 MAX_REASON = 2000
+JUST_DECIDED = ("approved", "rejected")  # later states say more than what was pressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def _proposal(proposal: Command) -> Html:
         "ask",
         markup.joined(markup.soft(name), markup.chip("waiting", "waiting for a decision")),
         markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
-        markup.paragraph(f"Why: {proposal['reason']}."),
+        markup.paragraph(f"Why: {proposal['reason'].rstrip('.')}."),
         _cost(proposal),
         markup.paragraph(markup.soft(words.expiry(proposal))),
         _before(proposal),
@@ -150,13 +151,17 @@ def _say_notice(incident: str) -> None:
     place = st.empty()
     notice = st.session_state.get(f"notice {incident}")
     if isinstance(notice, Notice):
-        said = markup.paragraph(notice.message + ".", "order"), markup.paragraph(notice.remedy)
+        said = (
+            markup.paragraph(notice.message.rstrip(".") + ".", "order"),
+            markup.paragraph(notice.remedy),
+        )
         place.html(markup.block(markup.card(notice.tone, *said)))
 
 
 def decided(proposal: Command | None, incident: str, visit: Visit) -> None:
     """No decision is asked for: say where the newest command stands."""
-    _say_notice(incident)
+    if proposal is None or proposal["state"] in JUST_DECIDED:
+        _say_notice(incident)
     if proposal is None:
         st.html(
             markup.block(markup.card("calm", markup.paragraph("There is no command to decide on.")))

@@ -89,7 +89,7 @@ def _kind(incident: IncidentDetail) -> Html:
     final = "final" if incident["settled"] or incident["state"] == "closed" else "may be revised"
     sure = f"{words.percent(incident['confidence'])} sure, {final}"
     now = markup.joined(markup.chip(incident["kind"]), f"{meaning};", markup.soft(sure))
-    because = markup.paragraph(f"{incident['reason']}.")
+    because = markup.paragraph(f"{incident['reason'].rstrip('.')}.")
     newest_first = sorted(incident["revisions"], key=lambda revision: -revision["number"])
     turns = turning_points(newest_first)
     table = _kinds(turns)
