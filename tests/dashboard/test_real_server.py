@@ -1,0 +1,94 @@
+"""The whole way of a person at the screen, against the real server and a real training run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.stage.processes import Children
+from spikeguard_trainer.stage.service import Service, awaiting
+
+PACE = ("--preset", "tiny", "--steps", "620", "--step-time", "0.03")
+LIMIT_S, SHOW_MS = 60.0, 40_000
+PERSON = "Ada Lovelace"
+pytestmark = pytest.mark.timeout(180)
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A short path, because a Postgres socket's may not be long."""
+    place = Path(tempfile.mkdtemp(prefix="sg-see-"))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """`spikeguard up` with its dashboard, and a run that is damaged at step 220."""
+    children = Children()
+    with folder() as place:
+        try:
+            service = Service.start(children, place / "service")
+            options = [*PACE, "--run", "seen", "--fault", "bit_flip@220"]
+            environment = service.agent_environment(send_interval_s=0.2)
+            Job.start(children, place / "run", environment, *options)
+            yield service
+        finally:
+            children.end()
+
+
+def proposed(service: Service) -> dict[str, Any]:
+    """The incident whose rollback waits for a person."""
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        for incident in service.incidents("seen"):
+            if awaiting(incident):
+                return incident
+        time.sleep(0.1)
+    raise AssertionError(f"no command was proposed within {LIMIT_S} s")
+
+
+def sign_in(page: Any, service: Service) -> None:
+    page.get_by_role("link", name="Sign in", exact=True).click()
+    page.wait_for_url("**/login?next=**")
+    page.get_by_label("Access token").fill(Path(service.place.login_token_file).read_text().strip())
+    page.get_by_label("Your name").fill(PERSON)
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_a_person_signs_in_approves_the_rollback_and_reads_the_post_mortem(
+    browser: Any, service: Service
+) -> None:
+    """The sign-in page leads back to the dashboard; the decision there reaches the run."""
+    dashboard = service.place.dashboard
+    assert dashboard is not None
+    page = browser.new_context().new_page()
+    page.set_default_timeout(SHOW_MS)
+    page.goto(dashboard, wait_until="commit")
+    sign_in(page, service)
+    page.wait_for_url(f"{dashboard}/**")
+    page.get_by_text(f"Signed in as {PERSON} (operator)").wait_for()
+    number = proposed(service)["number"]
+    page.goto(f"{dashboard}/incident?run=default/seen&number={number}", wait_until="commit")
+    page.get_by_role("button", name="Approve revision").click()
+    page.get_by_text(f"Approved by {PERSON}").first.wait_for()
+    page.get_by_text(re.compile(r"from step \d+ back to")).first.wait_for()
+    page.get_by_text("rollback applied").first.wait_for()
+    page.get_by_text("the incident ended as recovered").first.wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="HTML, with plots").click()
+    assert PERSON in Path(download.value.path()).read_text()
+    page.get_by_role("heading", name=re.compile("seen#1: .* spike")).wait_for()
+    (record,) = service.incidents("seen")
+    assert record["commands"][-1]["decided_by"] == PERSON
