@@ -27,7 +27,7 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
 
 FAULT = "bit_flip@220"
-STEPS = 800  # long enough for a server to start again while it trains
+STEPS = 620  # long enough for a server to start again while it trains
 PACE = ("--preset", "tiny", "--batch", "24", "--steps", str(STEPS), "--step-time", "0.03")
 
 
@@ -138,14 +138,14 @@ def _states(site: Service, run: str) -> set[str]:
 
 
 def _stored_steps(site: Service, run: str) -> list[int]:
-    series = site.api.get(f"{run_path(RunId.parse(run))}/series", signals="loss", points=100_000)
+    series = site.api.get(f"{run_path(RunId.parse(run))}/series", signals="loss", points=20_000)
     return sorted(step for segment in series["segments"] for step in segment["steps"])
 
 
 def _step_times(site: Service, run: str, steps: range) -> list[float]:
     """Seconds of each step as the agent measured them."""
     path = f"{run_path(RunId.parse(run))}/series"
-    series = site.api.get(path, signals="step_time", points=100_000)
+    series = site.api.get(path, signals="step_time", points=20_000)
     first = series["segments"][0]
     pairs = zip(first["steps"], first["values"]["step_time"], strict=True)
     return [seconds for step, seconds in pairs if step in steps and seconds is not None]

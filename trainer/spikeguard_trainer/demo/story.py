@@ -85,7 +85,8 @@ def _turns(revisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _state_words(command: dict[str, Any]) -> str:
-    state, name = command["state"].upper(), command["id"]
+    state = command["state"].upper()
+    name = f"{command['id']} ({command_words(command)})"
     if command["state"] in ("approved", "rejected"):
         return f"{state} {name} by {command['decided_by']}"
     if command["state"] == "applied":
