@@ -27,9 +27,9 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
 
 FAULT_STEP = 200
-STEPS = 500
-FAULTS = (f"lr_bump@{FAULT_STEP}", f"weight_noise@{FAULT_STEP}")
-STEP_TIME_S = 0.02  # pace of the job, stated with the figures
+STEPS = 420
+FAULTS = (f"bit_flip@{FAULT_STEP}", f"weight_noise@{FAULT_STEP}:1:30")
+STEP_TIME_S = 0.04  # pace of the job, stated with the figures
 SEND_INTERVAL_S = 0.25
 LOOK_EVERY_S = 0.02
 LIMIT_S = 120.0
@@ -104,7 +104,7 @@ def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Sta
         for fault in FAULTS:
             for seed in range(seeds):
                 run = f"{fault.partition('@')[0].replace('_', '-')}-{seed}"
-                options = ["--preset", "tiny", "--steps", str(STEPS), "--seed", str(seed)]
+                options = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS), "--seed", str(seed)]
                 options += ["--run", run, "--fault", fault, "--step-time", str(STEP_TIME_S)]
                 environment = service.agent_environment(SEND_INTERVAL_S)
                 job = Job.start(children, directory / run, environment, *options)

@@ -54,6 +54,4 @@ REPLAY = Command(
     summary="find and name the loss spikes in a training log, offline",
     run=_run,
     configure=_configure,
-    extra="replay",
-    needs=("numpy",),
 )
