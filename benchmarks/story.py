@@ -104,7 +104,16 @@ def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Sta
         for fault in FAULTS:
             for seed in range(seeds):
                 run = f"{fault.partition('@')[0].replace('_', '-')}-{seed}"
-                options = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS), "--seed", str(seed)]
+                options = [
+                    "--preset",
+                    "tiny",
+                    "--batch",
+                    "36",
+                    "--steps",
+                    str(STEPS),
+                    "--seed",
+                    str(seed),
+                ]
                 options += ["--run", run, "--fault", fault, "--step-time", str(STEP_TIME_S)]
                 environment = service.agent_environment(SEND_INTERVAL_S)
                 job = Job.start(children, directory / run, environment, *options)
