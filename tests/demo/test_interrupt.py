@@ -35,8 +35,15 @@ def _reached(stage: str, folder: Path) -> Callable[[], bool]:
     return folder.exists
 
 
-@pytest.mark.parametrize("stage", ["start", "database", "training"])
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("stage", "sign"),
+    [
+        ("start", signal.SIGINT),
+        ("database", signal.SIGINT),
+        ("training", signal.SIGINT),
+        ("training", signal.SIGKILL),
+    ],
+)
 def test_no_process_is_left_behind(stage: str, sign: signal.Signals, tmp_path: Path) -> None:
     """SIGINT as from Ctrl-C, and SIGKILL, which gives the demo no chance to tidy up."""
     folder = Path("/tmp") / f"sg-demo-{os.getpid()}-{stage}-{sign}"

@@ -27,8 +27,8 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
 
 FAULT = "bit_flip@220"
-STEPS = 620  # long enough for a server to start again while it trains
-PACE = ("--preset", "tiny", "--batch", "24", "--steps", str(STEPS), "--step-time", "0.03")
+STEPS = 420
+PACE = ("--preset", "tiny", "--batch", "24", "--steps", str(STEPS), "--step-time", "0.05")
 
 
 @dataclass
