@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command.run(options)
     except (CommandFailed, ProtocolError) as error:
         return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         return 130
 

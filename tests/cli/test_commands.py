@@ -239,3 +239,10 @@ def test_an_id_that_is_none_is_explained(home: dict[str, str], text: str) -> Non
     done = spikeguard(home, "postmortem", text)
     assert done.returncode == 1
     assert "incident" in done.stderr or "run" in done.stderr
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
+    missing = str(tmp_path / "token")
+    done = spikeguard(dict(os.environ), "login", "--name", "ada", "--token-file", missing)
+    assert done.returncode == 1
+    assert done.stderr == f"spikeguard: {missing}: No such file or directory\n"

@@ -153,7 +153,7 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
     revised = revise(decision.connection, run, command, proposal, policy, decision.now)
     if revised is not None:
         return RevisionChanged(_current(decision, revised.revision))
-    _move(decision, CommandEvent.APPROVE, f"revision {command.revision}")
+    _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
     return None
 
 

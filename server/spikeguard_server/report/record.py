@@ -42,7 +42,7 @@ def _decider(command: CommandFact) -> str:
 def _command_reason(command: CommandFact) -> str:
     words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
     if command.decision_reason:
-        words.append(f"{_decider(command)} said: “{command.decision_reason}”.")
+        words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)
