@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "file", type=Path, help="CSV with the columns step,loss[,grad_norm,...]; blank = not logged"
+        "file",
+        type=Path,
+        help="CSV with the columns step,loss[,grad_norm,...], blank = not logged; JSONL; "
+        "a Hugging Face trainer_state.json; or a Megatron-LM log",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve and the incidents")
@@ -26,13 +30,15 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(options: Namespace) -> int:
     from spikeguard_server.replay.findings import replay
     from spikeguard_server.replay.listing import listing
-    from spikeguard_server.replay.reading import read_samples
+    from spikeguard_server.replay.reading import read_log
 
-    samples = read_samples(options.file)
-    findings = replay(samples)
+    log = read_log(options.file)
+    if log.guessed:
+        print(f"spikeguard: {log.guessed}", file=sys.stderr)
+    findings = replay(log.samples)
     print(json.dumps(findings.plain()) if options.json else listing(findings))
     if options.plot is not None:
-        _draw(options, samples, findings)
+        _draw(options, log.samples, findings)
     return 0
 
 

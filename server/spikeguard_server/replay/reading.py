@@ -1,71 +1,110 @@
 """Training logs as samples.
 
 Law: what is blank was not measured; `nan` and `inf` were. A file that cannot be read is refused
-with its line, its column and what to do about it, never half used.
+with its line, its column and what to do about it, never half used. What was guessed is told.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import json
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.domain.sample import Sample
+from spikeguard_server.replay.records import (
+    ITERATION,
+    Record,
+    jsonl_records,
+    megatron_records,
+    read_records,
+    trainer_records,
+)
+from spikeguard_server.replay.table import read_table
 
-STEP, LOSS = "step", "loss"
+
+class Format(StrEnum):
+    """What a log was written as."""
+
+    CSV = "CSV"
+    JSONL = "JSONL"
+    TRAINER_STATE = "Hugging Face trainer state"
+    MEGATRON = "Megatron-LM log"
+
+
+@dataclass(frozen=True)
+class Log:
+    """A training log, read."""
+
+    samples: list[Sample]
+    guessed: str  # what was guessed, for a person; empty where nothing was
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Every row of a CSV file `step,loss[,grad_norm,...]`; raises `CommandFailed`."""
+    """Every sample of a log; raises `CommandFailed`."""
+    return read_log(path).samples
+
+
+def read_log(path: Path) -> Log:
+    """Read a log in any format of `Format`; raises `CommandFailed`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            return list(_rows(path, csv.reader(lines)))
+            text = lines.read()
+        form = guess_format(path, text)
+        return _table(path, text) if form is Format.CSV else _named(path, text, form)
     except FileNotFoundError:
         raise CommandFailed(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CommandFailed(f"{path}: cannot be read as CSV in UTF-8: {error}") from error
+        form = _BY_SUFFIX.get(path.suffix.lower(), Format.CSV)
+        raise CommandFailed(f"{path}: cannot be read as {form} in UTF-8: {error}") from error
 
 
-def _rows(path: Path, reader: Iterator[list[str]]) -> Iterator[Sample]:
-    header = [name.strip() for name in next(reader, [])]
-    for name in (STEP, LOSS):
-        if name not in header:
-            found = ", ".join(header) or "nothing"
-            raise CommandFailed(
-                f"{path}, line 1: no column `{name}` (found {found}): "
-                "name the columns step,loss[,grad_norm,...]"
-            )
-    if len(set(header)) != len(header):
-        raise CommandFailed(f"{path}, line 1: a column stands there twice: name each once")
-    at = header.index(STEP)
-    for line, cells in enumerate(reader, start=2):
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != len(header):
-            raise CommandFailed(
-                f"{path}, line {line}: {len(cells)} cells under {len(header)} columns: "
-                "leave a cell blank where nothing was logged"
-            )
-        yield _sample(f"{path}, line {line}", header, cells, at)
+_BY_SUFFIX = {
+    ".csv": Format.CSV,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+}
 
 
-def _sample(place: str, header: list[str], cells: list[str], at: int) -> Sample:
-    values = {
-        name: _number(f"{place}, column `{name}`", cell)
-        for index, (name, cell) in enumerate(zip(header, cells, strict=True))
-        if index != at and cell.strip()
-    }
-    step = _number(f"{place}, column `{STEP}`", cells[at])
-    if not 0 <= step < 2**53 or step != int(step):
-        raise CommandFailed(f"{place}, column `{STEP}`: {cells[at]!r} is not a whole step number")
-    return Sample(int(step), values)
+def guess_format(path: Path, text: str) -> Format:
+    """By the ending where it says enough, else by how the text begins."""
+    ending = _BY_SUFFIX.get(path.suffix.lower())
+    if ending is not None:
+        return ending
+    if text.lstrip().startswith("{"):
+        return Format.JSONL if _one_a_line(text) else Format.TRAINER_STATE
+    return Format.MEGATRON if ITERATION.search(text) else Format.CSV
 
 
-def _number(place: str, cell: str) -> float:
+def _one_a_line(text: str) -> bool:
+    """Whether the first line is an object by itself, and not a trainer state on one line."""
     try:
-        return float(cell)
-    except ValueError:
-        raise CommandFailed(
-            f"{place}: {cell!r} is not a number: write a number, nan, inf, or leave it blank"
-        ) from None
+        first = json.loads(text.lstrip().split("\n", 1)[0])
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(first, dict) and "log_history" in first)
+
+
+def _table(path: Path, text: str) -> Log:
+    samples, columns = read_table(path, text)
+    said = columns.said()
+    return Log(samples, f"{path}: read as {Format.CSV}; {said}" if said else "")
+
+
+def _named(path: Path, text: str, form: Format) -> Log:
+    samples, columns, left_out = read_records(path, _records(path, text, form))
+    parts = [f"{path}: read as {form}", columns.said()]
+    if left_out:
+        noun = "record" if left_out == 1 else "records"
+        parts.append(f"{left_out:,} {noun} that measured no known signal left out")
+    return Log(samples, "; ".join(part for part in parts if part))
+
+
+def _records(path: Path, text: str, form: Format) -> list[Record]:
+    if form is Format.JSONL:
+        return jsonl_records(path, text)
+    if form is Format.TRAINER_STATE:
+        return trainer_records(path, text)
+    return megatron_records(path, text)
