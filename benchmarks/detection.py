@@ -181,19 +181,23 @@ def measure(options: Namespace) -> dict[str, Any]:
 
 def show(results: Mapping[str, Any], notes: bool) -> None:
     """Print the table for a person."""
-    print(f"{'rule':26} {'group':15} series  spikes found false  F1    /100k  delay healed wrong")
+    wide = max(map(len, results))
+    print(
+        f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay healed wrong"
+    )
     for rule, result in results.items():
         for group, row in result["groups"].items():
             f1 = "  - " if row["f1"] is None else f"{row['f1']:.2f}"
             delay = "-" if row["median_delay"] is None else f"{row['median_delay']:g}"
             print(
-                f"{rule:26} {group:15} {row['series']:6} {row['excursions']:7} {row['found']:5} "
-                f"{row['false_alarms']:5}  {f1} {row['false_alarms_per_100k']:6.1f} {delay:>6} "
+                f"{rule:{wide}} {group:15} {row['series']:6} {row['excursions']:7} "
+                f"{row['found']:5} {row['false_alarms']:5}  {f1} "
+                f"{row['false_alarms_per_100k']:6.1f} {delay:>6} "
                 f"{row['named_recoverable']:6} {row['wrong_actions']:5}"
             )
             for note in result["notes"][group] if notes and rule == "spikeguard" else ():
                 print("   ", note)
-        print(f"{rule:26} {result['samples_per_second']:,.0f} samples/s on one core")
+        print(f"{rule:{wide}} {result['samples_per_second']:,.0f} samples/s on one core")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
