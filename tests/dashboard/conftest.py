@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ def chromium(playwrights_own: str) -> str | None:
         return named
     found = next(filter(None, map(shutil.which, NAMES)), None)
     return found or (playwrights_own if Path(playwrights_own).exists() else None)
+
+
+@pytest.fixture(autouse=True)
+def _main_stays() -> Iterator[None]:
+    """Streamlit's AppTest puts its script in the place of `__main__`, where others look for ours."""
+    before = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = before
 
 
 @pytest.fixture(scope="session")

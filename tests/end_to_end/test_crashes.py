@@ -155,7 +155,8 @@ def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
     replica: Replica, site: Service, children: Children, folder: Path
 ) -> None:
     """SIGKILL with a proposal open: the job keeps its pace, the same command goes on afterwards."""
-    options = (*PACE, "--run", "killed-server", "--fault", FAULT)
+    longer = ("--steps", "640")  # so that a server can start again while it trains
+    options = (*PACE, *longer, "--run", "killed-server", "--fault", FAULT)
     job = Job.start(children, folder / "killed", site.agent_environment(0.2), *options)
     proposal = _until(lambda: _proposal(site, "killed-server"), 60, "a rollback is proposed")
     replica.kill()
