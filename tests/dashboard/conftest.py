@@ -25,7 +25,7 @@ def chromium(playwrights_own: str) -> str | None:
 
 @pytest.fixture(autouse=True)
 def _main_stays() -> Iterator[None]:
-    """Streamlit's AppTest puts its script in the place of `__main__`, where others look for ours."""
+    """Streamlit's AppTest puts its script in the place of `__main__` and leaves it there."""
     before = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = before

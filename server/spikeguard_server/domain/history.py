@@ -85,11 +85,14 @@ def _pairs(values: Sequence[float]) -> list[float]:
 
 
 def _least_squares(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Slope and its standard error from the residuals."""
+    """Slope and its standard error from the residuals; NaN where the values are too large.
+
+    Products, because a power of a huge float raises where a product only becomes infinite.
+    """
     count = len(places)
     centre, level = sum(places) / count, sum(values) / count
-    spread = sum((place - centre) ** 2 for place in places)
-    pairs = list(zip(places, values, strict=True))
-    slope = sum((place - centre) * (value - level) for place, value in pairs) / spread
-    rest = sum((value - level - slope * (place - centre)) ** 2 for place, value in pairs)
-    return slope, math.sqrt(rest / (count - 2) / spread)
+    away = [(place - centre, value - level) for place, value in zip(places, values, strict=True)]
+    spread = sum(x * x for x, _ in away)
+    slope = sum(x * y for x, y in away) / spread
+    rests = [y - slope * x for x, y in away]
+    return slope, math.sqrt(sum(rest * rest for rest in rests) / (count - 2) / spread)

@@ -53,3 +53,13 @@ def test_what_was_undone_is_forgotten() -> None:
     history.cut(math.log(401))
     assert history.places
     assert max(history.places) < math.log(401)
+
+
+@pytest.mark.parametrize("huge", [1e300, -1e300])
+def test_a_value_of_any_size_is_survived(huge: float) -> None:
+    history = History()
+    for step in range(1, 400):
+        history.add(math.log(step + 1), huge if step == 180 else 2.5)
+    slope = history.slope()
+    assert slope is not None
+    assert slope <= 0.0
