@@ -135,7 +135,7 @@ if __name__ == "__main__":  # under torchrun
     main(Path(sys.argv[1]), int(sys.argv[2]), os.environ.get("CASE", ""))
     sys.stdout.flush()
     # gloo's threads may still ask for the interpreter while it is being taken down, which aborts
-    # the process now and then (seen once in some fifty runs, after everything was done)
+    # the process now and then: seen once in some fifty runs
     os._exit(0)
 elif plan := globals().get("PLAN"):  # one of two processes of the test's own
     os.environ.update(plan["environment"])
