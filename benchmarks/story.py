@@ -84,7 +84,7 @@ class Watcher:
                 self._mark("proposed")
                 self.service.approve(proposal)
                 self._mark("approved")
-            if any(c["state"] in ("applied", "judged") for c in incident["commands"]):
+            if any(_mended(command) for command in incident["commands"]):
                 self._mark("applied")
 
     def _settled(self) -> bool:
@@ -93,6 +93,10 @@ class Watcher:
     def _mark(self, stage: str) -> None:
         if getattr(self.stages, stage) is None:
             setattr(self.stages, stage, time.monotonic())
+
+
+def _mended(command: dict[str, Any]) -> bool:
+    return command["verb"] == "rollback" and command["state"] in ("applied", "judged")
 
 
 def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Stages]:
@@ -154,7 +158,7 @@ def main() -> int:
         print(line, file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="spikeguard-story-") as place:
-        result = summarise(measure(1 if options.quick else 5, Path(place), say))
+        result = summarise(measure(1 if options.quick else 3, Path(place), say))
     if options.json:
         plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
         print(json.dumps({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}))
