@@ -133,10 +133,6 @@ def _fails_at_the_second_vote(world: World, yes: bool, votes: list[bool] = []) -
 if __name__ == "__main__":  # under torchrun
     dist.init_process_group("gloo")
     main(Path(sys.argv[1]), int(sys.argv[2]), os.environ.get("CASE", ""))
-    sys.stdout.flush()
-    # gloo's threads may still ask for the interpreter while it is being taken down, which aborts
-    # the process now and then: seen once in some fifty runs
-    os._exit(0)
 elif plan := globals().get("PLAN"):  # one of two processes of the test's own
     os.environ.update(plan["environment"])
     meeting = f"file://{plan['meeting']}"
