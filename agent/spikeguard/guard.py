@@ -33,7 +33,7 @@ from spikeguard.recovery import Recovery
 from spikeguard.sender import Sender
 from spikeguard.settings import Settings
 from spikeguard.targets import Target
-from spikeguard.world import World, all_agree, in_step, share_text
+from spikeguard.world import World, all_agree, in_step, leave_world, share_text
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -214,6 +214,8 @@ class Guard:
         self._endings.undo()
         with self._p.faults.shield("finish"):
             self._drain()
+        with self._p.faults.shield("finish"):
+            leave_world(self._p.world)
         self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
             hook.remove()

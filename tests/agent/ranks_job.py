@@ -48,6 +48,7 @@ def main(folder: Path, steps: int, case: str) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     network = DistributedDataParallel(model)
+    threads = sorted(_threads())
     guard = attach(
         network,
         optimizer,
@@ -72,6 +73,7 @@ def main(folder: Path, steps: int, case: str) -> None:
     try:
         _train(guard, network, model, optimizer, rank, steps, case, seen)
         guard.finish()
+        seen["threads"] = [threads, sorted(_threads())]
         seen["ended"] = "finished"
     except AttemptAborted as aborted:
         seen["ended"] = str(aborted)
@@ -80,6 +82,13 @@ def main(folder: Path, steps: int, case: str) -> None:
         seen["faults"] = guard.faults
         (folder / f"rank{rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
+
+
+def _threads() -> list[str]:
+    """Names of this process's threads, those of C++ too."""
+    return [
+        name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm") if name.exists()
+    ]
 
 
 def _train(

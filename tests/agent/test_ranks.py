@@ -106,6 +106,19 @@ def test_all_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
     assert seen[0]["trail"][-1][2] == 205
 
 
+def test_no_thread_of_the_agents_outlives_the_attempt(tmp_path: Path) -> None:
+    """One of gloo's that still holds a tensor at interpreter shutdown would abort the job."""
+    with served(Wire()) as wire:
+        status, seen = run_ranks(wire, tmp_path, 30)
+    assert status == 0
+    for rank in seen:
+        before, after = rank["threads"]
+        assert "pt_gloo_runloop" in before
+        assert [name for name in after if "gloo" in name or "spikeguard" in name] == [
+            name for name in before if "gloo" in name
+        ]
+
+
 def test_a_stop_ends_every_rank_at_the_same_step(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         order_once(wire, 30, lambda _: Stop())
