@@ -21,7 +21,8 @@ from spikeguard_server import postgres
 from spikeguard_server.postgres import EmbeddedError, embedded
 
 OWNER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored
 from pathlib import Path
 from spikeguard_server.postgres import embedded
 with embedded(Path(sys.argv[1]), durable=False) as url:
