@@ -21,8 +21,7 @@ from spikeguard_server import postgres
 from spikeguard_server.postgres import EmbeddedError, embedded
 
 OWNER = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit it ignored
+import sys, time
 from pathlib import Path
 from spikeguard_server.postgres import embedded
 with embedded(Path(sys.argv[1]), durable=False) as url:
