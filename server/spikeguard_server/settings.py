@@ -54,7 +54,7 @@ class Settings:
     history_after_s: float = field(
         default=600.0, metadata=_number(1)
     )  # older data commands nothing
-    detector_snapshot_steps: int = field(default=200, metadata=_number(1))
+    detector_snapshot_steps: int = field(default=1000, metadata=_number(1))
     detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
     incident_steps_before: int = field(default=200, metadata=_number(0))
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))

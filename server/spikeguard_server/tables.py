@@ -207,12 +207,16 @@ detector_states = sql.Table(
     "detector_states",
     metadata,
     _run(),
-    _needed("version", Count),  # of this row: counts its writes
-    # the place the state stands at
+    _needed("version", Count),  # counts the messages that moved the detector
+    # the place the detector stands at
     _needed("attempt", sql.Integer),
     _needed("segment", Count),
     _needed("step", Count),
+    # what it knew at `state_step` of that segment; the samples stored since lead on from there
     _needed("state", sql.LargeBinary),
+    _needed("state_step", Count),
+    _needed("anchor", Count),  # the newest version that more than samples led to
+    _needed("failures", sql.Integer),  # messages in a row that detection failed on
     sql.CheckConstraint(f"octet_length(state) <= {MAX_STATE_BYTES}", name="size"),
     _of("runs"),
     postgresql_with=HOT,

@@ -17,6 +17,8 @@ from spikeguard_server.repository.situations import kept_targets
 
 def acknowledge(intake: Intake) -> Ack:
     """The answer to the message that `intake` took in."""
+    if intake.calm and not intake.detection.monitor.attentive:
+        return Ack(sequence=intake.attempt.last_sequence)
     live = _live_attempts(intake)
     attentive = intake.current and intake.detection.monitor.attentive
     commands = unfinished_commands(intake.connection, intake.run_id)

@@ -1,7 +1,8 @@
 """The run's monitor inside the transaction: loaded, moved on, taken back, saved.
 
-Law: the bytes in the database are the truth. A monitor kept in memory counts only for the version
-in the row, and a state of an unknown version is answered with 503, never replaced.
+Law: what is in the database is the truth: bytes written now and then, and the samples stored since.
+A monitor kept in memory counts only for its version, and is moved on by the samples that another
+replica took. A state of an unknown version is answered with 503, never replaced.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from spikeguard_server.domain.sample import Sample
 from spikeguard_server.errors import Unready
 from spikeguard_server.repository.detectors import (
     Place,
+    StateRow,
     keep_snapshot,
     load_state,
     nearest_snapshot,
@@ -31,25 +33,35 @@ from spikeguard_server.repository.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
 FOREVER = 2**53
+TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A monitor as it was committed."""
+
+    version: int
+    step: int
+    monitor: Monitor
 
 
 class Monitors:
     """Monitors of recently seen runs, so that a busy run is not read from bytes every time."""
 
-    def __init__(self, size: int = 1000) -> None:
+    def __init__(self, size: int = 2000) -> None:
         self._size = size
-        self._kept: OrderedDict[UUID, tuple[int, Monitor]] = OrderedDict()
+        self._kept: OrderedDict[UUID, Kept] = OrderedDict()
         self._lock = Lock()
 
-    def take(self, run_id: UUID) -> tuple[int, Monitor] | None:
+    def take(self, run_id: UUID) -> Kept | None:
         """The monitor with its version; no longer kept, since it may be changed in vain."""
         with self._lock:
             return self._kept.pop(run_id, None)
 
-    def keep(self, run_id: UUID, version: int, monitor: Monitor) -> None:
+    def keep(self, run_id: UUID, kept: Kept) -> None:
         """Keep what was committed."""
         with self._lock:
-            self._kept[run_id] = (version, monitor)
+            self._kept[run_id] = kept
             self._kept.move_to_end(run_id)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
@@ -64,10 +76,23 @@ class Detection:
     place: Place = NOWHERE
     version: int = 0
     changed: bool = False
+    failures: int = 0
+    _state_step: int = 0  # what the bytes in the row stand at
+    _anchor: int = 0
+    _led: bool = True  # only samples led here from the bytes in the row
+    _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
 
+    @classmethod
+    def of(cls, run_id: UUID, monitor: Monitor, row: StateRow) -> Detection:
+        """`monitor` as it stands by `row`."""
+        return cls(
+            run_id, monitor, row.place, row.version, failures=row.failures,
+            _state_step=row.state_step, _anchor=row.anchor,
+        )  # fmt: skip
+
     def enter(self, place: Place) -> None:
-        """The next samples come from another segment."""
+        """The next samples come from another place."""
         self.place = place
         self._moved()
 
@@ -81,18 +106,29 @@ class Detection:
     ) -> list[Event]:
         """Take the samples that are new here; keep snapshots on the way."""
         fresh = [sample for sample in samples if sample.step > self.place.step]
+        if len(fresh) < len(samples):
+            self._moved()  # what is filled in later was not seen when it was judged
         events: list[Event] = []
         for part in _cut(fresh, every, targets):
             step = part[-1].step
             events += self.monitor.observe(part)
-            self.enter(Place(self.place.attempt, self.place.segment, step))
+            self.place = Place(self.place.attempt, self.place.segment, step)
+            self.changed, self._bytes, self.failures = True, None, 0
             if step % every == 0 or step in targets:
                 self.keep(connection, at_target=step in targets)
         return events
 
     def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
         """Keep a snapshot of where the monitor stands."""
-        keep_snapshot(connection, self.run_id, self.place, self._state(), at_target=at_target)
+        state = self._state()
+        self._mark = (self.place.step, state)
+        keep_snapshot(connection, self.run_id, self.place, state, at_target=at_target)
+
+    def fail(self, monitor: Monitor, step: int) -> None:
+        """Go past `step` with what `monitor` knows: what came before it could not be judged."""
+        self.monitor = monitor
+        self.failures += 1
+        self.enter(Place(self.place.attempt, self.place.segment, max(step, self.place.step)))
 
     def rewind(self, past: Monitor) -> None:
         """The run went on from where it was at `past`."""
@@ -107,14 +143,34 @@ class Detection:
         self._moved()
         return self.monitor.end()
 
+    def row(self) -> StateRow | None:
+        """What to write; None if nothing changed. Asked once, at the end of the transaction."""
+        if not self.changed:
+            return None
+        self.version += 1
+        state: bytes | None = None
+        if not self._led:
+            self._anchor = self.version
+        if not self._led or self.place.step - self._state_step >= TAIL_STEPS:
+            self._state_step, state = self.place.step, self._state()
+        elif self._mark is not None:
+            self._state_step, state = self._mark
+        return StateRow(
+            self.version, self.place, self._state_step, self._anchor, self.failures, state
+        )
+
     def save(self, connection: sql.Connection) -> None:
-        """Write the state, if anything changed."""
-        if self.changed:
-            self.version += 1
-            save_state(connection, self.run_id, self.version, self.place, self._state())
+        """Write where the monitor stands, if anything changed."""
+        if (row := self.row()) is not None:
+            save_state(connection, self.run_id, row)
+
+    def kept(self) -> Kept:
+        """What to remember once it is committed."""
+        return Kept(self.version, self.place.step, self.monitor)
 
     def _moved(self) -> None:
-        self.changed, self._bytes = True, None
+        """More than samples led here."""
+        self.changed, self._led, self._bytes = True, False, None
 
     def _state(self) -> bytes:
         if self._bytes is None:
@@ -138,13 +194,28 @@ def load_detection(
 ) -> Detection:
     """The monitor as the last transaction left it; a new one where there was none."""
     kept = monitors.take(run_id) if monitors is not None else None
-    row = load_state(connection, run_id, kept[0] if kept else -1)
+    row = load_state(connection, run_id, kept.version if kept else -1)
+    return detection_of(connection, run_id, row, kept)
+
+
+def detection_of(
+    connection: sql.Connection, run_id: UUID, row: StateRow | None, kept: Kept | None
+) -> Detection:
+    """The monitor that `row` tells of, from the bytes in it or from what was `kept`."""
     if row is None:
         return Detection(run_id, Monitor())
-    if row.state is None:
-        assert kept is not None
-        return Detection(run_id, kept[1], row.place, row.version)
-    return Detection(run_id, read_monitor(row.state), row.place, row.version)
+    if kept is not None and row.anchor <= kept.version <= row.version:
+        monitor, step = kept.monitor, kept.step
+    elif row.state is None:  # kept from a future that the database never had, or has lost
+        return load_detection(connection, run_id, None)
+    else:
+        monitor, step = read_monitor(row.state), row.state_step
+    if step < row.place.step:
+        place = row.place
+        monitor.observe(
+            read_samples(connection, run_id, place.attempt, place.segment, step + 1, place.step)
+        )
+    return Detection.of(run_id, monitor, row)
 
 
 def read_monitor(state: bytes) -> Monitor:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Message
+from spikeguard_protocol import Message, Samples
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Target
@@ -20,7 +20,8 @@ from spikeguard_server.repository.incidents import (
     find_incident,
 )
 from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.runs import AttemptRow, RunRow
+from spikeguard_server.repository.runs import AttemptRow, RunRow, extend_segment
+from spikeguard_server.repository.samples import write_samples
 from spikeguard_server.repository.situations import targets_with_health
 from spikeguard_server.settings import Settings
 
@@ -46,6 +47,9 @@ class Intake:
     attempt: AttemptRow
     detection: Detection
     stored: list[Stretch] = field(default_factory=list)
+    calm: bool = False  # nothing but samples of a run on which nothing is open and nobody waits
+    unwritten: Samples | None = None  # of a calm message, until its end or until it is disturbed
+    failure: str | None = None  # why the domain is not asked about this message
     _incident: Incident | None = None
 
     @property
@@ -60,6 +64,15 @@ class Intake:
     @property
     def silent_after(self) -> timedelta:
         return timedelta(seconds=self.settings.silent_after_s)
+
+    def disturb(self) -> None:
+        """Something was seen in a calm message: from here on it is like any other."""
+        self.calm = False
+        if (samples := self.unwritten) is not None:
+            self.unwritten = None
+            run_id, number, first, last = self.run_id, self.attempt.number, *_ends(samples)
+            write_samples(self.connection, run_id, number, samples)
+            extend_segment(self.connection, run_id, number, samples.segment, first, last)
 
     @cached_property
     def attempts(self) -> Attempts:
@@ -91,6 +104,10 @@ class Intake:
         return targets_with_health(
             self.connection, self.run, self.attempt, self.attempts, self.policy
         )
+
+
+def _ends(samples: Samples) -> tuple[int, int]:
+    return samples.steps[0], samples.steps[-1]
 
 
 def is_history(message: Message, settings: Settings) -> bool:

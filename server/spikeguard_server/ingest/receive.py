@@ -6,29 +6,31 @@ the run, look at the number, store, detect, answer, commit; only then is it ackn
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_protocol import Ack, AttemptStarted, Message
-from spikeguard_server.errors import SequenceGap
+from spikeguard_protocol import Ack, AttemptStarted, Message, ProtocolError, Samples
+from spikeguard_server.errors import Forbidden, NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.aftermath import keep_aftermath
-from spikeguard_server.ingest.detection import Monitors, load_detection
+from spikeguard_server.ingest.detection import Monitors
+from spikeguard_server.ingest.failing import detection_after, go_on_without
 from spikeguard_server.ingest.intake import Intake, is_history
 from spikeguard_server.ingest.proposals import answer_incident
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
-from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.calm import Bearer, Opening, open_message, write_calm
 from spikeguard_server.repository.runs import (
     LIVE,
     AttemptRow,
     RunRow,
     attempts_of,
-    find_attempt,
-    lock_run,
     make_attempt,
     make_run,
     save_attempt,
@@ -39,6 +41,21 @@ from spikeguard_server.tables import run_key
 
 # What stands in for an `AttemptStarted` that never came.
 _UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
+_TOLD = (ServiceError, ProtocolError, SQLAlchemyError)  # what is no fault of the domain's
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message with all that it is taken by."""
+
+    message: Message
+    now: datetime | None  # None = the database's clock
+    settings: Settings
+    monitors: Monitors | None
+    bearer: bytes | None  # hash of the secret that it came with; None = judged already
+    failure: str | None = None  # why it is stored without asking the domain
 
 
 def receive(
@@ -48,53 +65,108 @@ def receive(
     *,
     settings: Settings = Settings(),  # noqa: B008
     monitors: Monitors | None = None,
+    bearer: bytes | None = None,
 ) -> Ack:
     """Store `message`, detect on it, and answer; durable when this returns.
 
-    `now` is the database's clock unless given. Raises `SequenceGap` for a message that leaves a
-    hole, `Unready` for a detector state that this version cannot read.
+    `now` is the database's clock unless given; `bearer` is the hash of the token's secret, judged
+    in the same transaction unless it is None. Raises `SequenceGap` for a message that leaves a
+    hole, `Unready` for a detector state that this version cannot read, `NotSignedIn`, `Forbidden`.
     """
+    letter = Letter(message, now, settings, monitors, bearer)
+    try:
+        return _receive(engine, letter)
+    except _TOLD:
+        raise
+    except Exception as error:
+        _log.exception("detection failed on message %d of %s", message.sequence, message.run_id)
+        told = f"{type(error).__name__}: {error}"[:500]
+        return _receive(engine, replace(letter, failure=told))
+
+
+def _receive(engine: sql.Engine, letter: Letter) -> Ack:
+    message = letter.message
     with engine.begin() as connection:
-        intake = _open(connection, message, now, settings, monitors)
+        intake = _open(connection, letter)
         reach = reached(intake.attempt.last_sequence, message)
         if reach is None:
             raise SequenceGap(intake.attempt.last_sequence + 1, message.sequence)
         if reach > intake.attempt.last_sequence:
             _store(intake, message, reach)
         ack = acknowledge(intake)
-        intake.detection.save(connection)
-        save_run(connection, intake.run)
-        save_attempt(connection, intake.run_id, intake.attempt)
-    if monitors is not None:
-        monitors.keep(intake.run_id, intake.detection.version, intake.detection.monitor)
+        _save(intake)
+    if letter.monitors is not None:
+        letter.monitors.keep(intake.run_id, intake.detection.kept())
     return ack
 
 
-def _open(
-    connection: sql.Connection,
-    message: Message,
-    now: datetime | None,
-    settings: Settings,
-    monitors: Monitors | None,
-) -> Intake:
+def _save(intake: Intake) -> None:
+    connection, run, attempt = intake.connection, intake.run, intake.attempt
+    if intake.calm:
+        write_calm(connection, run, attempt, intake.unwritten, intake.detection.row())
+        return
+    intake.detection.save(connection)
+    save_run(connection, run)
+    save_attempt(connection, intake.run_id, attempt)
+
+
+def _open(connection: sql.Connection, letter: Letter) -> Intake:
     """Lock the run, and make it and the attempt where they are new."""
+    message, monitors = letter.message, letter.monitors
     key = run_key(message.run_id)
-    run = lock_run(connection, key)
-    now = now or database_now(connection)
-    run = run or make_run(connection, message.run_id, now)
-    attempt = find_attempt(connection, key, message.attempt)
-    detection = load_detection(connection, key, monitors)
-    if attempt is not None:
-        return Intake(connection, settings, now, run, attempt, detection)
-    if reached(0, message) is None:
+    kept = monitors.take(key) if monitors is not None else None
+    opening = open_message(
+        connection, key, message.attempt, kept.version if kept else -1, letter.bearer
+    )
+    if letter.bearer is not None:
+        _check(opening.bearer, message)
+    now, run, attempt = letter.now or opening.now, opening.run, opening.attempt
+    if attempt is None and reached(0, message) is None:
         raise SequenceGap(1, message.sequence)
+    run = run or make_run(connection, message.run_id, now)
+    detection = detection_after(letter.failure, connection, key, opening.state, kept)
+    if attempt is not None:
+        intake = Intake(connection, letter.settings, now, run, attempt, detection)
+        intake.failure, intake.calm = letter.failure, _is_calm(intake, opening, letter)
+        return intake
     attempt, before = _register(connection, run, message, now), run.current_attempt
-    intake = Intake(connection, settings, now, run, attempt, detection)
+    intake = Intake(connection, letter.settings, now, run, attempt, detection)
+    intake.failure = letter.failure
     if _takes_over(connection, run, attempt):
         run.current_attempt, run.current_segment, run.state = attempt.number, None, LIVE
         if before is not None:
             give_up(intake, f"attempt {attempt.number} took over", attempt=before)
     return intake
+
+
+def _check(bearer: Bearer | None, message: Message) -> None:
+    """Refuse a token that does not work any more, or not for this project."""
+    if bearer is None:
+        raise NotSignedIn("This token is unknown, expired or revoked", "Ask an admin for a token")
+    if bearer.project not in (None, message.project):
+        raise Forbidden(
+            f"This token belongs to project {bearer.project}",
+            f"Ask an admin for a token of project {message.project}",
+        )
+
+
+def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:
+    """Whether nothing but these samples can matter, as long as they show nothing."""
+    run, records = intake.run, letter.message.records
+    busy = opening.commands or opening.others or letter.failure is not None
+    if busy or run.open_incident is not None or run.followed_to is not None:
+        return False
+    if not intake.current or intake.attempt.ended_at is not None or intake.detection.version == 0:
+        return False
+    if not records:
+        return True
+    return (
+        len(records) == 1
+        and isinstance(records[0], Samples)
+        and records[0].segment == run.current_segment
+        and intake.detection.place.segment == run.current_segment
+        and intake.detection.place.attempt == run.current_attempt
+    )
 
 
 def _register(
@@ -140,7 +212,10 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
         run.state = LIVE
     run.last_message_at = intake.now
     take_records(intake, message)
-    _answer(intake, message)
+    if intake.failure is not None:
+        go_on_without(intake, intake.failure)
+    elif not intake.calm:
+        _answer(intake, message)
 
 
 def _answer(intake: Intake, message: Message) -> None:

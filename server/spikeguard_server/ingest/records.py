@@ -101,7 +101,8 @@ def return_to_newest_segment(intake: Intake) -> None:
     begun_at = newest.parent.step if newest.parent else 0
     step = begun_at if newest.last_step is None else newest.last_step
     run.current_segment, run.position = newest.segment, newest.position
-    past = _past(intake, SegmentPoint(intake.attempts.segment(number, newest.segment), step))
+    here = SegmentPoint(intake.attempts.segment(number, newest.segment), step)
+    past = _past(intake, here) if intake.failure is None else None
     if past is not None:
         intake.detection.rewind(past)
     intake.detection.enter(Place(number, newest.segment, step))
@@ -120,6 +121,8 @@ def _past(intake: Intake, point: SegmentPoint) -> Monitor | None:
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
     """Take the monitor back to what it knew where the segment begins."""
     past: Monitor | None = None
+    if intake.failure is not None:
+        return
     if started.parent is not None:
         past = _past(intake, started.parent)
     elif started.reason is SegmentReason.START:
@@ -131,18 +134,25 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
     run, number, segment = intake.run, intake.attempt.number, samples.segment
     first, last = samples.steps[0], samples.steps[-1]
-    write_samples(intake.connection, run.run_id, number, samples)
-    if not extend_segment(intake.connection, run.run_id, number, segment, first, last):
-        _start_lost_segment(intake, samples)
+    if intake.calm:
+        intake.unwritten = samples
+    else:
+        write_samples(intake.connection, run.run_id, number, samples)
+        if not extend_segment(intake.connection, run.run_id, number, segment, first, last):
+            _start_lost_segment(intake, samples)
     intake.stored.append(Stretch(number, segment, first, last))
     if not intake.current or segment != run.current_segment:
+        return
+    _show_newest(intake, samples)
+    if intake.failure is not None:
         return
     events = intake.detection.observe(
         intake.connection, as_domain(samples),
         every=intake.settings.detector_snapshot_steps, targets=targets,
     )  # fmt: skip
-    _show_newest(intake, samples)
-    tell(intake, events)
+    if events:
+        intake.disturb()
+        tell(intake, events)
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> None:
@@ -191,5 +201,6 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
         return
     intake.run.state = ENDED
     if ended.reason in ON_PURPOSE:
-        tell(intake, intake.detection.end())
+        if intake.failure is None:
+            tell(intake, intake.detection.end())
         end_aftermath(intake)

@@ -58,7 +58,7 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     if verb_of(command.action) in CURES:
         _supersede_others(intake, command)
     incident = intake.incident
-    if incident is None or incident.number != command.incident:
+    if incident is None or incident.number != command.incident or intake.failure is not None:
         return
     verb = verb_of(command.action)
     intake.incident = held = acted(incident, verb)

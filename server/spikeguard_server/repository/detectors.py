@@ -5,7 +5,9 @@ Law: bytes in, bytes out; nobody here looks inside.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -25,50 +27,64 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """The newest state. `state` is None where the reader said that it has this version."""
+    """Where the detector stands, and what to reach it from.
 
-    version: int
+    `state` is what it knew at `state_step` of the place's segment; the samples stored since lead to
+    `place`. None: not to be written, or not read because the reader has a version from `anchor` on,
+    from which samples alone lead here too.
+    """
+
+    version: int  # of the row: counts the messages that moved it
     place: Place
+    state_step: int
+    anchor: int  # the newest version that more than samples led to
+    failures: int  # messages in a row that detection failed on
     state: bytes | None
 
 
 _S = tables.detector_states.c
 _LOAD = sql.select(
-    _S.version,
-    _S.attempt,
-    _S.segment,
-    _S.step,
-    sql.case((_S.version != sql.bindparam("known", type_=sql.BigInteger), _S.state)).label("state"),
-).where(_S.run_id == sql.bindparam("key"))
+    _S.version, _S.attempt, _S.segment, _S.step, _S.state_step, _S.anchor, _S.failures,
+    sql.case((_S.anchor > sql.bindparam("known", type_=sql.BigInteger), _S.state)).label("state"),
+).where(_S.run_id == sql.bindparam("key"))  # fmt: skip
 
 
 def load_state(connection: sql.Connection, run_id: UUID, known: int) -> StateRow | None:
-    """The state of the run, without its bytes if they are version `known`."""
+    """The state of the run, without its bytes for whoever has version `known` of it."""
     row = connection.execute(_LOAD, {"key": run_id, "known": known}).one_or_none()
-    if row is None:
-        return None
-    return StateRow(row.version, Place(row.attempt, row.segment, row.step), row.state)
+    return None if row is None else state_row(row)
 
 
+def state_row(row: Sequence[Any]) -> StateRow:
+    """A row of what `_LOAD` selects."""
+    version, attempt, segment, step, state_step, anchor, failures, state = row
+    return StateRow(version, Place(attempt, segment, step), state_step, anchor, failures, state)
+
+
+_CHANGING = ("version", "attempt", "segment", "step", "state_step", "anchor", "failures")
 _SAVE = insert(tables.detector_states)
 _SAVE = _SAVE.on_conflict_do_update(
     index_elements=["run_id"],
-    set_={
-        name: _SAVE.excluded[name] for name in ("version", "attempt", "segment", "step", "state")
-    },
+    set_={name: _SAVE.excluded[name] for name in (*_CHANGING, "state")},
+)
+_MOVE = (
+    sql.update(tables.detector_states)
+    .where(_S.run_id == sql.bindparam("key"))
+    .values({name: sql.bindparam(name) for name in _CHANGING})
 )
 
 
-def save_state(
-    connection: sql.Connection, run_id: UUID, version: int, place: Place, state: bytes
-) -> None:
-    connection.execute(
-        _SAVE,
-        {
-            "run_id": run_id, "version": version, "attempt": place.attempt,
-            "segment": place.segment, "step": place.step, "state": state,
-        },
-    )  # fmt: skip
+def save_state(connection: sql.Connection, run_id: UUID, row: StateRow) -> None:
+    """Write where the detector stands, and its bytes if there are any."""
+    values = {
+        "version": row.version, "attempt": row.place.attempt, "segment": row.place.segment,
+        "step": row.place.step, "state_step": row.state_step, "anchor": row.anchor,
+        "failures": row.failures,
+    }  # fmt: skip
+    if row.state is None:
+        connection.execute(_MOVE, {"key": run_id, **values})
+    else:
+        connection.execute(_SAVE, {"run_id": run_id, "state": row.state, **values})
 
 
 def keep_snapshot(

@@ -1,15 +1,26 @@
-"""The pool of connections, with every wait named."""
+"""The pool of connections, with every wait named.
+
+Law: a connection that rested for longer than `TRUSTED_S` is asked whether it lives before it is
+used; asking each time would be one round trip of every three.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
+from time import monotonic
+from typing import Any
 
+import psycopg
 import sqlalchemy as sql
+from sqlalchemy.exc import DisconnectionError
 
+from spikeguard_server.repository.packing import teach
 from spikeguard_server.settings import Settings
 
 CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
+TRUSTED_S = 1.0
+_RESTED = "rested_since"
 
 
 def open_engine(settings: Settings) -> sql.Engine:
@@ -19,18 +30,45 @@ def open_engine(settings: Settings) -> sql.Engine:
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
     }
-    return sql.create_engine(
+    engine = sql.create_engine(
         settings.database_url,
         pool_size=settings.pool_size,
         max_overflow=0,
         pool_timeout=settings.pool_timeout_s,
-        pool_pre_ping=True,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "spikeguard",
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         },
     )
+    sql.event.listen(engine, "connect", _connected)
+    sql.event.listen(engine, "checkin", _rests)
+    sql.event.listen(engine, "checkout", _check)
+    return engine
+
+
+def _connected(connection: Any, record: Any) -> None:
+    del record
+    teach(connection)
+
+
+def _rests(connection: Any, record: Any) -> None:
+    del connection
+    record.info[_RESTED] = monotonic()
+
+
+def _check(connection: psycopg.Connection[Any], record: Any, proxy: Any) -> None:
+    """Raise `DisconnectionError`, upon which the pool takes another one, if it is dead."""
+    del proxy
+    if connection.closed:
+        raise DisconnectionError
+    if monotonic() - record.info.get(_RESTED, monotonic()) < TRUSTED_S:
+        return
+    try:
+        connection.execute("SELECT")
+        connection.rollback()
+    except psycopg.Error as error:
+        raise DisconnectionError from error
 
 
 def database_now(connection: sql.Connection) -> datetime:

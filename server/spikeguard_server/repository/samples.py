@@ -16,14 +16,15 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
 from spikeguard_server import tables
 from spikeguard_server.domain.sample import Sample
+from spikeguard_server.repository.packing import floats, whole
 from spikeguard_server.repository.text import storable
 
 MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
 _KEY = ("run_id", "attempt", "segment", "step")
 _ARRAYS = ", ".join(
     [
-        "%(step)s::bigint[]",
-        *(f"%({name})s::float8[]" for name in STANDARD_SIGNALS),
+        "%(steps)s::bigint[]",
+        *(f"%({name}_values)s::float8[]" for name in STANDARD_SIGNALS),
         # ragged lists, each as the text of its array
         "%(extra_names)s::text[]",
         "%(extra_values)s::text[]",
@@ -33,7 +34,7 @@ _ARRAYS = ", ".join(
 )
 _STEP = ", ".join(("step", *MEASURED))
 _MERGED = ", ".join(f"{name} = coalesce(samples.{name}, excluded.{name})" for name in MEASURED)
-_WRITE = f"""
+WRITE_SAMPLES = f"""
 INSERT INTO samples (run_id, attempt, segment, {_STEP})
 SELECT %(run_id)s, %(attempt)s, %(segment)s, step, {", ".join(STANDARD_SIGNALS)},
        extra_names::text[], extra_values::float8[], batch_first, batch_end
@@ -44,31 +45,31 @@ ON CONFLICT (run_id, attempt, segment, step) DO UPDATE SET {_MERGED}
 
 def write_samples(connection: sql.Connection, run_id: UUID, attempt: int, samples: Samples) -> None:
     """Store every step of `samples`."""
-    rows = len(samples.steps)
-    nothing = [None] * rows
-    standard = {name: samples.signals.get(name) for name in STANDARD_SIGNALS}
-    names, values = _extras(samples.signals, rows)
-    arguments: dict[str, Any] = {
-        "run_id": run_id,
-        "attempt": attempt,
-        "segment": samples.segment,
-        "step": list(samples.steps),
-        **{name: nothing if v is None else list(v) for name, v in standard.items()},
+    which = {"run_id": run_id, "attempt": attempt, "segment": samples.segment}
+    connection.exec_driver_sql(WRITE_SAMPLES, {**which, **sample_columns(samples)})
+
+
+def sample_columns(samples: Samples) -> dict[str, Any]:
+    """What `WRITE_SAMPLES` takes beside the key; a column that nobody measured is NULL."""
+    measured = {name: samples.signals.get(name) for name in STANDARD_SIGNALS}
+    names, values = _extras(samples.signals, len(samples.steps))
+    return {
+        "steps": whole(samples.steps),
+        **{f"{name}_values": None if v is None else floats(v) for name, v in measured.items()},
         "extra_names": names,
         "extra_values": values,
-        "batch_first": [None if b is None else b.first for b in samples.positions],
-        "batch_end": [None if b is None else b.end for b in samples.positions],
+        "batch_first": whole([None if b is None else b.first for b in samples.positions]),
+        "batch_end": whole([None if b is None else b.end for b in samples.positions]),
     }
-    connection.exec_driver_sql(_WRITE, arguments)
 
 
 def _extras(
     signals: Mapping[str, tuple[float | None, ...]], rows: int
-) -> tuple[list[str | None], list[str | None]]:
-    """The user's own signals of each row, as the texts of a text[] and a float8[]."""
+) -> tuple[list[str | None] | None, list[str | None] | None]:
+    """The user's own signals of each row, as the texts of a text[] and a float8[]; or nothing."""
     own = sorted(name for name in signals if name not in STANDARD_SIGNALS)
     if not own:
-        return [None] * rows, [None] * rows
+        return None, None
     names: list[str | None] = []
     values: list[str | None] = []
     for row in range(rows):

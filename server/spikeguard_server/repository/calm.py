@@ -1,0 +1,165 @@
+"""The two round trips of a message: one that locks and reads, one that writes and commits.
+
+Law: any message may begin with `open_message`; only one that brings nothing but samples of a calm
+run ends with `write_calm`. What is read is read after the lock was taken, in a statement of its
+own: a join in the locking one would show what stood there before the wait for the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import sqlalchemy as sql
+from sqlalchemy.exc import DBAPIError
+
+from spikeguard_protocol import Role, Samples
+from spikeguard_server.repository.detectors import StateRow, state_row
+from spikeguard_server.repository.runs import AttemptRow, RunRow
+from spikeguard_server.repository.samples import WRITE_SAMPLES, sample_columns
+
+_RUN = tuple(RunRow.__dataclass_fields__)
+_ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
+_STATE = ("version", "attempt", "segment", "step", "state_step", "anchor", "failures")
+
+_LOCK = f"SELECT {', '.join(_RUN)} FROM runs WHERE run_id = %s FOR NO KEY UPDATE"
+_READ = f"""
+SELECT clock_timestamp(),
+       EXISTS (SELECT FROM commands WHERE run_id = %(run)s
+               AND state IN ('proposed', 'approved', 'delivered')),
+       EXISTS (SELECT FROM attempts WHERE run_id = %(run)s AND id <> %(attempt)s
+               AND ended_at IS NULL AND NOT lost),
+       t.id, t.project,
+       {", ".join(f"a.{name}" for name in _ATTEMPT)},
+       {", ".join(f"d.{name}" for name in _STATE)},
+       CASE WHEN d.anchor > %(known)s THEN d.state END
+FROM (SELECT) AS one
+LEFT JOIN attempts a ON a.run_id = %(run)s AND a.id = %(attempt)s
+LEFT JOIN detector_states d ON d.run_id = %(run)s
+LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
+     AND t.parent IS NULL AND t.revoked_at IS NULL
+     AND (t.expires_at IS NULL OR t.expires_at > now())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Whose token the message came with."""
+
+    token_id: int
+    project: str | None  # None = every project
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A run under its lock, and what its next message is judged by."""
+
+    now: datetime  # by the database's clock
+    run: RunRow | None
+    attempt: AttemptRow | None
+    state: StateRow | None
+    bearer: Bearer | None
+    commands: bool  # whether any is unfinished
+    others: bool  # whether another attempt has not ended
+
+
+def open_message(
+    connection: sql.Connection, run_id: UUID, attempt: str, known: int, bearer: bytes | None
+) -> Opening:
+    """Lock the run and read what there is, in one round trip.
+
+    `known`: the detector's version that the caller has. `bearer`: hash of the token's secret.
+    """
+    which = {"run": run_id, "attempt": attempt, "known": known, "bearer": bearer}
+    with _driver(connection) as raw, raw.pipeline():
+        locked = raw.execute(_LOCK, (run_id,), binary=True)
+        found = raw.execute(_READ, which, binary=True)
+        run, row = locked.fetchone(), found.fetchone()
+    assert row is not None
+    now, commands, others, token, project, *rest = row
+    attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
+    return Opening(
+        now,
+        None if run is None else RunRow(*run),
+        None if attempt_row[0] is None else AttemptRow(*attempt_row),
+        None if state[0] is None else state_row(state),
+        None if token is None else Bearer(token, project),
+        commands,
+        others,
+    )
+
+
+_TELL = """
+told AS (
+    UPDATE attempts SET last_sequence = %(sequence)s, last_message_at = %(now)s,
+           alive_at = %(alive_at)s, lost = false
+    WHERE run_id = %(run_id)s AND number = %(attempt)s
+)
+UPDATE runs SET state = %(run_state)s, last_message_at = %(now)s, last_step = %(last_step)s,
+       position = %(position)s, last_loss = %(last_loss)s, last_grad_norm = %(last_grad_norm)s,
+       tokens_per_second = %(tokens_per_second)s
+WHERE run_id = %(run_id)s
+"""
+_EXTEND = """
+extended AS (
+    UPDATE segments SET first_step = least(first_step, %(first)s),
+           last_step = greatest(last_step, %(last)s)
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+)"""
+_MOVE = """
+moved AS (
+    UPDATE detector_states SET version = %(version)s, step = %(at_step)s,
+           state_step = %(state_step)s, anchor = %(anchor)s, failures = %(failures)s {state}
+    WHERE run_id = %(run_id)s
+)"""
+_STORE = f"stored AS ({WRITE_SAMPLES})"
+_HEARTBEAT = f"WITH {_TELL}"
+_SAMPLES = f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state='')}, {_TELL}"
+_WITH_STATE = f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state=', state = %(state)s')}, {_TELL}"
+
+
+def write_calm(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: AttemptRow,
+    samples: Samples | None,
+    state: StateRow | None,
+) -> None:
+    """Write everything that a calm message changed and commit, in one round trip."""
+    values: dict[str, Any] = {
+        "run_id": run.run_id, "attempt": attempt.number, "sequence": attempt.last_sequence,
+        "now": attempt.last_message_at, "alive_at": attempt.alive_at, "run_state": run.state,
+        "last_step": run.last_step, "position": run.position, "last_loss": run.last_loss,
+        "last_grad_norm": run.last_grad_norm, "tokens_per_second": run.tokens_per_second,
+    }  # fmt: skip
+    statement = _HEARTBEAT
+    if samples is not None and state is not None:
+        statement = _SAMPLES if state.state is None else _WITH_STATE
+        values |= sample_columns(samples) | {
+            "segment": samples.segment, "first": samples.steps[0], "last": samples.steps[-1],
+            "version": state.version, "at_step": state.place.step, "state": state.state,
+            "state_step": state.state_step, "anchor": state.anchor, "failures": state.failures,
+        }  # fmt: skip
+    with _driver(connection) as raw, raw.pipeline():
+        raw.execute(statement, values)
+        raw.commit()
+
+
+@contextmanager
+def _driver(connection: sql.Connection) -> Iterator[psycopg.Connection[Any]]:
+    """The driver's own connection; what it raises comes out as SQLAlchemy would raise it."""
+    raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    try:
+        yield raw
+    except psycopg.Error as error:
+        if raw.closed:
+            connection.invalidate(error)
+        raise DBAPIError.instance(
+            "a message's statement", None, error, psycopg.Error,
+            hide_parameters=True, dialect=connection.dialect,
+        ) from error  # fmt: skip
