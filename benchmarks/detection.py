@@ -38,6 +38,8 @@ class Score:
     delays: list[int] = field(default_factory=list)
     recoverable: int = 0  # found excursions whose incident ended as recoverable or outlier
     wrong_actions: int = 0  # found excursions for which a rollback was ever called for
+    isolated: int = 0  # rows that stand out alone
+    told_apart: int = 0  # of them, named an outlier batch
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: Score) -> None:
@@ -62,6 +64,8 @@ class Score:
             "median_delay": statistics.median(self.delays) if self.delays else None,
             "named_recoverable": self.recoverable,
             "wrong_actions": self.wrong_actions,
+            "isolated": self.isolated,
+            "told_apart": self.told_apart,
         }
 
 
@@ -90,6 +94,9 @@ def score(series: Mapping[str, Any], alarms: Sequence[Alarm]) -> Score:
             _count_found(result, event, found[0])
         else:
             result.notes.append(f"missed {series['file']} row {event['onset_index']}")
+    for event in series["events"]:
+        if event["shape"] == "isolated":
+            _count_isolated(result, series, event, alarms)
     for episode in episodes:
         if id(episode) not in hit and not _neutral(series, episode):
             result.false_alarms += 1
@@ -103,6 +110,19 @@ def _count_found(result: Score, event: Mapping[str, Any], episode: Sequence[Alar
     last = episode[-1]
     result.recoverable += last.kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)
     result.wrong_actions += any(alarm.wrong_action for alarm in episode)
+
+
+def _count_isolated(
+    result: Score, series: Mapping[str, Any], event: Mapping[str, Any], alarms: Sequence[Alarm]
+) -> None:
+    result.isolated += 1
+    onset = int(event["onset_index"])
+    near = [alarm.kind for alarm in alarms if onset - 5 <= alarm.row <= onset + 20]
+    if near and all(kind is Kind.OUTLIER_BATCH for kind in near):
+        result.told_apart += 1
+    else:
+        named = ", ".join(map(str, near)) or "nothing"
+        result.notes.append(f"isolated {series['file']} row {onset}: {named}")
 
 
 def _episodes(alarms: Sequence[Alarm]) -> list[list[Alarm]]:
@@ -183,7 +203,8 @@ def show(results: Mapping[str, Any], notes: bool) -> None:
     """Print the table for a person."""
     wide = max(map(len, results))
     print(
-        f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay healed wrong"
+        f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay healed "
+        "wrong  apart"
     )
     for rule, result in results.items():
         for group, row in result["groups"].items():
@@ -193,7 +214,8 @@ def show(results: Mapping[str, Any], notes: bool) -> None:
                 f"{rule:{wide}} {group:15} {row['series']:6} {row['excursions']:7} "
                 f"{row['found']:5} {row['false_alarms']:5}  {f1} "
                 f"{row['false_alarms_per_100k']:6.1f} {delay:>6} "
-                f"{row['named_recoverable']:6} {row['wrong_actions']:5}"
+                f"{row['named_recoverable']:6} {row['wrong_actions']:5} "
+                f"{row['told_apart']:3}/{row['isolated']}"
             )
             for note in result["notes"][group] if notes and rule == "spikeguard" else ():
                 print("   ", note)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from statistics import NormalDist
+
+import numpy as np
 
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.history import History
+from spikeguard_server.domain.line import NORMAL_MAD, Line, fit_lines
 
-NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
-TAIL = 0.03  # share of rows that may stand out without being anomalies
+__all__ = ["ERRORS", "NORMAL_MAD", "Baseline", "Fit", "abscissa", "median", "scaled_fit"]
+
+ERRORS = 48  # newest out-of-sample errors that the scale has to cover
 BEND = 0.6  # part of a falling slope that is extrapolated: loss curves bend upwards
 
 
@@ -46,107 +48,56 @@ class Fit:
     onward: float  # beyond them: a bend of the curve taken into account
     scale: float  # robust standard deviation of a row around the line
     rows: int  # how many of the newest rows lie on it
+    inertia: float  # how much farther noise carries a sum than where rows are hardly correlated
 
     def at(self, step: int) -> float:
         place = abscissa(step) - self.end
         return self.level + (self.onward if place > 0 else self.slope) * place
 
+    def rest(self, step: int, value: float) -> float:
+        """How far `value` lies above the line."""
+        place = abscissa(step) - self.end
+        return value - self.level - (self.onward if place > 0 else self.slope) * place
+
     def z(self, step: int, value: float) -> float:
         """Deviations above the line; fewer where it has to be extrapolated far."""
-        place = abscissa(step) - self.end
-        if place <= 0:
-            return (value - self.level - self.slope * place) / self.scale
-        unsure = max(1.0, 2.0 * place / self.reach)
-        return (value - self.level - self.onward * place) / (self.scale * unsure)
+        return self.rest(step, value) / (self.scale * self.doubt(abscissa(step) - self.end))
+
+    def doubt(self, place: float) -> float:
+        """How much wider the band is drawn `place` beyond the rows."""
+        return max(1.0, 2.0 * place / self.reach)
 
     def trend(self, step: int) -> Trend:
         return Trend(step, self.at(step), self.onward / (max(step, 0) + 1), self.scale)
 
 
-def fit_line(
-    steps: Sequence[int],
-    values: Sequence[float],
-    errors: Sequence[float],
-    falling: bool,
-    floor: float,
-) -> Fit:
-    """The line through the newest rows, as many of them as a line fits.
+def scaled_fit(line: Line, errors: Sequence[float], falling: bool, floor: float) -> Fit:
+    """`line` with its scale; `floor` is the least, as a part of the level.
 
     `errors` are the newest out-of-sample errors: the scale is never below what they show, so a
     curve that bends away from its line widens its own band instead of raising alarms.
     """
-    places = [abscissa(step) for step in steps]
-    count = len(places)
-    line = _line(places, values, falling)
-    while not line.fits and count >= 64:
-        count //= 2
-        line = _line(places[-count:], values[-count:], falling)
-    scale = line.scale
+    end, reach, level, slope, scale, rise, run, rows, alike, middle = line
     if len(errors) >= 8:
-        scale = max(scale, NORMAL_MAD * median([abs(error) for error in errors]))
-    half = count // 2
-    newest, unsure = _slope(places[-half:], values[-half:], scale)
-    onward = BEND * min(0.0, max(line.slope, newest + unsure)) if falling else 0.0
-    reach = max(places[-1] - places[-count], 1e-9)
-    level = line.level + line.slope * (places[-1] - line.centre) + max(0.0, line.bend)
-    return Fit(places[-1], reach, level, line.slope, onward, max(scale, floor, 1e-12), count)
+        scale = max(scale, NORMAL_MAD * median(list(map(abs, errors))))
+    onward = 0.0
+    if falling and run > 0:
+        newest = rise / run + 2.5 * scale / math.sqrt(rows // 2) / run
+        onward = BEND * min(0.0, max(slope, newest))
+    least = floor * (abs(middle) if falling else 1.0)
+    kept = inertia(alike)
+    return Fit(end, reach, level, slope, onward, max(scale, least, 1e-12), rows, kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    centre: float
-    level: float
-    slope: float
-    scale: float
-    bend: float  # how far its last quarter lies above it
-    fits: bool  # its first and last quarters lie on it
+def inertia(alike: float) -> float:
+    """Long-run variance of noise over that of AR(1) noise of correlation 0.5, from 1 to 3.
 
-
-def _line(places: Sequence[float], values: Sequence[float], falling: bool) -> _Line:
-    """The line through the medians of both halves; its slope counts only where significant."""
-    slope, error = _slope(places, values, _spread(values))
-    if abs(slope) < 2.5 * error or (falling and slope > 0):
-        slope = 0.0
-    centre = median(places)
-    rest = [value - slope * (place - centre) for place, value in zip(places, values, strict=True)]
-    level = median(rest)
-    spread = _spread(rest)
-    quarter = max(8, len(rest) // 4)
-    first, last = median(rest[:quarter]) - level, median(rest[-quarter:]) - level
-    scale = max(spread, _upper_spread(rest, level))
-    return _Line(centre, level, slope, scale, last, max(abs(first), abs(last)) <= 0.75 * spread)
-
-
-def _slope(places: Sequence[float], values: Sequence[float], noise: float) -> tuple[float, float]:
-    """Slope by the medians of both halves, and its standard error."""
-    middle = len(places) // 2
-    run = median(places[middle:]) - median(places[:middle])
-    if run <= 0:
-        return 0.0, math.inf
-    rise = median(values[middle:]) - median(values[:middle])
-    return rise / run, 2.5 * noise / math.sqrt(len(places)) / run
-
-
-def _spread(values: Sequence[float]) -> float:
-    centre = median(values)
-    return NORMAL_MAD * median([abs(value - centre) for value in values])
-
-
-def _upper_spread(values: Sequence[float], centre: float) -> float:
-    """The scale that the upper tail alone shows: what is frequent up there is no anomaly."""
-    ordered = sorted(values)
-    rank = max(2, math.ceil(TAIL * len(values)))
-    tenth = max(3, math.ceil(0.1 * len(values)))
-    return max(
-        (ordered[-rank] - centre) / _normal_score(rank, len(values)),
-        (ordered[-tenth] - centre) / _normal_score(tenth, len(values)),
-    )
-
-
-@cache
-def _normal_score(rank: int, count: int) -> float:
-    """Expected value of the `rank`-th largest of `count` normal variables (Blom)."""
-    return NormalDist().inv_cdf(1 - (rank - 0.375) / (count + 0.25))
+    `alike`: share of neighbours on the same side, 1/2 + arcsin(correlation)/pi of Gaussian noise
+    (Sheppard, 1899), of which a window leaves so much unsure.
+    """
+    sure = max(0.0, alike - 0.5 - 0.08)
+    correlation = math.sin(math.pi * min(sure, 0.5))
+    return min(3.0, max(1.0, (1 + correlation) / (1 - correlation) / 3)) if correlation < 1 else 3.0
 
 
 @dataclass(slots=True)
@@ -162,12 +113,19 @@ class Baseline:
     fit: Fit | None = None
     history: History = field(default_factory=History)  # of a loss; empty for a norm
 
-    def admit(self, step: int, value: float, settings: DetectionSettings) -> None:
-        """Take a calm, finite row; it shapes the fit after `quarantine` more."""
-        error = value - self.fit.at(step) if self.fit else 0.0
+    def admit(
+        self, step: int, value: float, settings: DetectionSettings, *, lifted: bool = False
+    ) -> None:
+        """Take a calm, finite row; it shapes the fit after `quarantine` more.
+
+        `lifted`: a lift is under way, so what waits goes on waiting until it has shown itself.
+        """
+        error = self.fit.rest(step, value) if self.fit else 0.0
         self.waiting.append((step, value, error))
         young = len(self.steps) < settings.window // 2
         held = settings.quarantine // 4 if young else settings.quarantine
+        if lifted:
+            held = settings.quarantine_lifted
         while len(self.waiting) > held:
             self._enter(*self.waiting.pop(0), settings)
 
@@ -188,16 +146,22 @@ class Baseline:
             self.errors.clear()
         del self.steps[: -settings.window]
         del self.values[: -settings.window]
-        del self.errors[:-24]
+        del self.errors[:-ERRORS]
         self.unfitted += 1
-        due = settings.refit_every if len(self.steps) >= settings.window // 2 else 4
+        due = self.refit_every(settings) if len(self.steps) >= settings.window // 2 else 4
         if len(self.steps) >= settings.watchable_after and self.unfitted >= due:
             self.refit(settings)
 
+    def refit_every(self, settings: DetectionSettings) -> int:
+        """Rows between two fits once the window is half full."""
+        return settings.refit_every if self.falling else settings.refit_leading_every
+
     def refit(self, settings: DetectionSettings) -> None:
         self.unfitted = 0
-        floor = settings.scale_floor * (abs(median(self.values)) if self.falling else 1.0)
-        self.fit = fit_line(self.steps, self.values, self.errors, self.falling, floor)
+        places = [abscissa(step) for step in self.steps]
+        lines = fit_lines(np.array([places]), np.array([self.values]), self.falling)
+        line = next(lines.each())
+        self.fit = scaled_fit(line, self.errors, self.falling, settings.scale_floor)
 
     def drop_waiting(self) -> None:
         """Forget the rows in quarantine: something did come of them."""

@@ -14,7 +14,9 @@ class DetectionSettings:
 
     window: int = 128  # rows that shape a baseline
     quarantine: int = 16  # newest rows, kept out of the baseline until nothing came of them
-    refit_every: int = 8  # admitted rows between two fits
+    quarantine_lifted: int = 64  # the most of them while a lift is under way
+    refit_every: int = 8  # admitted rows between two fits of a loss
+    refit_leading_every: int = 32  # the same of a leading signal, which opens no incident
     watchable_after: int = 24  # rows until the first judgement
     scale_floor: float = 0.002  # least scale, as a part of the level of the loss
 
@@ -26,6 +28,7 @@ class DetectionSettings:
     drift_slack: float = 1.0  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
     drift_start: float = 2.0  # below this a lift has not begun
+    drift_hold: float = 6.0  # from here on its rows are kept out of the baseline
     drift_limit: float = 18.0  # cumulated lift that opens an incident,
     drift_rows: int = 20  # once it has lasted this long
 

@@ -6,14 +6,17 @@ held until the next one confirms or clears it. Nothing held or suspect enters th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spikeguard_protocol import BatchRange
 from spikeguard_server.domain.baseline import Baseline, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.quiet import Stretch, is_ready
 
 RECENT_ROWS = 40  # rows that are looked back at when an incident opens
+_BEFORE, _NOWHERE = -1, -2  # a lift that began before the stretch, and none
 
 
 class Verdict(StrEnum):
@@ -68,7 +71,8 @@ class Detector:
         if self.held is not None:
             return self._after_held(row, jump, settings), z
         self._lift(row, settings)
-        if self.lift >= settings.drift_limit and self.lift_rows >= settings.drift_rows:
+        limit = settings.drift_limit * fit.inertia
+        if self.lift >= limit and self.lift_rows >= settings.drift_rows:
             return Verdict.SPIKE, z
         before, self.last_z = self.last_z, z
         if jump >= settings.suspect_z and before >= settings.warm_z:
@@ -78,6 +82,32 @@ class Detector:
             return Verdict.HELD, z
         self._admit(row, settings)
         return Verdict.CALM, z
+
+    def look_at_calm(
+        self,
+        steps: Sequence[int],
+        places: Sequence[float],
+        values: Sequence[float],
+        batches: Sequence[BatchRange | None],
+        settings: DetectionSettings,
+    ) -> list[float]:
+        """Take finite rows of increasing steps up to the first that is not calm; returns their z.
+
+        `places`: abscissae of the steps. The same as `look` row by row.
+        """
+        lifted = self.lift >= settings.drift_hold
+        if self.held is not None or lifted or not is_ready(self.baseline, settings):
+            return []
+        stretch = Stretch(self.baseline, steps, places, values)
+        stretch.look(settings.suspect_z, settings)
+        calm = self._lift_by(stretch, batches, settings)
+        stretch.take(calm)
+        if calm:
+            self.last_z = stretch.z[calm - 1]
+            newest = slice(max(0, calm - RECENT_ROWS), calm)
+            fresh = zip(steps[newest], values[newest], strict=True)
+            self.rows = [*self.rows, *fresh][-RECENT_ROWS:]
+        return stretch.z[:calm]
 
     def onset(self, row: Suspect) -> Suspect:
         """The first row of the spike that `row` confirmed."""
@@ -120,8 +150,36 @@ class Detector:
         if self.lift == 0.0:
             self.lift_from = None
 
+    def _lift_by(
+        self, stretch: Stretch, batches: Sequence[BatchRange | None], settings: DetectionSettings
+    ) -> int:
+        """`_lift` over a stretch, as far as the lift opens no incident; returns how far."""
+        slack, clip, begin = settings.drift_slack, settings.drift_clip, settings.drift_start
+        calm, start, lift, rows = 0, _BEFORE, self.lift, self.lift_rows
+        for z in stretch.z:
+            kept = lift, start, rows
+            gain = (z if z < clip else clip) - slack
+            if lift <= begin and gain > 0.0:
+                start, rows = calm, 0
+            rows += 1
+            lift += gain if gain > -clip else -clip
+            if lift <= 0.0:
+                lift, start = 0.0, _NOWHERE
+            if lift >= settings.drift_hold:
+                lift, start, rows = kept
+                break
+            calm += 1
+        self.lift, self.lift_rows = lift, rows
+        if start >= 0:
+            at, value, z = stretch.steps[start], stretch.values[start], stretch.z[start]
+            self.lift_from = Suspect(at, value, z, batches[start])
+        elif start == _NOWHERE:
+            self.lift_from = None
+        return calm
+
     def _admit(self, row: Suspect, settings: DetectionSettings) -> None:
-        self.baseline.admit(row.step, row.value, settings)
+        lifted = self.lift >= settings.drift_hold
+        self.baseline.admit(row.step, row.value, settings, lifted=lifted)
 
 
 def _caution(rows: int) -> float:

@@ -41,6 +41,19 @@ class History:
             if len(self.places) == BLOCKS:
                 self._join()
 
+    def add_all(self, places: Sequence[float], values: Sequence[float]) -> None:
+        """Take calm rows in their order, the same as one by one."""
+        row = 0
+        while row < len(values):
+            last = row + self.width - self.count - 1
+            for place, value in zip(places[row:last], values[row:last], strict=True):
+                self.place_sum += place
+                self.value_sum += value
+            self.count += len(values[row:last])
+            if last < len(values):
+                self.add(places[last], values[last])
+            row = last + 1
+
     def _join(self) -> None:
         self.places = _pairs(self.places)
         self.means = _pairs(self.means)

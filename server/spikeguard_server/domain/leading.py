@@ -6,11 +6,14 @@ Law: a leading signal warns and is evidence; it never opens an incident by being
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.quiet import FEWEST, LONGEST, Stretch, is_ready
 
 LEADING: tuple[str, ...] = (
     Signal.UPDATE_NORM.value,
@@ -20,11 +23,12 @@ LEADING: tuple[str, ...] = (
     Signal.ADAM_V_NORM.value,
     Signal.PARAM_NORM.value,
 )
+LEAST = 1e-30
 
 
 def log_norm(value: float) -> float:
     """The logarithm in which norms are judged; a norm of zero is a very small one."""
-    return math.log(max(value, 1e-30))
+    return math.log(value if value > LEAST else LEAST)
 
 
 @dataclass(slots=True)
@@ -37,6 +41,11 @@ class Leading:
     away: int = 0  # anomalous rows of the present excursion
     quiet: int = 0  # rows since it was last away
     told: bool = False  # a precursor was told of the present excursion
+
+    @classmethod
+    def new(cls) -> Leading:
+        """Of a signal that was never seen."""
+        return cls(Baseline(falling=False))
 
     def look(self, step: int, value: float, frozen: bool, settings: DetectionSettings) -> float:
         """Judge one value, keep it if calm and not `frozen`; returns z, inf if not finite."""
@@ -54,6 +63,52 @@ class Leading:
         if z < settings.suspect_z and not frozen:
             self.baseline.admit(step, level, settings)
         return z
+
+    def look_at_all(
+        self,
+        steps: Sequence[int],
+        places: Sequence[float],
+        values: Sequence[float],
+        settings: DetectionSettings,
+    ) -> list[tuple[int, float]]:
+        """Judge and keep values of increasing steps; the rows that make precursors, with their z.
+
+        `places`: abscissae of the steps. The same as `look` and `warns` row by row, while no
+        incident is open.
+        """
+        warnings, row, length = list[tuple[int, float]](), 0, LONGEST
+        while row < len(steps):
+            if len(steps) - row >= FEWEST and is_ready(self.baseline, settings):
+                part = slice(row, row + length)
+                calm = self._look_at_calm(steps[part], places[part], values[part], settings)
+                row += calm
+                length = min(2 * length, LONGEST) if calm == length else max(2 * calm, FEWEST)
+            for at in range(row, min(row + 1, len(steps))):
+                z = self.look(steps[at], values[at], False, settings)
+                if self.warns(z, settings):
+                    warnings.append((at, z))
+            row += 1
+        return warnings
+
+    def _look_at_calm(
+        self,
+        steps: Sequence[int],
+        places: Sequence[float],
+        values: Sequence[float],
+        settings: DetectionSettings,
+    ) -> int:
+        """Take the calm rows before the first that is not; returns how many they are."""
+        finite = values if all(map(math.isfinite, values)) else takewhile(math.isfinite, values)
+        levels = [log_norm(value) for value in finite]
+        count = len(levels)
+        stretch = Stretch(self.baseline, steps[:count], places[:count], levels)
+        calm = stretch.look(settings.confirm_z, settings)
+        stretch.take(calm)
+        if calm:
+            self.away, self.first_z, self.quiet = 0, 0.0, self.quiet + calm
+            if self.quiet >= settings.precursor_quiet:
+                self.first_step, self.told = None, False
+        return calm
 
     def warns(self, z: float, settings: DetectionSettings) -> bool:
         """Whether this row makes a precursor: far off twice running, once an excursion."""

@@ -10,15 +10,16 @@ import math
 from collections.abc import Sequence
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
-from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.course import CURES, GRAD_NORMS, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
 from spikeguard_server.domain.leading import LEADING, Leading
+from spikeguard_server.domain.quiet import FEWEST, LONGEST
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import STATE_VERSION, State, UnknownStateVersion, freeze, thaw
+from spikeguard_server.domain.stretch import take_calm
 
 __all__ = ["DetectionSettings", "Monitor", "UnknownStateVersion"]
 
@@ -52,8 +53,16 @@ class Monitor:
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []
-        for sample in samples:
-            self._take(sample, events)
+        row, length = 0, LONGEST
+        while row < len(samples):
+            calm = 0
+            if len(samples) - row >= FEWEST:
+                calm = take_calm(self._state, samples[row : row + length], events)
+                length = min(2 * length, LONGEST) if calm == length else max(2 * calm, FEWEST)
+            row += calm
+            if calm < FEWEST and row < len(samples):
+                self._take(samples[row], events)
+                row += 1
         return events
 
     def intervened(self, step: int, verb: Verb) -> list[Event]:
@@ -131,7 +140,7 @@ class Monitor:
                 continue
             leading = state.leading.get(name)
             if leading is None:
-                leading = state.leading[name] = Leading(Baseline(falling=False))
+                leading = state.leading[name] = Leading.new()
             z = leading.look(sample.step, value, state.episode is not None, state.settings)
             if state.episode is not None:
                 state.episode.note(name, sample.step, z, state.settings)

@@ -20,7 +20,7 @@ from spikeguard_server.domain.detector import Detector
 from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.leading import Leading
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 _MAGIC = b"spikeguard-monitor "
 
 

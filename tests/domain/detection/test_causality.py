@@ -52,6 +52,26 @@ def told(monitor: Monitor, rows: list[Sample], sizes: list[int]) -> list[Event]:
     return events
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_quiet_run_in_large_batches_ends_in_the_same_bytes(seed: int) -> None:
+    """Stretches of calm rows are taken at once, with heavy tails, gaps and signals now and then."""
+    rng = np.random.default_rng(seed)
+    gap = (1, 1, 10, 1)[seed]
+    rows, step = list[Sample](), 0
+    for row in range(3000):
+        step += gap if rng.random() < 0.999 else gap * int(rng.integers(2, 3000))
+        values = {"loss": 3.0 - 0.1 * math.log(step + 1) + 0.02 * float(rng.standard_t(4))}
+        values["grad_norm"] = float(np.exp(0.2 * rng.standard_t(3)))
+        if row % 10 == 0:
+            values["update_norm"] = float(np.exp(0.1 * rng.normal()))
+        if rng.random() < 0.002:
+            values["grad_norm" if rng.random() < 0.5 else "loss"] = float(rng.choice([1e7, 1e200]))
+        rows.append(Sample(step, values))
+    one, many = Monitor(), Monitor()
+    assert repr(told(one, rows, [1])) == repr(told(many, rows, [1000, 3, 700]))
+    assert one.dump() == many.dump()
+
+
 @settings(max_examples=40, deadline=None)
 @given(runs(), st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:

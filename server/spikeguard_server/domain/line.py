@@ -1,0 +1,184 @@
+"""Robust straight lines through stacks of windows, many at a time.
+
+Law: every operation is a sort, a choice or an elementwise one, so that a stack of one window and a
+stack of a thousand give the same bits; sums, whose order may change, are not used. What overflows
+becomes infinite or NaN and raises nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
+TAIL = 0.03  # share of rows that may stand out without being anomalies
+SPLITS = 64  # least rows of a window whose newer half may be taken instead
+
+
+class Line(NamedTuple):
+    """One of `Lines`, in plain numbers."""
+
+    end: float
+    reach: float
+    level: float
+    slope: float
+    spread: float
+    newest_rise: float
+    newest_run: float
+    rows: int
+    alike: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """One line a window; arrays of shape (windows,)."""
+
+    end: Array  # abscissa of the newest row
+    reach: Array  # extent of the rows that the line goes through
+    level: Array  # of the line at `end`, lifted to its newest quarter if that lies above it
+    slope: Array
+    spread: Array  # robust standard deviation around the line
+    newest_rise: Array  # between the medians of the halves of the newer half of those rows
+    newest_run: Array  # distance of these medians
+    rows: npt.NDArray[np.int64]  # how many of the newest rows the line goes through
+    alike: Array  # share of neighbours on the same side of the line through the whole window
+    median: Array  # of the whole window
+
+    def each(self) -> Iterator[Line]:
+        """The lines one by one."""
+        return map(
+            Line._make, zip(*(getattr(self, name).tolist() for name in Line._fields), strict=True)
+        )
+
+
+def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
+    """Fit the newest rows of each window, as many of them as a line fits.
+
+    `places`, `values`: shape (windows, rows), `places` not falling along a window. `falling`: the
+    slope is never positive.
+    """
+    with np.errstate(all="ignore"):
+        found = _lines(places, values, falling)
+        alike, median = found.alike.copy(), found.median.copy()
+        count = places.shape[1]
+        left = np.arange(len(places))
+        while count >= SPLITS and len(left := left[~found.fits[left]]):
+            count //= 2
+            found.replace(left, _lines(places[left, -count:], values[left, -count:], falling))
+        return found.lines(places[:, -1], alike, median)
+
+
+@dataclass(slots=True)
+class _Found:
+    first: Array  # abscissa of the oldest row
+    centre: Array
+    level: Array  # at `centre`
+    slope: Array
+    spread: Array
+    bend: Array  # how far the newest quarter lies above the line
+    fits: npt.NDArray[np.bool_]  # oldest and newest quarters lie on it
+    newest_rise: Array
+    newest_run: Array
+    rows: npt.NDArray[np.int64]
+    alike: Array
+    median: Array
+
+    def replace(self, which: npt.NDArray[np.int64], by: _Found) -> None:
+        for name in _Found.__slots__:
+            getattr(self, name)[which] = getattr(by, name)
+
+    def lines(self, end: Array, alike: Array, median: Array) -> Lines:
+        return Lines(
+            end,
+            np.maximum(end - self.first, 1e-9),
+            self.level + self.slope * (end - self.centre) + np.maximum(0.0, self.bend),
+            self.slope,
+            self.spread,
+            self.newest_rise,
+            self.newest_run,
+            self.rows,
+            alike,
+            median,
+        )
+
+
+def _lines(places: Array, values: Array, falling: bool) -> _Found:
+    """The lines through the medians of both halves; a slope counts only where significant."""
+    count, half = values.shape[1], values.shape[1] // 2
+    rise, run = _halves(places, values)
+    median = middle(np.sort(values))
+    error = 2.5 * _spread(values, median) / math.sqrt(count) / run
+    slope = np.where(run > 0, rise / run, 0.0)
+    unsure = ~(run > 0) | (np.abs(slope) < 2.5 * error)
+    slope[unsure | (slope > 0) if falling else unsure] = 0.0
+    centre = middle(places)
+    rest = values - slope[:, None] * (places - centre[:, None])
+    ordered = np.sort(rest)
+    level = middle(ordered)
+    spread = _spread(rest, level)
+    quarter = max(8, count // 4)
+    oldest = middle(np.sort(rest[:, :quarter])) - level
+    newest = middle(np.sort(rest[:, -quarter:])) - level
+    away = np.maximum(np.abs(oldest), np.abs(newest))
+    above = rest > level[:, None]
+    alike = np.count_nonzero(above[:, 1:] == above[:, :-1], axis=1) / (count - 1)
+    newest_rise, newest_run = _halves(places[:, -half:], values[:, -half:])
+    return _Found(
+        places[:, 0].copy(),
+        centre,
+        level,
+        slope,
+        np.maximum(spread, _upper_spread(ordered, level)),
+        newest,
+        away <= 0.75 * spread,
+        newest_rise,
+        newest_run,
+        np.full(len(values), count),
+        alike,
+        median,
+    )
+
+
+def middle(ordered: Array) -> Array:
+    """Medians of windows whose rows are in order; shape (windows, rows) to (windows,)."""
+    half = ordered.shape[1] // 2
+    if ordered.shape[1] % 2:
+        return ordered[:, half].copy()
+    return (ordered[:, half - 1] + ordered[:, half]) / 2
+
+
+def _halves(places: Array, values: Array) -> tuple[Array, Array]:
+    """Rise and run between the medians of the older and the newer half."""
+    half = places.shape[1] // 2
+    rise = middle(np.sort(values[:, half:])) - middle(np.sort(values[:, :half]))
+    return rise, middle(places[:, half:]) - middle(places[:, :half])
+
+
+def _spread(values: Array, centre: Array) -> Array:
+    return NORMAL_MAD * middle(np.sort(np.abs(values - centre[:, None])))
+
+
+def _upper_spread(ordered: Array, centre: Array) -> Array:
+    """The scale that the upper tail alone shows: what is frequent up there is no anomaly."""
+    count = ordered.shape[1]
+    rank, tenth = max(2, math.ceil(TAIL * count)), max(3, math.ceil(0.1 * count))
+    return np.maximum(
+        (ordered[:, -rank] - centre) / _normal_score(rank, count),
+        (ordered[:, -tenth] - centre) / _normal_score(tenth, count),
+    )
+
+
+@cache
+def _normal_score(rank: int, count: int) -> float:
+    """Expected value of the `rank`-th largest of `count` normal variables (Blom)."""
+    return NormalDist().inv_cdf(1 - (rank - 0.375) / (count + 0.25))
