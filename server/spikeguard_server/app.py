@@ -37,7 +37,7 @@ from spikeguard_server.errors import (
     Unready,
     VersionNotSpoken,
 )
-from spikeguard_server.ingest import Monitors
+from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.pages import refusal_page
 from spikeguard_server.routes.answers import Answer, answer_of
@@ -46,12 +46,14 @@ from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
 from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
+from spikeguard_server.routes.messages import MessageDoor
 from spikeguard_server.routes.pages import page_of
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 
 _log = logging.getLogger(__name__)
 WAIT = "Wait, then send it again"
+STOP_S = 5.0  # for messages that are being taken when the server stops
 
 
 def create_app(
@@ -69,6 +71,7 @@ def create_app(
         monitors=Monitors(),
         ticker=Ticker(settings, engine) if ticker else None,
     )
+    turns = Turns(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",
         version=version("spikeguard"),
@@ -79,9 +82,10 @@ def create_app(
         openapi_url=None,
         default_response_class=Answer,
         dependencies=[guard],
-        lifespan=_lifespan(services),
+        lifespan=_lifespan(services, turns),
     )
     app.state.services = services
+    app.state.messages = MessageDoor(services, turns)
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
@@ -92,21 +96,26 @@ def create_app(
 
 
 def _lifespan(
-    services: Services,
+    services: Services, turns: Turns
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
-        if services.ticker is None:
-            yield
-            return
-        services.ticker.start()
+        if services.ticker is not None:
+            services.ticker.start()
         try:
             yield
         finally:
-            services.ticker.stop()
+            turns.stop(STOP_S)
+            if services.ticker is not None:
+                services.ticker.stop()
 
     return run
+
+
+def _workers(settings: Settings) -> int:
+    """Threads that take messages; people's calls always find a connection that these leave."""
+    return max(1, min(settings.ingest_workers, settings.pool_size - 2))
 
 
 def _handle_errors(app: FastAPI) -> None:

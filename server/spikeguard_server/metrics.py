@@ -53,6 +53,11 @@ class Metrics:
             "Samples in the messages that were acknowledged.",
             registry=registry,
         )
+        self.ingest_waiting = Gauge(
+            "spikeguard_ingest_waiting",
+            "Messages that wait or are being taken.",
+            registry=registry,
+        )
         self.message_bytes = Counter(
             "spikeguard_ingest_bytes", "Bytes of messages received.", registry=registry
         )

@@ -208,12 +208,10 @@ detector_states = sql.Table(
     metadata,
     _run(),
     _needed("version", Count),  # counts the messages that moved the detector
-    # the place the detector stands at
-    _needed("attempt", sql.Integer),
+    _needed("attempt", sql.Integer),  # the place the detector stands at
     _needed("segment", Count),
     _needed("step", Count),
-    # what it knew at `state_step` of that segment; the samples stored since lead on from there
-    _needed("state", sql.LargeBinary),
+    _needed("state", sql.LargeBinary),  # at `state_step`; the samples stored since lead on
     _needed("state_step", Count),
     _needed("anchor", Count),  # the newest version that more than samples led to
     _needed("failures", sql.Integer),  # messages in a row that detection failed on

@@ -110,12 +110,8 @@ def find_by_secret(services: Services, secret: str | None) -> Caller | None:
         return find_caller(connection, hash_secret(secret))
 
 
-def _authorize(request: Request, services: ServicesDep) -> Caller | None:
-    """Judge the call; None only where it needs no token."""
-    rule = TABLE[request.method, request.scope["route"].path]
-    if rule.public:
-        return None
-    secret = session_secret(request) if is_page(request.url.path) else _bearer(request)
+def sign_in(services: Services, secret: str | None) -> Caller:
+    """Who holds `secret`; raise `NotSignedIn` for none or for one that does not work."""
     caller = find_by_secret(services, secret)
     if caller is None:
         raise NotSignedIn(
@@ -124,13 +120,24 @@ def _authorize(request: Request, services: ServicesDep) -> Caller | None:
             if secret
             else "Send `Authorization: Bearer TOKEN`",
         )
+    return caller
+
+
+def _authorize(request: Request, services: ServicesDep) -> Caller | None:
+    """Judge the call; None only where it needs no token."""
+    rule = TABLE[request.method, request.scope["route"].path]
+    if rule.public:
+        return None
+    secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
+    caller = sign_in(services, secret)
     judge(caller, rule)
     if project := request.path_params.get("project"):
         caller.check_project(project)
     return caller
 
 
-def _bearer(request: Request) -> str | None:
+def bearer_secret(request: Request) -> str | None:
+    """The token that a program sends."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else None
 

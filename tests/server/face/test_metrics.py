@@ -25,6 +25,7 @@ COUNTS = {
     "spikeguard_dropped_samples",
     "spikeguard_database_connections",
     "spikeguard_http_requests",
+    "spikeguard_ingest_waiting",
     "spikeguard_ingest_messages",
     "spikeguard_ingest_samples",
 }
