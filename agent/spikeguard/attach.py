@@ -28,6 +28,7 @@ from spikeguard.guard import Guard, Parts
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.mailbox import Mailbox
+from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
@@ -204,13 +205,14 @@ def _open_line(
     mailbox: Mailbox,
     settings: Settings,
     faults: Faults,
-) -> tuple[Outbox | None, Sender | None]:
+) -> tuple[Outbox | None, Sender | Shelf | None]:
     if not world.leads:
         return None, None
-    if connection.server is None:
-        log.warning("no server: set SPIKEGUARD_SERVER to have run %s watched", connection.run)
-        return None, None
     folder = home / "outbox"
+    if connection.server is None:
+        log.warning("no server: `spikeguard sync %s` uploads run %s later", home, connection.run)
+        kept = _open_outbox(folder / attempt, connection.run, attempt, settings, faults)
+        return kept, Shelf(kept)
     left = leftovers(folder, connection.run, settings.outbox_bytes)
     outbox = _open_outbox(folder / attempt, connection.run, attempt, settings, faults)
     transport = Transport(connection.server, connection.token, settings.timeout_s)

@@ -26,6 +26,7 @@ from spikeguard.faults import Faults, log
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.mailbox import Mailbox
+from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox
 from spikeguard.progress import Progress
 from spikeguard.readback import DEPTH
@@ -67,8 +68,8 @@ class Parts:
     mailbox: Mailbox
     faults: Faults
     agreement: Agreement | None
-    outbox: Outbox | None  # rank 0 with a server
-    sender: Sender | None
+    outbox: Outbox | None  # rank 0
+    sender: Sender | Shelf | None  # without a server, what is said is kept
     tokens_per_step: int | None
     facts: dict[str, str]  # optimizer, betas, ... for the record
     version: str

@@ -1,0 +1,39 @@
+"""The commands that the agent's package carries out; found by entry point when they run.
+
+Law: nothing of the agent is imported to offer them: that would load torch for every `--help`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from importlib.metadata import entry_points
+
+from spikeguard_cli.command import Command
+
+GROUP = "spikeguard.agent"
+
+
+def _sync(options: Namespace) -> int:
+    (point,) = entry_points(group=GROUP, name="sync")
+    status: int = point.load()(options)
+    return status
+
+
+def _sync_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="what attach(directory=...) was given, or a directory above several of those",
+    )
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "sync",
+        "upload what a run without a server left on disk; may be repeated",
+        _sync,
+        _sync_options,
+        extra="agent",
+        needs=("torch",),
+    ),
+)

@@ -1,0 +1,136 @@
+"""A run without a server: all of it on disk, uploaded later, once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spikeguard import Guard
+from spikeguard.outbox import leftovers
+from spikeguard.sync import homes, run_of, sync, upload
+from spikeguard.transport import Transport
+from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
+from tests.agent.job import Job
+from tests.agent.wire import Wire, served
+
+RUN = RunId("default", "test")
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    with served(Wire()) as wire:
+        monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", "nobody.json")
+        yield wire
+
+
+def trained_offline(folder: Path, steps: int = 30) -> Guard:
+    job = Job(folder)
+    job.train_to(steps)
+    job.guard.finish()
+    return job.guard
+
+
+def aim(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> None:
+    monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", "any")
+
+
+def test_what_an_offline_run_said_arrives_whole_when_it_is_synced(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = trained_offline(tmp_path)
+    aim(monkeypatch, wire)
+    assert sync(Namespace(directory=str(tmp_path))) == 0
+    assert wire.attempt == guard.attempt
+    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
+    assert len(wire.records(AttemptStarted)) == 1
+    assert wire.records(AttemptEnded) == [AttemptEnded("finished")]
+
+
+def test_a_second_sync_sends_nothing(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained_offline(tmp_path)
+    aim(monkeypatch, wire)
+    sync(Namespace(directory=str(tmp_path)))
+    before = wire.received
+    assert sync(Namespace(directory=str(tmp_path))) == 0
+    assert wire.received == before
+    assert "nothing was waiting" in capsys.readouterr().out
+
+
+def test_a_sync_cut_off_after_the_server_stored_goes_on_without_a_duplicate(
+    tmp_path: Path, wire: Wire
+) -> None:
+    """The answer is lost: the message is still on disk and is sent a second time."""
+    trained_offline(tmp_path)
+    (outbox,) = leftovers(tmp_path / "guard/outbox", RUN, 2**30)
+    message = outbox.next_message()
+    assert message is not None
+    transport = Transport(wire.url, None, 2.0)
+    transport.send(message)
+    outbox.close()
+
+    (again,) = leftovers(tmp_path / "guard/outbox", RUN, 2**30)
+    upload(again, transport, lambda _: None)
+    again.close()
+    steps = [step for samples in wire.records(Samples) for step in samples.steps]
+    assert steps == list(range(1, 31))
+
+
+def test_a_server_that_stays_away_leaves_everything_on_disk(tmp_path: Path, wire: Wire) -> None:
+    trained_offline(tmp_path)
+    wire.intercept = lambda _: (503, {"Retry-After": "0.01"}, b"{}")
+    (outbox,) = leftovers(tmp_path / "guard/outbox", RUN, 2**30)
+    with pytest.raises(CommandFailed, match="run it again to go on"):
+        upload(outbox, Transport(wire.url, None, 2.0), lambda _: None, pause_s=0.01)
+    outbox.close()
+    (kept,) = leftovers(tmp_path / "guard/outbox", RUN, 2**30)
+    assert kept.sequence == outbox.sequence
+    kept.close()
+
+
+def test_an_attempt_that_still_runs_is_left_alone(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path)
+    job.train_to(5)
+    aim(monkeypatch, wire)
+    sync(Namespace(directory=str(tmp_path)))
+    assert wire.received == 0
+    assert job.guard.attempt in capsys.readouterr().out
+    job.guard.finish()
+
+
+def test_a_later_attempt_with_a_server_sends_what_the_offline_one_left(
+    tmp_path: Path, wire: Wire
+) -> None:
+    offline = trained_offline(tmp_path).attempt
+    job = Job(tmp_path, server=wire.url)
+    job.train_to(3)
+    job.guard.finish()
+    assert wire.records(AttemptEnded, offline) == [AttemptEnded("finished")]
+
+
+def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="journal"):
+        homes(tmp_path)
+    with pytest.raises(CommandFailed, match="no directory"):
+        homes(tmp_path / "absent")
+    (tmp_path / "journal.jsonl").write_text("not json\n")
+    with pytest.raises(CommandFailed, match="name of its run"):
+        run_of(tmp_path)
+
+
+def test_the_command_line_offers_sync_without_loading_torch() -> None:
+    code = (
+        "import sys; from spikeguard_cli.main import find_commands;"
+        "assert 'sync' in [c.name for c in find_commands()]; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
