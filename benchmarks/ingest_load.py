@@ -93,6 +93,14 @@ class Line:
     _socket: socket.socket = field(init=False)
 
     def __post_init__(self) -> None:
+        self._connect()
+
+    def renew(self) -> None:
+        """Connect anew: servers hang up on who has been quiet for seconds."""
+        self._socket.close()
+        self._connect()
+
+    def _connect(self) -> None:
         self._socket = socket.create_connection(self.address, TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -151,6 +159,8 @@ class Load:
 
 def volley(lines: Sequence[Line], requests: Sequence[Sequence[bytes]], samples: int) -> Load:
     """Every line sends its own requests, one after the other, all lines at once."""
+    for line in lines:
+        line.renew()
     with ThreadPoolExecutor(len(lines)) as pool:
         list(pool.map(lambda _: time.sleep(0.01), lines))  # every thread is there
         began = time.perf_counter()

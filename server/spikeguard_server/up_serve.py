@@ -19,6 +19,7 @@ from spikeguard_server.settings import SettingError, Settings, read_settings, re
 from spikeguard_server.up_database import opened, settings_of
 
 GRACE_S = 10  # for requests that are under way when we are told to stop
+KEEP_ALIVE_S = 75  # longer than any agent rests between two messages, or each costs a connection
 BACKLOG = 2048
 
 
@@ -69,5 +70,6 @@ def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> No
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,231 @@
+"""How many samples a second are stored and detected on, beside MLflow's tracking server.
+
+One embedded Postgres (durable, one database each), 8 clients with one connection each, batches of
+200 and of 100 samples of 5 metrics, the same numbers for both. Volleys of ours and of MLflow take
+turns, so that whatever else the machine does hits both; the ratio is taken turn by turn. Then 2 and
+4 server processes, and messages of one sample.
+
+    python -m benchmarks.ingest [--quick] [--json] [--without-mlflow] [--environment DIR]
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from benchmarks.ingest_load import Curves, Line, Load, Run, new_run, volley
+from benchmarks.ingest_servers import (
+    HOST,
+    log_batch,
+    mlflow,
+    mlflow_line,
+    mlflow_runs,
+    new_database,
+    prepare,
+    spikeguard,
+)
+from benchmarks.machine import machine
+from benchmarks.spread import Spread
+from spikeguard_server.postgres import embedded
+
+CLIENTS = 8
+WARM_MESSAGES = 4  # of 200 samples: baselines are full, statements are prepared
+METRICS = 5
+
+
+@dataclass
+class Ours:
+    """Eight jobs at `ports`."""
+
+    token: str
+    ports: list[int]
+    name: str
+    runs: list[Run] = field(init=False)
+    lines: list[Line] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = [new_run(self.name, number) for number in range(CLIENTS)]
+        ports = [self.ports[n % len(self.ports)] for n in range(CLIENTS)]
+        self.lines = [Line((HOST, port), "/v1/messages", self.token) for port in ports]
+        pairs = zip(self.lines, self.runs, strict=True)
+        volley(self.lines, [[line.request(run.start())] for line, run in pairs], 0)
+        self.volley(200, WARM_MESSAGES)
+
+    def volley(self, batch: int, messages: int) -> Load:
+        """Every job sends `messages` of `batch` samples."""
+        requests = [
+            [line.request(run.message(run.samples(batch))) for _ in range(messages)]
+            for line, run in zip(self.lines, self.runs, strict=True)
+        ]
+        return volley(self.lines, requests, CLIENTS * messages * batch)
+
+    def close(self) -> None:
+        """Hang up."""
+        for line in self.lines:
+            line.close()
+
+
+@dataclass
+class Theirs:
+    """The same eight jobs at MLflow's."""
+
+    port: int
+    runs: list[str] = field(init=False)
+    lines: list[Line] = field(init=False)
+    curves: list[Curves] = field(init=False)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.runs = mlflow_runs(self.port, CLIENTS)
+        self.lines = [mlflow_line(self.port) for _ in self.runs]
+        self.curves = [Curves(Random(number)) for number in range(CLIENTS)]
+        self.volley(200, 1)
+
+    def volley(self, batch: int, messages: int) -> Load:
+        """Every job logs `messages` batches of `batch` steps."""
+        parts = [range(self.step + batch * n + 1, self.step + batch * (n + 1) + 1)
+                 for n in range(messages)]  # fmt: skip
+        self.step += batch * messages
+        requests = [
+            [line.request(log_batch(run, steps, curves.rows(steps))) for steps in parts]
+            for line, run, curves in zip(self.lines, self.runs, self.curves, strict=True)
+        ]
+        return volley(self.lines, requests, CLIENTS * messages * batch)
+
+
+@dataclass
+class Series:
+    """Volleys of one kind."""
+
+    loads: list[Load] = field(default_factory=list)
+
+    def shown(self) -> dict[str, Any]:
+        """Rates and latencies with their spread."""
+        return {
+            "samples_per_second": Spread.of([load.rate for load in self.loads]),
+            "p50_ms": Spread.of([load.quantile_ms(0.5) for load in self.loads]),
+            "p99_ms": Spread.of([load.quantile_ms(0.99) for load in self.loads]),
+        }
+
+
+@contextmanager
+def _postgres() -> Iterator[tuple[str, Path]]:
+    directory = Path(tempfile.mkdtemp(prefix="spikeguard-ingest-", dir="/tmp"))
+    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
+    try:
+        with embedded(directory / "postgres") as url:
+            yield url, directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything, on one Postgres."""
+    turns, size = (3, 0.4) if options.quick else (7, 1.0)
+    result: dict[str, Any] = {}
+    with ExitStack() as stack:
+        url, directory = stack.enter_context(_postgres())
+        ours_url = new_database(url, "ours")
+        token = prepare(ours_url)
+        theirs = None
+        if not options.without_mlflow:
+            place = options.environment or directory
+            say("starting MLflow")
+            port = stack.enter_context(mlflow(new_database(url, "mlflow"), Path(place)))
+            theirs = Theirs(port)
+        log = directory / "spikeguard.log"
+        with spikeguard(ours_url, 1, log) as ports:
+            ours = Ours(token, ports, "one")
+            for batch in (200, 100):
+                result[f"batch_{batch}"] = _beside(ours, theirs, batch, turns, size, say)
+            result["batch_1"] = _alone(ours, 1, round(150 * size), turns, say)
+            ours.close()
+        for processes in () if options.quick else (2, 4):
+            with spikeguard(ours_url, processes, log) as ports:
+                ours = Ours(token, ports, f"of-{processes}")
+                many = _alone(ours, 200, round(30 * size), turns, say)
+                result[f"batch_200_processes_{processes}"] = many
+                ours.close()
+    return result
+
+
+def _beside(
+    ours: Ours,
+    theirs: Theirs | None,
+    batch: int,
+    turns: int,
+    size: float,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    mine, other = Series(), Series()
+    for _ in range(turns):
+        mine.loads.append(ours.volley(batch, round(30 * size * 200 / batch)))
+        if theirs is not None:
+            other.loads.append(theirs.volley(batch, 1))
+    shown: dict[str, Any] = {"spikeguard": mine.shown()}
+    if theirs is not None:
+        pairs = zip(mine.loads, other.loads, strict=True)
+        shown["mlflow"] = other.shown()
+        shown["ratio"] = Spread.of([own.rate / their.rate for own, their in pairs])
+    say(f"batch {batch}: {_line(shown)}")
+    return shown
+
+
+def _alone(
+    ours: Ours, batch: int, messages: int, turns: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    series = Series([ours.volley(batch, messages) for _ in range(turns)])
+    shown = {"spikeguard": series.shown()}
+    say(f"batch {batch}, {len(ours.ports)} processes: {_line(shown)}")
+    return shown
+
+
+def _line(shown: dict[str, Any]) -> str:
+    return "; ".join(
+        f"{who} {part}"
+        if isinstance(part, Spread)
+        else f"{who} {part['samples_per_second']}/s, "
+        f"p50 {part['p50_ms'].median:.1f} ms, p99 {part['p99_ms'].median:.1f} ms"
+        for who, part in shown.items()
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spread):
+        return asdict(value)
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def main() -> int:
+    """Print the figures or one JSON object."""
+    parser = ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--without-mlflow", action="store_true", help="measure ours alone")
+    parser.add_argument("--environment", help="where MLflow's environment is made, or lies already")
+    options = parser.parse_args()
+    began = time.monotonic()
+    result = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
+    where = {"machine": machine(), "clients": CLIENTS, "metrics": METRICS}
+    if options.json:
+        print(json.dumps({**where, **_plain(result)}))
+        return 0
+    print(f"{CLIENTS} clients, samples of {METRICS} metrics, on {machine()}")
+    for name, shown in result.items():
+        print(f"  {name:24} {_line(shown)}")
+    print(f"  took {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

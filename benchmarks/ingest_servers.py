@@ -1,0 +1,160 @@
+"""The servers that are measured: ours and MLflow's, each on a database of one Postgres.
+
+Law: every process is started here and ended here, listens on 127.0.0.1 and is reached by nothing
+else. MLflow lives in an environment of its own that is made for the measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+from benchmarks.ingest_load import Line
+from spikeguard_protocol import Role
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.migrations import migrate
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+
+MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
+START_S = 120.0
+HOST = "127.0.0.1"
+_API = "/api/2.0/mlflow"
+
+
+def new_database(url: str, name: str) -> str:
+    """The URL of a new, empty database of the embedded Postgres at `url`."""
+    engine = sql.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sql.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return url.replace("/postgres?", f"/{name}?")
+
+
+def prepare(url: str) -> str:
+    """Bring the database to our schema; returns an agent's token."""
+    engine = open_engine(Settings(database_url=url))
+    migrate(engine)
+    with engine.begin() as connection:
+        token = issue_token(connection, Grant(Role.AGENT), "benchmark")[0]
+    engine.dispose()
+    return token
+
+
+@contextmanager
+def spikeguard(url: str, processes: int, log: Path, **settings: str) -> Iterator[list[int]]:
+    """`spikeguard serve`, so many processes on one database; yields their ports."""
+    environment = {**os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **settings}
+    ports = [free_port() for _ in range(processes)]
+    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
+    started = [_start([*serve, str(port)], environment, log) for port in ports]
+    try:
+        for port, process in zip(ports, started, strict=True):
+            _await(f"http://{HOST}:{port}/readyz", process, log)
+        yield ports
+    finally:
+        _end(started)
+
+
+@contextmanager
+def mlflow(url: str, directory: Path) -> Iterator[int]:
+    """MLflow's tracking server with its default settings; yields its port."""
+    home, port = directory / "mlflow", free_port()
+    python = home / "bin" / "python"
+    if not python.exists():
+        venv.create(home, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *MLFLOW], check=True)
+    environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    store = url.replace("postgresql+psycopg://", "postgresql://")
+    words = [python, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
+    words += ["--backend-store-uri", store, "--default-artifact-root", directory / "artifacts"]
+    log = directory / "mlflow.log"
+    process = _start([str(word) for word in words], environment, log)
+    try:
+        _await(f"http://{HOST}:{port}/health", process, log)
+        yield port
+    finally:
+        _end([process])
+
+
+def mlflow_runs(port: int, count: int) -> list[str]:
+    """New runs in MLflow, by their ids."""
+    made = _post(port, "/experiments/create", {"name": f"ingest-{time.time_ns()}"})
+    body = {"experiment_id": made["experiment_id"], "start_time": int(time.time() * 1000)}
+    return [_post(port, "/runs/create", body)["run"]["info"]["run_id"] for _ in range(count)]
+
+
+def log_batch(run: str, steps: Sequence[int], columns: dict[str, tuple[float, ...]]) -> bytes:
+    """The body of one log-batch call with the same numbers that we send."""
+    now = int(time.time() * 1000)
+    metrics = [
+        {"key": name, "value": value, "timestamp": now, "step": step}
+        for name, column in columns.items()
+        for step, value in zip(steps, column, strict=True)
+    ]
+    return json.dumps({"run_id": run, "metrics": metrics}).encode()
+
+
+def mlflow_line(port: int) -> Line:
+    """A connection to MLflow's log-batch."""
+    return Line((HOST, port), f"{_API}/runs/log-batch")
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _post(port: int, call: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        f"http://{HOST}:{port}{_API}{call}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def _start(words: Sequence[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            words, env=environment, stdout=out, stderr=out, start_new_session=True
+        )
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        with suppress(OSError):
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{url} does not answer:\n{log.read_text()[-2000:]}")
+        time.sleep(0.1)
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Each is the leader of a group of its own: MLflow's workers go with it."""
+    for process in started:
+        process.terminate()
+    for process in started:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
