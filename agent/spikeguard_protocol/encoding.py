@@ -2,7 +2,8 @@
 
 Law: non-finite floats travel as the strings "nan", "inf" and "-inf", because JSON has no word for
 them; nobody else writes or reads them. What comes from outside is checked value by value, and the
-error names the path of the field. Readers are compiled once from the dataclasses' own types.
+error names the path of the field. Readers are compiled once from the dataclasses' own types; the
+path is put together only when there is an error to tell, and a list of plain values is one check.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message
 from spikeguard_protocol.orders import Ack
 
-Reader = Callable[[str, Any], Any]
+Reader = Callable[[Any], Any]
 _FROM_WORD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -33,11 +34,15 @@ def float_to_json(value: float) -> float | str:
 
 def float_from_json(path: str, value: Any) -> float:
     """Read a number or one of the three words; raise `ProtocolError` for anything else."""
-    if type(value) is float or type(value) is int:
-        return float(value)
-    if isinstance(value, str) and value in _FROM_WORD:
-        return _FROM_WORD[value]
-    raise ProtocolError(path, 'takes a number, "nan", "inf" or "-inf"', f"Got {_show(value)}")
+    return cast(float, from_json(float, value, path))
+
+
+class _Misfit(Exception):
+    """A value that does not fit. `place` grows outwards: `.steps`, then `.records.steps`."""
+
+    def __init__(self, place: str, limit: str, remedy: str) -> None:
+        super().__init__(place, limit, remedy)
+        self.place, self.limit, self.remedy = place, limit, remedy
 
 
 def to_json(value: Any) -> Any:
@@ -56,7 +61,10 @@ def to_json(value: Any) -> Any:
 
 def from_json(kind: Any, value: Any, path: str = "body") -> Any:
     """Read `value` as `kind`, a dataclass or any type that the messages use."""
-    return _reader(kind)(path, value)
+    try:
+        return _reader(kind)(value)
+    except _Misfit as misfit:
+        raise ProtocolError(path + misfit.place, misfit.limit, misfit.remedy) from misfit
 
 
 def encode(value: Message | Ack) -> bytes:
@@ -104,7 +112,7 @@ def _show(value: Any) -> str:
 def _reader(kind: Any) -> Reader:
     """The reader of one type; composed, so that types are looked at once."""
     if kind is float:
-        return float_from_json
+        return _read_float
     if kind in (int, str, bool):
         return _plain_reader(kind)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -115,44 +123,70 @@ def _reader(kind: Any) -> Reader:
     if origin in (Union, types.UnionType):
         return _union_reader(args)
     if origin is tuple:
-        return _tuple_reader(_reader(args[0]))
+        return _tuple_reader(_reader(args[0]), _unchanged(args[0]))
     return _mapping_reader(_reader(args[1]))
 
 
+def _unchanged(kind: Any) -> frozenset[type]:
+    """The types of JSON whose values are read as `kind` just as they are."""
+    if kind in (float, int, str, bool, type(None)):
+        return frozenset({kind})
+    if get_origin(kind) in (Union, types.UnionType):
+        return frozenset().union(*map(_unchanged, get_args(kind)))
+    return frozenset()
+
+
+def _read_float(value: Any) -> float:
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if isinstance(value, str) and value in _FROM_WORD:
+        return _FROM_WORD[value]
+    raise _Misfit("", 'takes a number, "nan", "inf" or "-inf"', f"Got {_show(value)}")
+
+
 def _plain_reader(kind: type) -> Reader:
-    def read(path: str, value: Any) -> Any:
+    def read(value: Any) -> Any:
         if type(value) is not kind:
-            raise ProtocolError(path, f"takes a value of type {kind.__name__}", _show(value))
+            raise _Misfit("", f"takes a value of type {kind.__name__}", _show(value))
         return value
 
     return read
 
 
 def _word_reader(kind: type[StrEnum]) -> Reader:
-    def read(path: str, value: Any) -> Any:
+    def read(value: Any) -> Any:
         try:
             return kind(value)
         except ValueError:
             words = ", ".join(kind)
-            raise ProtocolError(path, f"is one of {words}", f"Got {_show(value)}") from None
+            raise _Misfit("", f"is one of {words}", f"Got {_show(value)}") from None
 
     return read
 
 
-def _tuple_reader(item: Reader) -> Reader:
-    def read(path: str, value: Any) -> Any:
+def _tuple_reader(item: Reader, unchanged: frozenset[type]) -> Reader:
+    def read(value: Any) -> Any:
         if not isinstance(value, list):
-            raise ProtocolError(path, "takes a list", f"Got {_show(value)}")
-        return tuple([item(path, entry) for entry in value])
+            raise _Misfit("", "takes a list", f"Got {_show(value)}")
+        if unchanged.issuperset(map(type, value)):
+            return tuple(value)
+        return tuple([item(entry) for entry in value])
 
     return read
 
 
 def _mapping_reader(item: Reader) -> Reader:
-    def read(path: str, value: Any) -> Any:
+    def read(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise ProtocolError(path, "takes an object", f"Got {_show(value)}")
-        return {key: item(f"{path}.{key[:64]}", entry) for key, entry in value.items()}
+            raise _Misfit("", "takes an object", f"Got {_show(value)}")
+        found, key = {}, ""
+        try:
+            for key, entry in value.items():
+                found[key] = item(entry)
+        except _Misfit as misfit:
+            misfit.place = f".{key[:64]}{misfit.place}"
+            raise
+        return found
 
     return read
 
@@ -161,21 +195,19 @@ def _union_reader(members: tuple[Any, ...]) -> Reader:
     optional = type(None) in members
     rest = [member for member in members if member is not type(None)]
     single = _reader(rest[0]) if len(rest) == 1 else _tagged_reader(rest)
-
-    def read(path: str, value: Any) -> Any:
-        return None if value is None and optional else single(path, value)
-
-    return read
+    if not optional:
+        return single
+    return lambda value: None if value is None else single(value)
 
 
 def _tagged_reader(members: list[Any]) -> Reader:
     readers = {member.__name__: _reader(member) for member in members}
 
-    def read(path: str, value: Any) -> Any:
+    def read(value: Any) -> Any:
         tag = value.get("type") if isinstance(value, dict) else None
         if not isinstance(tag, str) or tag not in readers:
-            raise ProtocolError(f"{path}.type", f"is one of {', '.join(readers)}", _show(tag))
-        return readers[tag](path, value)
+            raise _Misfit(".type", f"is one of {', '.join(readers)}", _show(tag))
+        return readers[tag](value)
 
     return read
 
@@ -183,28 +215,33 @@ def _tagged_reader(members: list[Any]) -> Reader:
 def _dataclass_reader(kind: type) -> Reader:
     hints = get_type_hints(kind)
     readers = {f.name: _reader(hints[f.name]) for f in fields(kind)}
+    known = readers.keys() | {"type"}
     required = {
         f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
     }
 
-    def read(path: str, value: Any) -> Any:
+    def read(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise ProtocolError(path, f"takes an object ({kind.__name__})", f"Got {_show(value)}")
-        if missing := required - value.keys():
-            raise ProtocolError(f"{path}.{min(missing)}", "is missing", "Send the field")
-        if unknown := value.keys() - readers.keys() - {"type"}:
-            raise ProtocolError(f"{path}.{min(unknown)[:64]}", "is not known", "Leave it out")
-        return _make(kind, path, {n: readers[n](f"{path}.{n}", v) for n, v in _body(value)})
+            raise _Misfit("", f"takes an object ({kind.__name__})", f"Got {_show(value)}")
+        if not value.keys() >= required:
+            raise _Misfit(f".{min(required - value.keys())}", "is missing", "Send the field")
+        if not value.keys() <= known:
+            raise _Misfit(f".{min(value.keys() - known)[:64]}", "is not known", "Leave it out")
+        values, name = {}, ""
+        try:
+            for name, item in value.items():
+                if name != "type":
+                    values[name] = readers[name](item)
+        except _Misfit as misfit:
+            misfit.place = f".{name}{misfit.place}"
+            raise
+        return _make(kind, values)
 
     return read
 
 
-def _body(value: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(name, item) for name, item in value.items() if name != "type"]
-
-
-def _make(kind: type, path: str, values: dict[str, Any]) -> Any:
+def _make(kind: type, values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except ProtocolError as error:
-        raise ProtocolError(f"{path}.{error.field}", error.limit, error.remedy) from error
+        raise _Misfit(f".{error.field}", error.limit, error.remedy) from error
