@@ -30,6 +30,7 @@ MAY_IMPORT = {
 }
 STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli")
 AGENT_MAY = {"torch", "numpy"}
+INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "transformers"}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
 REPORT_MAY = DOMAIN_MAY | {"matplotlib"}
 SERVER_LAYERS = {  # inside the server: what a part must never reach
@@ -88,8 +89,15 @@ def test_the_protocol_and_the_command_line_need_the_standard_library_only(packag
 
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:
     for path in _files(PACKAGES["spikeguard"]):
-        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - AGENT_MAY
+        may = INTEGRATION_MAY if path.parent.name == "integrations" else AGENT_MAY
+        foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - may
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_nothing_else_in_the_agent_loads_an_integration() -> None:
+    for path in _files(PACKAGES["spikeguard"]):
+        if path.parent.name != "integrations":
+            assert "spikeguard.integrations" not in _imports(path), path.relative_to(ROOT)
 
 
 @pytest.mark.parametrize(("part", "may"), [("domain", DOMAIN_MAY), ("report", REPORT_MAY)])

@@ -57,6 +57,7 @@ def attach(
     tokens_per_step: int | None = None,
     micro_batches: int = 1,
     settings: Settings | None = None,
+    feed: type[DataFeed] = DataFeed,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -65,6 +66,7 @@ def attach(
     `state_dict` and must go back in a rollback (an EMA, a GradScaler). `directory`: journal and
     outbox, shared by all attempts of the run; by default `spikeguard` beside the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
+    `feed`: `HostedFeed` where a framework owns the iterator (`spikeguard.integrations`).
     """
     _check_arguments(model, optimizer, scheduler, state, tokens_per_step, micro_batches)
     if checkpoints is not None and not isinstance(checkpoints, CheckpointDirectory):
@@ -82,16 +84,16 @@ def attach(
         guard._report(record)
 
     progress = Progress(attempt)
-    feed = DataFeed(journal.ledger, micro_batches)
+    data = feed(journal.ledger, micro_batches)
     rates = ScaledRates(optimizer)
     snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
     recovery = Recovery(
         world,
         TrainingState(model, optimizer, scheduler, state),
-        feed,
+        data,
         rates,
         progress,
-        snapshots if chosen.snapshot_every else None,
+        snapshots if chosen.snapshot_every and not feed.restarts else None,
         checkpoints,
         journal,
         report,
@@ -105,7 +107,7 @@ def attach(
         world,
         chosen,
         progress,
-        feed,
+        data,
         rates,
         Collector(model, optimizer, reflex, chosen, world.size),
         recovery,
@@ -210,7 +212,11 @@ def _open_line(
         return None, None
     folder = home / "outbox"
     if connection.server is None:
-        log.warning("no server: `spikeguard sync %s` uploads run %s later", home, connection.run)
+        log.warning(
+            "no server: set SPIKEGUARD_SERVER to have run %s watched, or later: spikeguard sync %s",
+            connection.run,
+            home,
+        )
         kept = _open_outbox(folder / attempt, connection.run, attempt, settings, faults)
         return kept, Shelf(kept)
     left = leftovers(folder, connection.run, settings.outbox_bytes)

@@ -33,6 +33,8 @@ MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 class CheckpointDirectory:
     """Checkpoints in `path`, one every `every` steps (0: only on demand), the newest `keep`."""
 
+    on_demand = True  # whether the agent writes and sweeps them, or a framework does
+
     def __init__(self, path: str | PathLike[str], every: int = 100, keep: int = 5) -> None:
         self.path = Path(path)
         self.every = every

@@ -24,6 +24,8 @@ Batch = TypeVar("Batch")
 class DataFeed:
     """Hands micro-batches to the loop."""
 
+    restarts = False  # whether going back takes a new attempt
+
     def __init__(self, ledger: Ledger, micro_batches: int) -> None:
         self.ledger = ledger
         self.position = 0  # the next one to be read

@@ -4,6 +4,7 @@
     ├── AttachError (ValueError)   an argument of attach() cannot work; nothing has begun
     └── ResumeError                checkpoints exist but none could be restored; nothing has begun
     AttemptAborted (SystemExit)    a command was half applied; the attempt has to end
+    RollbackByRestart (SystemExit) a rollback was ordered that the next start carries out
 
 Law: an error names who is at fault and what to do next.
 """
@@ -11,6 +12,7 @@ Law: an error names who is at fault and what to do next.
 from __future__ import annotations
 
 EXIT_HALF_APPLIED = 75  # EX_TEMPFAIL: start me again, from a state that is whole
+EXIT_ROLL_BACK = 76  # start me again: the journal says from which checkpoint, and without what
 
 
 class SpikeguardError(Exception):
@@ -40,6 +42,20 @@ class AttemptAborted(SystemExit):
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_HALF_APPLIED)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"spikeguard ended the attempt: {self.reason}"
+
+
+class RollbackByRestart(SystemExit):
+    """A framework owns the loop, so the next start carries the rollback out.
+
+    Raised on all ranks once the journal holds the order; the process ends with `EXIT_ROLL_BACK`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXIT_ROLL_BACK)
         self.reason = reason
 
     def __str__(self) -> str:

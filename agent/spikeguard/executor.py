@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spikeguard.data import DataFeed
-from spikeguard.errors import AttemptAborted
+from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults
 from spikeguard.journal import Journal, Scaling
 from spikeguard.learning_rate import LrScale, ScaledRates
@@ -88,10 +88,13 @@ class Executor:
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop."""
         always = (Verb.SCALE_LR, Verb.WATCH)
-        data = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
+        data: tuple[Verb, ...] = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
+        if self._feed.restarts:
+            data = (Verb.STOP,)  # a framework may have read ahead
         back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
         rollback = (Verb.ROLLBACK,) if self._feed.in_use and back else ()
-        save = (Verb.CHECKPOINT_NOW,) if self._recovery.checkpoints is not None else ()
+        disk = self._recovery.checkpoints
+        save = (Verb.CHECKPOINT_NOW,) if disk is not None and disk.on_demand else ()
         return (*data, *rollback, *always, *save)
 
     def act_alone(self) -> None:
@@ -216,6 +219,9 @@ class Executor:
         if target.step != action.step:
             raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
         tree = self._recovery.load(target)
+        if self._feed.restarts:
+            lost = abandoned_by_return(self._progress.lineage, target.lineage)
+            return Prepared(target, tree, tuple(lost))
         reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
         if reason is not None:
             raise Refusal(f"target {action.target} cannot be restored: {reason}")
@@ -281,6 +287,8 @@ class Executor:
 
     def _roll_back(self, command: str, action: Rollback, prepared: Prepared) -> None:
         before = self._progress.steps
+        if self._feed.restarts:
+            raise RollbackByRestart(f"back to {prepared.target.name} at the next start ({command})")
         self._restore_or_abort(prepared)
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)

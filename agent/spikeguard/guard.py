@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.agreement import Agreed, Agreement, Word
+from spikeguard.closures import Arguments, after_closure
 from spikeguard.collector import Collector, Row
 from spikeguard.data import DataFeed
 from spikeguard.endings import Endings
@@ -242,7 +243,15 @@ class Guard:
 
     # ---- the optimizer's hooks -------------------------------------------------------------
 
-    def _before_optimizer(self, *_: Any) -> None:
+    def _before_optimizer(
+        self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        deferred = after_closure(args, kwargs, self._before_update)
+        if deferred is None:
+            self._before_update()
+        return deferred
+
+    def _before_update(self) -> None:
         step = self._p.progress.steps + 1
         with self._p.faults.shield("before_step"):
             self._p.collector.before_step(step, self._p.rates.before_step(step))

@@ -167,7 +167,7 @@ class Recovery:
 
         One that was written to lately may be another live attempt's, still being saved.
         """
-        if self.checkpoints is None:
+        if self.checkpoints is None or not self.checkpoints.on_demand:
             return
         for folder in self.checkpoints.path.glob("checkpoint-*"):
             if not (folder / MANIFEST).exists() and _age_s(folder) > SWEEP_AFTER_S:

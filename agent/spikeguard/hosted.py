@@ -1,0 +1,203 @@
+"""Loops whose iterator belongs to a framework: positions, data left out, going back by a restart.
+
+A rollback is written into the journal on every rank's yes, then the attempt ends on all ranks with
+`EXIT_ROLL_BACK`. The next start removes what was abandoned, resumes from the target and leaves the
+batches out, so any supervisor that starts the job again carries the command out.
+Law: what is left out is fixed while an attempt lives, so a framework may read ahead as it likes.
+The framework writes and reads its checkpoints; here stands only which of them may be used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spikeguard.checkpoints import CheckpointDirectory
+from spikeguard.data import DataFeed
+from spikeguard.errors import RollbackByRestart
+from spikeguard.guard import Guard
+from spikeguard.journal import Journal
+from spikeguard.learning_rate import LrScale
+from spikeguard.ledger import Ledger
+from spikeguard.lineage import is_abandoned
+from spikeguard.settings import read_connection
+from spikeguard.targets import Target, Tree
+from spikeguard.training_state import random_state, restore_random_state
+from spikeguard.world import join_world, leave_world, share_text
+from spikeguard_protocol import Medium, RunId, TargetDeleted
+
+RATE = "learning_rate.json"
+
+
+class HostedFeed(DataFeed):
+    """Counts the positions that a framework's own iterator hands to its loop."""
+
+    restarts = True
+
+    def __init__(self, ledger: Ledger, micro_batches: int) -> None:
+        super().__init__(ledger, micro_batches)
+        self.in_use = True
+        self.micro_batches = micro_batches
+
+    def finish_step(self) -> int:
+        """The framework made a step of the next position that is not left out."""
+        done = self.ledger.end_of_skip(self.position)
+        self.position = done + 1
+        return done
+
+
+class LeavingOut:
+    """A framework's loader without what was skipped, begun where the resumed checkpoint stands.
+
+    Several passes are one long data order, where the loader has a length. What is read past draws
+    no random numbers of the job. `feed` is asked at the first item: the guard exists by then.
+    """
+
+    def __init__(self, loader: Iterable[Any], feed: Callable[[], HostedFeed]) -> None:
+        self._loader, self._feed = loader, feed
+        self._item = 0  # of the data order, at the beginning of the pass
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        feed = self._feed()
+        first = feed.position * feed.micro_batches
+        if not self._begun:
+            self._begun = True
+            self._to_pass_of(first)
+        numbers = random_state()
+        for batch in self._loader:
+            position = self._item // feed.micro_batches
+            self._item += 1
+            if self._item <= first or feed.ledger.end_of_skip(position) != position:
+                continue
+            if first:
+                restore_random_state(numbers)
+                first = 0
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError where it has none, as it should
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: where the data stands lies beside the checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing, for the same reason."""
+
+    def _to_pass_of(self, item: int) -> None:
+        try:
+            length = len(self)
+        except TypeError:
+            return  # one pass without an end
+        passes = item // length if length else 0
+        self._item = passes * length
+        if passes and hasattr(self._loader, "set_epoch"):
+            self._loader.set_epoch(passes)
+
+
+class HostedCheckpoints(CheckpointDirectory):
+    """Checkpoints of which a framework owns the content; the manifest beside it is ours."""
+
+    on_demand = False  # whether a checkpoint can be asked for
+
+    def load(self, name: str, rank: int, world_size: int) -> Tree:
+        """What a rollback by restart has to know of it; the framework reads the rest."""
+        del rank, world_size
+        try:
+            return {"lr_scale": json.loads((self.path / name / RATE).read_text())}
+        except FileNotFoundError:
+            return {"lr_scale": None}
+
+    def write_state(self, name: str, rank: int, tree: Tree) -> None:
+        """The learning rate's scale, which the framework knows nothing of."""
+        if rank == 0:
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+            (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
+
+    def adopt(self, name: str, guard: Guard) -> None:
+        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        parts = guard._p
+        if not parts.world.leads:
+            return
+        scale = parts.rates.scale
+        self.write_state(name, 0, {"lr_scale": scale.plain() if scale is not None else None})
+        target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
+        self.write_manifest(target, parts.world.size)
+        guard._report(target.record())
+
+
+def run_named(arguments: Mapping[str, Any]) -> RunId:
+    """The run that `attach(**arguments)` would watch."""
+    run, project, server, token = map(arguments.get, ("run", "project", "server", "token"))
+    return read_connection(run, project, server, token).run
+
+
+def hosted_feed(guard: Guard | None) -> HostedFeed:
+    """The positions of `guard`; raise if the loader is read before training has begun."""
+    feed = guard._p.feed if guard is not None else None
+    if not isinstance(feed, HostedFeed):
+        raise RuntimeError("the watched loader was read before its training began")
+    return feed
+
+
+def resumable(checkpoints: CheckpointDirectory, home: Path, run: RunId) -> Target | None:
+    """The checkpoint to go on from; rank 0 removes those that a rollback has abandoned.
+
+    Collective where `torch.distributed` is initialised.
+    """
+    world = join_world(120.0)
+    chosen = ""
+    if world.leads:
+        chosen = _newest_allowed(checkpoints, home, run)
+    chosen = share_text(world, chosen)
+    leave_world(world)
+    return checkpoints.find(chosen) if chosen else None
+
+
+def _newest_allowed(checkpoints: CheckpointDirectory, home: Path, run: RunId) -> str:
+    journal = Journal(home / "journal.jsonl", run)
+    newest = ""
+    for target in checkpoints.targets():
+        if is_abandoned(target.lineage, journal.abandonments):
+            checkpoints.remove(target.name)
+        else:
+            newest = target.name
+    return newest
+
+
+def continue_from(guard: Guard, target: Target) -> None:
+    """The framework has restored `target`: count on from there. Before the first step."""
+    parts = guard._p
+    parts.progress.continue_from(target.lineage, parts.progress.segment)
+    parts.feed.position = target.position
+    if parts.recovery.checkpoints is not None:
+        saved = parts.recovery.checkpoints.load(target.name, parts.world.rank, parts.world.size)
+        if saved["lr_scale"] is not None:
+            parts.rates.scale = LrScale(**saved["lr_scale"])
+    parts.recovery.take_up_scale(target)
+
+
+def step_or_end(guard: Guard) -> None:
+    """`guard.step()`; where a rollback was ordered the attempt is ended in good order."""
+    try:
+        guard.step()
+    except RollbackByRestart as ending:
+        guard.finish(ending.reason)
+        raise
+
+
+def tell_deleted(guard: Guard, known: set[str]) -> set[str]:
+    """Report what the framework has pruned of `known`; returns what is there."""
+    checkpoints = guard._p.recovery.checkpoints
+    if checkpoints is None or not guard._p.world.leads:
+        return known
+    present = {target.name for target in checkpoints.targets()}
+    for name in sorted(known - present):
+        guard._report(TargetDeleted(name))
+    return present

@@ -1,0 +1,103 @@
+"""Accelerate: the loop stays the user's, so everything a plain loop can do works here too.
+
+    guard = attach(accelerator, model, optimizer, run="name", scheduler=scheduler)
+    for batch in guard.batches(loader):
+        with accelerator.accumulate(model):
+            loss = guard.loss(model(**batch).loss)
+            accelerator.backward(loss)
+            guard.clip_grad_norm_(1.0)
+            optimizer.step(); scheduler.step(); optimizer.zero_grad()
+            guard.step()
+
+Capabilities: skip_batches, rollback in memory and from disk, scale_lr, checkpoint_now, stop.
+Law: between two real steps, while gradients accumulate, `clip_grad_norm_` and `step` do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor
+
+import spikeguard
+
+Batch = TypeVar("Batch")
+KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
+
+
+def attach(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    state: tuple[Any, ...] = (),
+    **arguments: Any,
+) -> AcceleratedGuard:
+    """`spikeguard.attach` for objects that went through `accelerator.prepare`."""
+    if accelerator.distributed_type not in [DistributedType[name] for name in KNOWN]:
+        raise spikeguard.AttachError(
+            "accelerator",
+            f"{accelerator.distributed_type} steps its optimizer itself",
+            f"Use one of {', '.join(KNOWN)}",
+        )
+    scaler = (accelerator.scaler,) if accelerator.scaler is not None else ()
+    guard = spikeguard.attach(
+        accelerator.unwrap_model(model, keep_torch_compile=False),
+        stock(optimizer),
+        state=[*scaler, *state],
+        micro_batches=accelerator.gradient_accumulation_steps,
+        **arguments,
+    )
+    return AcceleratedGuard(accelerator, guard)
+
+
+class _Counted(Iterable[Batch]):
+    """A prepared loader that offers a `state_dict` and has none: its items are counted."""
+
+    def __init__(self, loader: Iterable[Batch]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._loader)
+
+
+def stock(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer under Accelerate's: the one whose step hooks fire."""
+    inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return inner
+
+
+class AcceleratedGuard:
+    """A guard that acts where gradients are synchronised and rests in between."""
+
+    def __init__(self, accelerator: Accelerator, guard: spikeguard.Guard) -> None:
+        self._accelerator = accelerator
+        self.guard = guard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.guard, name)
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """As `Guard.batches`."""
+        stateful = getattr(loader, "use_stateful_dataloader", True)
+        return self.guard.batches(loader if stateful else _Counted(loader))
+
+    def loss(self, loss: Tensor, weight: float | Tensor | None = None) -> Tensor:
+        """As `Guard.loss`: before `accelerator.backward`, which divides by the micro-batches."""
+        return self.guard.loss(loss, weight)
+
+    def clip_grad_norm_(self, max_norm: float | None) -> Tensor | None:
+        """In place of `accelerator.clip_grad_norm_`: the norm before clipping, taken once."""
+        if not self._accelerator.sync_gradients:
+            return None
+        self._accelerator.unscale_gradients()
+        return self.guard.clip_grad_norm_(max_norm)
+
+    def step(self) -> None:
+        """Call it in every pass of the loop; it counts the real optimizer steps."""
+        if self._accelerator.sync_gradients:
+            self.guard.step()

@@ -1,0 +1,142 @@
+"""Hugging Face `Trainer`: two lines around `train()`.
+
+    watched = watch(trainer, run="name")
+    trainer.train(resume_from_checkpoint=watched.checkpoint())
+
+`Trainer` owns the iterator and the checkpoints, so a rollback goes by restart: the process ends
+with `EXIT_ROLL_BACK`, and started again it resumes from the target without the skipped batches.
+Capabilities: rollback (to `Trainer`'s own checkpoints), scale_lr, stop.
+Law: losses are noted before `logging_nan_inf_filter` can replace them; data is fast-forwarded
+here, not by `Trainer` (`ignore_data_skip`), since only we know what was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+import spikeguard
+from spikeguard.hosted import (
+    HostedCheckpoints,
+    HostedFeed,
+    LeavingOut,
+    continue_from,
+    hosted_feed,
+    resumable,
+    run_named,
+    step_or_end,
+    tell_deleted,
+)
+from spikeguard.integrations.accelerate import stock
+
+CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU")  # elsewhere Accelerate knows better than we do
+
+
+def watch(trainer: Trainer, **arguments: Any) -> Watched:
+    """Have `trainer` watched; `arguments` as for `spikeguard.attach`. On all ranks."""
+    watched = Watched(trainer, arguments)
+    trainer.add_callback(watched)
+    trainer.args.ignore_data_skip = True
+    _wrap(trainer, "get_train_dataloader", watched.leaving_out)
+    _wrap(trainer, "training_step", watched.noting_loss)
+    return watched
+
+
+class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
+    """The callback; `guard` exists from the beginning of training on."""
+
+    def __init__(self, trainer: Trainer, arguments: dict[str, Any]) -> None:
+        self._trainer, self._arguments = trainer, dict(arguments)
+        output = Path(trainer.args.output_dir)
+        self._checkpoints = HostedCheckpoints(output, every=0)
+        self._home = Path(self._arguments.pop("directory", None) or output / "spikeguard")
+        self._known: set[str] = set()
+        self.guard: spikeguard.Guard | None = None
+
+    def checkpoint(self) -> str | None:
+        """For `resume_from_checkpoint`: the newest one that no rollback has abandoned."""
+        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        return str(self._checkpoints.path / target.name) if target is not None else None
+
+    # ---- around Trainer's own methods ------------------------------------------------------
+
+    def leaving_out(self, get_train_dataloader: Callable[[], Any]) -> Any:
+        """The loader without what was skipped."""
+        return LeavingOut(get_train_dataloader(), lambda: hosted_feed(self.guard))
+
+    def noting_loss(self, training_step: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+        """One micro-batch; what it returns adds up to the step's mean, so it is scaled back."""
+        loss = training_step(*args)
+        if self.guard is not None:
+            self.guard.loss(loss * self._trainer.current_gradient_accumulation_steps)
+        return loss
+
+    def _clipping(self, clip: Callable[..., Any], parameters: Any, limit: float, *kind: Any) -> Any:
+        guard, accelerator = self.guard, self._trainer.accelerator
+        if guard is None or kind not in ((), (2,)) or guard.stopped:
+            return clip(parameters, limit, *kind)
+        accelerator.unscale_gradients()
+        return guard.clip_grad_norm_(None if limit == float("inf") else limit)
+
+    # ---- Trainer's events ------------------------------------------------------------------
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **live: Any,
+    ) -> None:
+        """The objects are known: attach, and count on from where `Trainer` resumed."""
+        accelerator = self._trainer.accelerator
+        self.guard = spikeguard.attach(
+            accelerator.unwrap_model(live["model"], keep_torch_compile=False),
+            stock(live["optimizer"]),
+            scheduler=live["lr_scheduler"],
+            checkpoints=self._checkpoints,
+            directory=self._home,
+            micro_batches=args.gradient_accumulation_steps,
+            feed=HostedFeed,
+            **self._arguments,
+        )
+        if accelerator.distributed_type.value in CLIPPED_BY_US:
+            _wrap(accelerator, "clip_grad_norm_", self._clipping)
+        resumed = self._checkpoints.find(f"checkpoint-{state.global_step}")
+        if state.global_step and resumed is not None:
+            continue_from(self.guard, resumed)
+        self._known = {target.name for target in self._checkpoints.targets()}
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """A step boundary: the guard may end the attempt here."""
+        if self.guard is not None:
+            step_or_end(self.guard)
+            control.should_training_stop |= self.guard.stopped
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """`Trainer` has written a checkpoint, and may have pruned others."""
+        if self.guard is None:
+            return
+        with self.guard._p.faults.shield("checkpoint"):
+            self._checkpoints.adopt(f"checkpoint-{state.global_step}", self.guard)
+            self._known = tell_deleted(self.guard, self._known)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """The attempt ended on purpose."""
+        if self.guard is not None:
+            self.guard.finish()
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """`owner.name(...)` becomes `around(the old one, ...)`."""
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **named: around(inner, *args, **named))

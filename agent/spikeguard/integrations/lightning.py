@@ -1,0 +1,136 @@
+"""Lightning: a callback, and the training loader handed through it.
+
+    watched = Watched(run="name", checkpoints="checkpoints", every=500)
+    trainer = Trainer(callbacks=[watched], ...)
+    trainer.fit(module, watched.loader(loader), ckpt_path=watched.checkpoint())
+
+Lightning owns the iterator, so a rollback goes by restart: the process ends with `EXIT_ROLL_BACK`,
+and started again it resumes from the target without the skipped batches. Automatic optimization
+with one optimizer. Capabilities: rollback, checkpoint_now (both by Lightning's own checkpoint
+files, written here), scale_lr, stop.
+Law: Lightning runs its backward inside the optimizer's step; the norm is taken where it says that
+gradients are whole, before its own clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+import spikeguard
+from spikeguard.hosted import (
+    HostedCheckpoints,
+    HostedFeed,
+    LeavingOut,
+    continue_from,
+    hosted_feed,
+    resumable,
+    run_named,
+    step_or_end,
+)
+from spikeguard.targets import Tree
+
+STATE = "lightning.ckpt"
+
+
+class LightningCheckpoints(HostedCheckpoints):
+    """Lightning's own checkpoint files, in folders whose manifest is ours."""
+
+    on_demand = True
+
+    def __init__(self, path: str | PathLike[str], every: int, keep: int) -> None:
+        super().__init__(path, every, keep)
+        self.trainer: Trainer | None = None
+
+    def write_state(self, name: str, rank: int, tree: Tree) -> None:
+        """On all ranks together, as `Trainer.save_checkpoint` asks."""
+        assert self.trainer is not None
+        super().write_state(name, rank, tree)
+        self.trainer.save_checkpoint(self.path / name / STATE)
+
+
+class Watched(Callback):  # type: ignore[misc]  # Any to mypy
+    """The callback; `guard` exists from the beginning of training on."""
+
+    def __init__(
+        self,
+        checkpoints: str | PathLike[str],
+        *,
+        every: int = 500,
+        keep: int = 5,
+        directory: str | PathLike[str] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """A checkpoint into `checkpoints` every `every` steps; the rest as for `attach`."""
+        self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
+        self._home = Path(directory or self._checkpoints.path.parent / "spikeguard")
+        self._arguments = arguments
+        self._stepped = 0
+        self.guard: spikeguard.Guard | None = None
+
+    def checkpoint(self) -> Path | None:
+        """For `ckpt_path`: the newest one that no rollback has abandoned. On all ranks."""
+        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        return self._checkpoints.path / target.name / STATE if target is not None else None
+
+    def loader(self, loader: Iterable[Any]) -> LeavingOut:
+        """The training loader without what was skipped."""
+        return LeavingOut(loader, lambda: hosted_feed(self.guard))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The objects are known: attach, and count on from where Lightning resumed."""
+        if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
+            raise spikeguard.AttachError(
+                "optimizer",
+                f"there are {len(trainer.optimizers)}, or they are stepped by hand",
+                "Use one optimizer and automatic optimization, or the plain guard in your loop",
+            )
+        schedules = trainer.lr_scheduler_configs
+        self._checkpoints.trainer = trainer
+        self.guard = spikeguard.attach(
+            pl_module,
+            trainer.optimizers[0],
+            scheduler=schedules[0].scheduler if schedules else None,
+            checkpoints=self._checkpoints,
+            directory=self._home,
+            micro_batches=trainer.accumulate_grad_batches,
+            feed=HostedFeed,
+            **self._arguments,
+        )
+        self._stepped = trainer.global_step
+        resumed = Path(trainer.ckpt_path).parent.name if trainer.ckpt_path else ""
+        target = self._checkpoints.find(resumed) if resumed else None
+        if target is not None:
+            continue_from(self.guard, target)
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
+        """One micro-batch, which Lightning has divided by their number already."""
+        if self.guard is not None:
+            self.guard.loss(loss.detach() * trainer.accumulate_grad_batches)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
+    ) -> None:
+        """Gradients are whole and not yet clipped."""
+        if self.guard is not None:
+            self.guard.clip_grad_norm_(None)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """A step boundary, if this micro-batch completed a step: the attempt may end here."""
+        if self.guard is None or trainer.global_step == self._stepped:
+            return
+        self._stepped = trainer.global_step
+        step_or_end(self.guard)
+        trainer.should_stop |= self.guard.stopped
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The attempt ended on purpose."""
+        if self.guard is not None:
+            self.guard.finish()

@@ -1,0 +1,238 @@
+"""Frameworks that own their loop: a rollback goes by restart, and leaves nothing of the spike."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor
+from transformers import TrainerCallback
+
+from spikeguard.errors import EXIT_ROLL_BACK
+from spikeguard.hosted import HostedFeed, LeavingOut
+from spikeguard.integrations import hugging_face, lightning
+from spikeguard.ledger import Ledger
+from spikeguard_protocol import (
+    Ack,
+    AttemptStarted,
+    BatchRange,
+    CommandResult,
+    Order,
+    ResultState,
+    Rollback,
+    Samples,
+    SegmentReason,
+    SegmentStarted,
+    Stop,
+    TargetSaved,
+    Verb,
+)
+from tests.agent.wire import Wire, served
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+import hugging_face_trainer as hf
+import lightning_trainer as pl
+
+SKIP = BatchRange(13, 16)
+COMMAND = "test#1.1"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setenv("SPIKEGUARD_RUN", "test")
+    monkeypatch.setenv("SPIKEGUARD_SEND_INTERVAL", "0.02")
+
+
+def deliver(guard: Any, action: Any) -> None:
+    """As the sender does it."""
+    guard._p.mailbox.hear(Ack(1, (Order(COMMAND, guard.attempt, action, 60.0, None),)))
+
+
+def target_at(guard: Any, step: int) -> str:
+    found = guard._p.recovery.checkpoints.targets()
+    return str(next(target.name for target in found if target.step == step))
+
+
+# ---- the same story in both frameworks ---------------------------------------------------------
+
+
+def hf_attempt(
+    out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
+) -> tuple[Any, dict[str, Tensor]]:
+    """One start of the process; `act(guard)` is ordered after step `at`."""
+
+    class Ordering(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if act is not None and state.global_step == at:
+                deliver(watched.guard, act(watched.guard))
+
+    trainer = hf.make_trainer(out)
+    watched = hugging_face.watch(trainer, run="test", **arguments)
+    trainer.add_callback(Ordering())
+    trainer.train(resume_from_checkpoint=watched.checkpoint())
+    return watched.guard, dict(trainer.model.state_dict())
+
+
+def pl_attempt(
+    out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
+) -> tuple[Any, dict[str, Tensor]]:
+    class Ordering(Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if act is not None and trainer.global_step == at:
+                deliver(watched.guard, act(watched.guard))
+
+    torch.manual_seed(0)
+    watched = lightning.Watched(out / "checkpoints", every=10, run="test", **arguments)
+    trainer, module = pl.make_trainer(watched, out), pl.NextToken()
+    trainer.callbacks.append(Ordering())
+    trainer.fit(module, watched.loader(pl.make_loader(640)), ckpt_path=watched.checkpoint())
+    return watched.guard, dict(module.state_dict())
+
+
+ATTEMPTS = {"hugging_face": hf_attempt, "lightning": pl_attempt}
+each = pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=list(ATTEMPTS))
+
+
+def back_to_ten(guard: Any) -> Rollback:
+    return Rollback(target_at(guard, 10), 10, SKIP)
+
+
+class Without:
+    """A loader that never had the batches: what a restart has to equal."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        for item, batch in enumerate(self.loader):
+            if not SKIP.first <= item // 2 < SKIP.end:
+                yield batch
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+def hf_bare() -> dict[str, Tensor]:
+    """The same job without spikeguard, over data without the batches."""
+    trainer = hf.make_trainer(Path("bare"))
+    inner = trainer.get_train_dataloader
+    trainer.get_train_dataloader = lambda: Without(inner())
+    trainer.train()
+    return dict(trainer.model.state_dict())
+
+
+def pl_bare() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    module = pl.NextToken()
+    trainer = pl.make_trainer(Callback(), Path("bare"))
+    trainer.fit(module, Without(pl.make_loader(640)))
+    return dict(module.state_dict())
+
+
+BARE = {hf_attempt: hf_bare, pl_attempt: pl_bare}
+
+
+@each
+def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
+    attempt: Any, tmp_path: Path
+) -> None:
+    """Weights bit for bit; the bare run knows nothing of spikeguard."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as ending:
+        attempt(out, 17, back_to_ten)
+    assert ending.value.code == EXIT_ROLL_BACK
+    guard, weights = attempt(out)
+    assert (guard.steps, guard.position, guard.faults) == (30, 33, {})
+    for name, expected in BARE[attempt]().items():
+        assert torch.equal(weights[name], expected), name
+
+
+@each
+def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> None:
+    """Capabilities first, then the result from the attempt that carried it out."""
+    with served(Wire()) as wire:
+        with pytest.raises(SystemExit):
+            attempt(tmp_path / "out", 17, back_to_ten, server=wire.url)
+        first = wire.attempt
+        attempt(tmp_path / "out", server=wire.url)
+        started, again = wire.records(AttemptStarted)
+        assert Verb.ROLLBACK in started.capabilities
+        assert Verb.SKIP_BATCHES not in started.capabilities
+        target = next(t for t in wire.records(TargetSaved, first) if t.step == 10)
+        assert again.parent is not None
+        assert (again.parent.step, again.parent.segment.attempt) == (10, first)
+        assert target.position == 10
+        segment = wire.records(SegmentStarted, wire.attempt)[0]
+        assert (segment.reason, segment.position) == (SegmentReason.RESUME, 10)
+        (result,) = wire.records(CommandResult)
+        assert (result.command, result.state) == (COMMAND, ResultState.APPLIED)
+        trained = sum(len(samples.steps) for samples in wire.records(Samples))
+        assert trained == 18 + 20  # it was ordered before step 18 and carried out behind it
+        raw = wire.column("grad_norm")
+        assert min(raw.values()) > 0.0
+
+
+@each
+def test_a_stop_ends_the_frameworks_loop_in_good_order(attempt: Any, tmp_path: Path) -> None:
+    guard, _ = attempt(tmp_path / "out", 12, lambda _: Stop())
+    assert guard.steps == 13
+    assert guard._p.journal.results[COMMAND].state is ResultState.APPLIED
+
+
+@each
+def test_a_lowered_rate_lives_on_after_a_restart(attempt: Any, tmp_path: Path) -> None:
+    """The framework's checkpoint knows nothing of it; ours beside it does."""
+    with pytest.raises(SystemExit):
+        attempt(tmp_path / "out", 17, lambda g: Rollback(target_at(g, 10), 10, SKIP, 0.5, 400))
+    guard, _ = attempt(tmp_path / "out")
+    assert guard._p.rates.scale.factor == 0.5
+    assert guard._p.rates.scale.start == 10
+
+
+def test_a_nan_that_trainer_hides_from_its_log_is_reported(tmp_path: Path) -> None:
+    """`logging_nan_inf_filter` replaces it by the mean of what was logged before."""
+    trainer = hf.make_trainer(tmp_path / "out")
+    assert trainer.args.logging_nan_inf_filter
+    plain = trainer.compute_loss
+
+    def poisoned(model: Any, inputs: Any, **named: Any) -> Any:
+        loss = plain(model, inputs, **named)
+        return loss * float("nan") if trainer.state.global_step == 6 else loss
+
+    trainer.compute_loss = poisoned
+    with served(Wire()) as wire:
+        hugging_face.watch(trainer, run="test", server=wire.url)
+        trainer.train()
+        losses = {step: value for (_, step), value in wire.column("loss").items()}
+        dropped = wire.column("update_dropped")
+    assert losses[7] != losses[7]
+    assert sum(value != value for value in losses.values()) == 1
+    assert dropped[0, 7] == 1.0
+    assert all(entry["loss"] == entry["loss"] for entry in trainer.state.log_history[:-1])
+
+
+def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
+    trainer = hf.make_trainer(tmp_path / "out")
+    with served(Wire()) as wire:
+        hugging_face.watch(trainer, run="test", server=wire.url)
+        trainer.train()
+        losses = [wire.column("loss")[0, step] for step in range(1, 11)]
+    logged = trainer.state.log_history[0]["loss"]
+    assert sum(losses) / 10 == pytest.approx(float(logged), abs=1e-3)
+
+
+def test_several_passes_are_one_data_order() -> None:
+    """Begun in the middle of the second pass, with a skip in the third."""
+    feed = HostedFeed(Ledger([BatchRange(5, 6)]), micro_batches=2)
+    feed.position = 3
+    loader = LeavingOut(list(range(4)), lambda: feed)
+    assert [list(loader) for _ in range(3)] == [[2, 3], [0, 1], [0, 1, 2, 3]]
