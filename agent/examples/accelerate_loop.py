@@ -31,7 +31,7 @@ def train(out: Path, steps: int = 30) -> AcceleratedGuard:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_attention_heads=2, **TINY))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
-    loader: Any = DataLoader(make_data(16 * steps), batch_size=8)  # type: ignore[arg-type]
+    loader: Any = DataLoader(make_data(16 * (steps + 10)), batch_size=8)  # type: ignore[arg-type]
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
 
     guard = attach(

@@ -17,6 +17,7 @@ the device wait, except that a half-applied command ends the attempt (`AttemptAb
 from spikeguard.attach import attach
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
+from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.settings import Settings
 
@@ -24,6 +25,7 @@ __all__ = [
     "AttachError",
     "AttemptAborted",
     "CheckpointDirectory",
+    "Forward",
     "Guard",
     "ResumeError",
     "Settings",

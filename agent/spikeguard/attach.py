@@ -24,6 +24,7 @@ from spikeguard.collector import Collector
 from spikeguard.data import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
+from spikeguard.forward import Forward
 from spikeguard.guard import Guard, Parts
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
@@ -58,6 +59,7 @@ def attach(
     micro_batches: int = 1,
     settings: Settings | None = None,
     feed: type[DataFeed] = DataFeed,
+    forward: Forward | None = None,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -66,6 +68,7 @@ def attach(
     `state_dict` and must go back in a rollback (an EMA, a GradScaler). `directory`: journal and
     outbox, shared by all attempts of the run; by default `spikeguard` beside the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
+    `forward`: the user's own tracker, told of every step too (rank 0).
     `feed`: `HostedFeed` where a framework owns the iterator (`spikeguard.integrations`).
     """
     _check_arguments(model, optimizer, scheduler, state, tokens_per_step, micro_batches)
@@ -122,6 +125,7 @@ def attach(
         _version(),
     )
     guard = Guard(parts, model, optimizer)
+    guard.forward = forward if world.leads else None
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()

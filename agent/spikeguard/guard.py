@@ -24,6 +24,7 @@ from spikeguard.endings import Endings
 from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.executor import Executor
 from spikeguard.faults import Faults, log
+from spikeguard.forward import Forward
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.mailbox import Mailbox
@@ -96,6 +97,7 @@ class Guard:
             parts.faults,
         )
         self._rows: deque[Row] = deque()
+        self.forward: Forward | None = None
         self._begun = self._ended = False
         self._last_step_at: float | None = None
         self._hooks = [
@@ -234,6 +236,9 @@ class Guard:
                 self._report(AttemptEnded(reason))
             if self._p.sender is not None:
                 self._p.sender.finish(self._p.settings.flush_s)
+        if self.forward is not None:
+            with self._p.faults.shield("finish"):
+                self.forward.close()
 
     def _report(self, record: Record) -> None:
         if self._p.outbox is not None and self._p.sender is not None:
@@ -342,6 +347,8 @@ class Guard:
             self._sample(agreed.row, agreed.values)
 
     def _sample(self, row: Row, values: dict[str, float]) -> None:
+        if self.forward is not None:
+            self.forward.put(row.step, values)
         columns = {name: (value,) for name, value in values.items()}
         self._report(Samples(row.segment, (row.step,), columns, (row.batches,)))
         if row.layers is not None and self._p.outbox is not None:

@@ -1,0 +1,104 @@
+"""Each step's values also into the user's own run: TensorBoard, Weights & Biases or MLflow.
+
+    guard = attach(model, optimizer, run="name", forward=Forward(SummaryWriter("runs/name")))
+
+Law: nothing of a tracker runs in the loop's thread, raises into it or is waited for: values go
+through a bounded queue (the oldest are dropped and counted) to a thread of its own. A tracker that
+fails is counted too and asked again at the next step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spikeguard_protocol import Signal
+
+Write = Callable[[dict[str, float], int], None]
+WAITING = 1_000  # steps between the loop and the tracker
+CLOSE_S = 3.0  # close() waits no longer for the tracker
+
+# The trackers' usual names; any other signal is `train/` and its own.
+NAMES: Mapping[str, str] = {
+    Signal.LOSS: "train/loss",
+    Signal.GRAD_NORM: "train/grad_norm_raw",
+    Signal.LR: "train/learning_rate",
+    "clip_lambda": "train/lambda",
+}
+
+
+class Forward:
+    """A writer that is fed from the side."""
+
+    def __init__(self, writer: Any, prefix: str = "train/") -> None:
+        """`writer`: a SummaryWriter, a W&B run, the mlflow module, or `write(values, step)`."""
+        self._write, self._prefix = writing(writer), prefix
+        self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self.dropped = 0  # steps that the tracker was too slow for
+        self.failed = 0  # steps that it would not take
+        self.error: str | None = None  # the newest one
+
+    def put(self, step: int, values: Mapping[str, float]) -> None:
+        """Called from the loop: never waits."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="spikeguard-forward")
+            self._thread.daemon = True
+            self._thread.start()
+        self.dropped += len(self._waiting) == WAITING
+        self._waiting.append((step, dict(values)))
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what waits, for at most `CLOSE_S`; the tracker itself stays open."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                self._hand_over(*self._waiting.popleft())
+            if self._closing.is_set() and not self._waiting:
+                return
+
+    def _hand_over(self, step: int, values: dict[str, float]) -> None:
+        try:
+            self._write({self._named(name): value for name, value in values.items()}, step)
+        except Exception as error:
+            self.failed += 1
+            self.error = f"{type(error).__name__}: {error}"
+
+    def _named(self, signal: str) -> str:
+        usual = NAMES.get(signal)
+        if usual is None:
+            return f"{self._prefix}{signal}"
+        return self._prefix + usual.removeprefix("train/")
+
+
+def writing(writer: Any) -> Write:
+    """How `writer` is told of one step's values; raise TypeError for what is none."""
+    if hasattr(writer, "add_scalar"):
+        return lambda values, step: _each(writer.add_scalar, values, step)
+    if hasattr(writer, "log_metrics"):
+        return lambda values, step: writer.log_metrics(values, step=step)
+    if hasattr(writer, "log"):
+        return lambda values, step: writer.log(values, step=step)
+    if callable(writer):
+        write: Write = writer
+        return write
+    raise TypeError(
+        f"Forward takes a SummaryWriter, a W&B run, the mlflow module or a function of "
+        f"(values, step), not a {type(writer).__name__}"
+    )
+
+
+def _each(add_scalar: Callable[..., Any], values: dict[str, float], step: int) -> None:
+    for name, value in values.items():
+        add_scalar(name, value, step)

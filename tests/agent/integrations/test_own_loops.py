@@ -1,0 +1,115 @@
+"""Loops that stay the user's: Accelerate, a compiled model, an optimizer's closure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from spikeguard import attach
+from spikeguard_protocol import BatchRange, Medium, Rollback, Verb
+from tests.agent.job import FAST
+from tests.agent.wire import Wire, served
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
+import accelerate_loop
+import plain_pytorch
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setenv("SPIKEGUARD_SEND_INTERVAL", "0.02")
+
+
+def test_the_accelerate_example_counts_steps_not_micro_batches(tmp_path: Path) -> None:
+    guard = accelerate_loop.train(tmp_path)
+    assert (guard.steps, guard.position, guard.faults) == (30, 30, {})
+    assert {Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.STOP} <= set(guard.capabilities)
+
+
+def test_accelerates_loss_and_norm_are_those_of_the_whole_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(Wire()) as wire:
+        monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
+        accelerate_loop.train(tmp_path, 10)
+        losses = wire.column("loss")
+        assert len(losses) == len(wire.column("grad_norm")) == 10
+        assert 3.5 < losses[0, 1] < 5.0  # log 64 = 4.2: a mean, not a sum over micro-batches
+
+
+def test_a_rollback_in_place_under_accelerate_equals_a_run_without_the_batches(
+    tmp_path: Path,
+) -> None:
+    def trained(ordered: bool, folder: Path) -> dict[str, Any]:
+        from spikeguard.integrations import accelerate
+        from spikeguard_protocol import Ack, Order
+
+        step = accelerate.AcceleratedGuard.step
+        skip = BatchRange(23, 25)
+
+        def stepping(self: Any) -> None:
+            step(self)
+            parts = self.guard._p
+            if ordered and self.steps == 25 and not parts.journal.results:
+                held = parts.recovery.snapshots.targets
+                name = next(t.name for t in held if t.step == 20 and t.medium is Medium.MEMORY)
+                order = Order("test#1.1", self.attempt, Rollback(name, 20, skip), 60.0, None)
+                parts.mailbox.hear(Ack(1, (order,)))
+            if not ordered and self.steps == 20:
+                parts.journal.ledger.add(skip)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(accelerate.AcceleratedGuard, "step", stepping)
+            guard = accelerate_loop.train(folder)
+        assert (guard.steps, guard.position, guard.faults) == (30, 32, {})
+        state: dict[str, Any] = guard.guard._model.state_dict()
+        return state
+
+    back = trained(True, tmp_path / "a")
+    for name, expected in trained(False, tmp_path / "b").items():
+        assert torch.equal(back[name], expected), name
+
+
+def test_a_compiled_model_trains_and_checkpoints_under_its_own_names(tmp_path: Path) -> None:
+    guard = plain_pytorch.train(tmp_path, backend="aot_eager")
+    assert (guard.steps, guard.faults) == (60, {})
+    saved = guard._p.recovery.candidates()[0]
+    tree = guard._p.recovery.load(saved)
+    assert set(tree["model"]) == set(plain_pytorch.make_model().state_dict())
+
+
+def test_a_compiled_run_goes_on_where_it_stood(tmp_path: Path) -> None:
+    plain_pytorch.train(tmp_path, steps=40, backend="aot_eager")
+    guard = plain_pytorch.train(tmp_path, steps=60, backend="aot_eager")
+    assert guard._p.progress.parent is not None
+    assert (guard._p.progress.parent.step, guard.steps) == (40, 60)
+
+
+def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) -> None:
+    """Gradients exist only once it has run: judged before it, the NaN would pass."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    with served(Wire()) as wire:
+        guard = attach(
+            model, optimizer, run="test", directory=tmp_path, server=wire.url, settings=FAST
+        )
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = guard.loss(model(torch.ones(2, 4)).square().mean() * factor)
+            loss.backward()
+            return loss
+
+        for factor in (1.0, 1.0, float("nan"), 1.0):
+            optimizer.step(closure)
+            guard.step()
+        guard.finish()
+        assert wire.column("update_dropped") == {(0, 1): 0, (0, 2): 0, (0, 3): 1, (0, 4): 0}
+    assert guard.faults == {}
+    assert torch.isfinite(model.weight).all()
