@@ -1,0 +1,99 @@
+"""The detector's bytes are written now and then; the samples since lead to the same state."""
+
+from __future__ import annotations
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import RunId, Samples
+from spikeguard_server.ingest import Monitors
+from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import run_key
+from tests.server.store.jobs import Job, columns, healthy, rows, spiking, value
+
+SELDOM = Settings(detector_snapshot_steps=10**6)
+CURVE = spiking(251, length=40)
+
+
+def known(engine: sql.Engine, run: str) -> bytes:
+    """What a replica that never saw the run finds out of the database."""
+    with engine.connect() as connection:
+        return load_detection(connection, run_key(RunId("default", run)), None).monitor.dump()
+
+
+def undisturbed(engine: sql.Engine, last: int) -> bytes:
+    job = Job(engine, run="undisturbed")
+    job.start()
+    job.train(1, last, CURVE, batch=last, save_every=10**9)
+    return known(engine, "undisturbed")
+
+
+def test_a_calm_message_moves_the_detector_without_writing_what_it_knows(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine, settings=SELDOM)
+    job.start()
+    before = value(engine, "select state from detector_states")
+    job.train(1, 120, save_every=10**9)
+    assert rows(engine, "select step, state_step, version from detector_states") == [(120, 0, 13)]
+    assert value(engine, "select state from detector_states") == before
+
+
+def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> None:
+    """Each remembers the run as it was when it last saw it, and reads the samples since."""
+    job, memories = Job(engine, settings=SELDOM), (Monitors(), Monitors(), None)
+    job.start()
+    for turn, begin in enumerate(range(1, 241, 20)):
+        job.monitors = memories[turn % 3]
+        job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
+    assert value(engine, "select state_step from detector_states") == 0
+    assert known(engine, "gpt") == undisturbed(engine, 240)
+
+
+def test_what_is_not_written_for_long_is_written_some_day(engine: sql.Engine) -> None:
+    """Or a replica that starts would read a run's whole history."""
+    job = Job(engine, settings=SELDOM)
+    job.start()
+    job.train(1, 4400, batch=400, save_every=10**9)
+    assert value(engine, "select state_step from detector_states") >= 2000
+
+
+def test_a_value_filled_in_later_was_not_seen_by_any_replica(engine: sql.Engine) -> None:
+    """It stands in the samples, but the detector had judged its step without it."""
+    job = Job(engine, settings=SELDOM)
+    job.start()
+    job.train(1, 100, save_every=10**9)
+    steps = tuple(range(41, 101))
+    job.send(Samples(0, steps, {"adam_v_norm": tuple(1.0 + s for s in steps)}, (None,) * 60))
+    here = known(engine, "gpt")
+    job.monitors = Monitors()
+    job.send(columns([101], healthy))
+    other = Job(engine, run="other", settings=SELDOM)
+    other.start()
+    other.train(1, 100, save_every=10**9)
+    assert here == known(engine, "other")
+
+
+def test_a_memory_of_what_the_database_lost_is_forgotten(engine: sql.Engine) -> None:
+    """A backup that was restored knows less than the replica does."""
+    job = Job(engine, settings=Settings(detector_snapshot_steps=50))
+    job.start()
+    job.train(1, 60, save_every=10**9)
+    saved = rows(engine, "select version, step, state_step, anchor, state from detector_states")
+    job.train(61, 100, spiking(61), save_every=10**9)
+    version, step, state_step, anchor, state = saved[0]
+    with engine.begin() as connection:
+        connection.execute(
+            sql.text(
+                "update detector_states set version = :version, step = :step, anchor = :anchor, "
+                "state_step = :state_step, state = :state"
+            ),
+            {"version": version, "step": step, "state_step": state_step, "anchor": anchor,
+             "state": state},
+        )  # fmt: skip
+    with engine.connect() as connection:
+        key = run_key(RunId("default", "gpt"))
+        assert job.monitors is not None
+        found = load_detection(connection, key, job.monitors)
+    assert found.monitor.dump() == known(engine, "gpt")
+    assert found.place.step == 60

@@ -1,0 +1,164 @@
+"""A real server process under a flood, and told to stop: overload and SIGTERM are answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Message, Role, encode
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.ingest.turns import MAX_EACH
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+from tests.server.store.jobs import Job, columns, healthy
+
+WAITING = 24  # messages that may wait
+FLOODERS = 48
+HEALTHY_MESSAGES = 25
+BOUND_S = 2.0  # generous: this machine may be busy with other tests
+
+
+@dataclass
+class Service:
+    """`spikeguard serve` as its own process."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    token: str
+
+    def client(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def pool(postgres: str) -> Iterator[sql.Engine]:
+    """A pool on a database that the tests of this file share."""
+    with sql.create_engine(postgres, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(sql.text("CREATE DATABASE overload TEMPLATE migrated"))
+    made = open_engine(Settings(database_url=postgres.replace("/postgres?", "/overload?")))
+    yield made
+    made.dispose()
+
+
+@pytest.fixture(scope="module")
+def service(pool: sql.Engine) -> Iterator[Service]:
+    """One process for this file: its last test ends it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    database_url = pool.url.render_as_string(hide_password=False)
+    with pool.begin() as connection:
+        token = issue_token(connection, Grant(Role.AGENT), "test")[0]
+    settings = {"DATABASE_URL": database_url, "SPIKEGUARD_INGEST_WAITING": str(WAITING)}
+    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(port)]
+    process = subprocess.Popen(serve, env={**os.environ, **settings})
+    made = Service(process, f"http://127.0.0.1:{port}", token)
+    try:
+        _await_ready(made)
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await_ready(service: Service) -> None:
+    for _ in range(600):
+        try:
+            if httpx.get(f"{service.url}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            assert service.process.poll() is None
+        time.sleep(0.05)
+    raise AssertionError("the server never became ready")
+
+
+def bodies(engine: sql.Engine, run: str, count: int) -> list[bytes]:
+    """A run's first messages: its start, then ten steps each."""
+    job = Job(engine, run=run)
+    sent = [job.message(*job.beginning())]
+    sent += [job.message(columns(range(10 * n + 1, 10 * n + 11), healthy)) for n in range(count)]
+    return [encode(message) for message in sent]
+
+
+def test_a_flood_is_refused_and_healthy_runs_are_served(pool: sql.Engine, service: Service) -> None:
+    """One client sends the same run's messages over dozens of connections at once."""
+    over, answers = threading.Event(), list[httpx.Response]()
+    flood = encode(Message("default", "flood", "f" * 16, 1, 0.0, (columns([1], healthy),)))
+
+    def pour() -> None:
+        with service.client() as client:
+            while not over.is_set():
+                answers.append(client.post("/v1/messages", content=flood))
+
+    latencies = []
+    with ThreadPoolExecutor(FLOODERS) as threads, service.client() as client:
+        for _ in range(FLOODERS):
+            threads.submit(pour)
+        time.sleep(0.5)
+        for body in bodies(pool, "healthy", HEALTHY_MESSAGES):
+            began = time.monotonic()
+            answer = client.post("/v1/messages", content=body)
+            latencies.append(time.monotonic() - began)
+            assert answer.status_code == 200, answer.text
+        over.set()
+    assert max(latencies) < BOUND_S
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert refused
+    assert {answer.status_code for answer in refused} == {429}
+    for answer in refused:
+        error = answer.json()["error"]
+        assert error["limit"] in (MAX_EACH, WAITING)
+        assert str(error["limit"]) in error["message"]
+        assert int(answer.headers["Retry-After"]) >= 1
+
+
+def test_what_is_under_way_at_sigterm_is_finished_and_acknowledged(
+    pool: sql.Engine, service: Service
+) -> None:
+    """The message waits for its run's lock when the signal comes; the connection is not cut."""
+    start, more = bodies(pool, "late", 1)
+    with service.client() as client, ThreadPoolExecutor(1) as thread:
+        assert client.post("/v1/messages", content=start).status_code == 200
+        with pool.begin() as holder:
+            holder.execute(sql.text("select from runs where name = 'late' for update"))
+            answer = thread.submit(client.post, "/v1/messages", content=more)
+            _await_waiting(pool)
+            service.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert service.process.poll() is None
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{service.url}/healthz", timeout=2)
+        assert answer.result(10).status_code == 200
+    service.process.wait(15)
+    with pool.connect() as connection:
+        assert (
+            connection.execute(
+                sql.text(
+                    "select count(*) from samples join runs using (run_id) where name = 'late'"
+                )
+            ).scalar_one()
+            == 10
+        )
+
+
+def _await_waiting(engine: sql.Engine) -> None:
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    for _ in range(200):
+        with engine.connect() as connection:
+            if connection.execute(sql.text(waiting)).scalar_one():
+                return
+        time.sleep(0.02)
+    raise AssertionError("no message ever waited")
