@@ -19,7 +19,6 @@ from pathlib import Path
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed
-from spikeguard_cli.credentials import load_credentials
 from spikeguard_protocol import Message, RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
@@ -36,18 +35,28 @@ class Uploaded:
 
     messages: int = 0
     refused: int = 0  # for good: the server has a gap in their place
+    refused_last: int = 0
 
 
 def sync(options: Namespace) -> int:
     """Upload everything under `options.directory`."""
-    credentials = load_credentials()
-    transport = Transport(credentials.server, credentials.token, TIMEOUT_S)
+    transport = Transport(*_server(options), TIMEOUT_S)
     try:
         for home in homes(Path(options.directory)):
             _sync_run(home, transport, _progress_line)
     finally:
         transport.close()
     return 0
+
+
+def _server(options: Namespace) -> tuple[str, str | None]:
+    """Address and token; a person's login will not do, since only agents report."""
+    address = options.server or os.environ.get("SPIKEGUARD_SERVER")
+    if not address:
+        raise CommandFailed("no server is named. Give --server, or set SPIKEGUARD_SERVER")
+    file = options.token_file or os.environ.get("SPIKEGUARD_TOKEN_FILE")
+    token = os.environ.get("SPIKEGUARD_TOKEN") if not options.token_file else None
+    return address.rstrip("/"), token or (Path(file).read_text().strip() if file else None)
 
 
 def homes(directory: Path) -> list[Path]:
@@ -106,9 +115,9 @@ def _sent(message: Message, transport: Transport, pause_s: float) -> Verdict:
 def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) -> None:
     """The server wants another number, or will never take this one."""
     if verdict.advice is Advice.GIVE_UP:
-        if done.refused > message.sequence:  # even the gap in its place is refused
+        if done.refused_last == message.sequence:  # even the gap in its place
             raise CommandFailed(f"the server refuses message {message.sequence}: {verdict.reason}")
-        done.refused += 1
+        done.refused, done.refused_last = done.refused + 1, message.sequence
         outbox.replace_by_gap(message.sequence, verdict.reason)
         return
     if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
@@ -120,7 +129,8 @@ def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) ->
             return
     raise CommandFailed(
         f"the server turned message {message.sequence} of attempt {message.attempt} down: "
-        f"{verdict.reason}. Is the token one for agents of project {message.project}?"
+        f"{verdict.reason}. It takes an agent's token for project {message.project}: set "
+        "SPIKEGUARD_TOKEN or give --token-file"
     )
 
 

@@ -25,6 +25,11 @@ def _sync_options(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="what attach(directory=...) was given, or a directory above several of those",
     )
+    parser.add_argument("--server", help="address of the server (default: SPIKEGUARD_SERVER)")
+    parser.add_argument(
+        "--token-file",
+        help="file with an agent's token (default: SPIKEGUARD_TOKEN or SPIKEGUARD_TOKEN_FILE)",
+    )
 
 
 COMMANDS: tuple[Command, ...] = (

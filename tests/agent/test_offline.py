@@ -36,6 +36,10 @@ def trained_offline(folder: Path, steps: int = 30) -> Guard:
     return job.guard
 
 
+def asked(directory: Path) -> Namespace:
+    return Namespace(directory=str(directory), server=None, token_file=None)
+
+
 def aim(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> None:
     monkeypatch.setenv("SPIKEGUARD_SERVER", wire.url)
     monkeypatch.setenv("SPIKEGUARD_TOKEN", "any")
@@ -46,7 +50,7 @@ def test_what_an_offline_run_said_arrives_whole_when_it_is_synced(
 ) -> None:
     guard = trained_offline(tmp_path)
     aim(monkeypatch, wire)
-    assert sync(Namespace(directory=str(tmp_path))) == 0
+    assert sync(asked(tmp_path)) == 0
     assert wire.attempt == guard.attempt
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
     assert len(wire.records(AttemptStarted)) == 1
@@ -58,9 +62,9 @@ def test_a_second_sync_sends_nothing(
 ) -> None:
     trained_offline(tmp_path)
     aim(monkeypatch, wire)
-    sync(Namespace(directory=str(tmp_path)))
+    sync(asked(tmp_path))
     before = wire.received
-    assert sync(Namespace(directory=str(tmp_path))) == 0
+    assert sync(asked(tmp_path)) == 0
     assert wire.received == before
     assert "nothing was waiting" in capsys.readouterr().out
 
@@ -102,7 +106,7 @@ def test_an_attempt_that_still_runs_is_left_alone(
     job = Job(tmp_path)
     job.train_to(5)
     aim(monkeypatch, wire)
-    sync(Namespace(directory=str(tmp_path)))
+    sync(asked(tmp_path))
     assert wire.received == 0
     assert job.guard.attempt in capsys.readouterr().out
     job.guard.finish()
@@ -126,6 +130,14 @@ def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> Non
     (tmp_path / "journal.jsonl").write_text("not json\n")
     with pytest.raises(CommandFailed, match="name of its run"):
         run_of(tmp_path)
+
+
+def test_without_a_server_to_sync_to_it_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPIKEGUARD_SERVER", raising=False)
+    with pytest.raises(CommandFailed, match="SPIKEGUARD_SERVER"):
+        sync(asked(tmp_path))
 
 
 def test_the_command_line_offers_sync_without_loading_torch() -> None:

@@ -106,7 +106,7 @@ def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) ->
             loss.backward()
             return loss
 
-        for factor in (1.0, 1.0, float("nan"), 1.0):
+        for factor in (1.0, 1.0, float("nan"), 1.0):  # noqa: B007  # the closure reads it
             optimizer.step(closure)
             guard.step()
         guard.finish()
