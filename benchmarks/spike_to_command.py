@@ -1,0 +1,215 @@
+"""From the anomalous message leaving to the approved command arriving, among many live runs.
+
+One server process on an embedded Postgres (durable). So many runs each send one step a second,
+spread over the second. A few more runs a second lose their loss to NaN, once each: the answer to
+that message should bring the rollback, which the policy approves by itself. Timed from the
+request's first byte to the answer's last; where the answer brings no order the run polls on, once a
+second, until it does. Load generator, server and database share the machine.
+
+    python -m benchmarks.spike_to_command [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import shutil
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ingest_load import Run, new_run
+from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
+from benchmarks.machine import machine
+from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
+from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
+from spikeguard_server.grants import put_policy
+from spikeguard_server.postgres import embedded
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+
+INTERVAL_S = 1.0  # between two messages of a run
+SPIKES_A_SECOND = 3
+WARM_STEPS = 200
+SETTLE_S = 3.0  # before the first spike
+PATIENCE = 5  # messages that a command may take to come
+START_AT_ONCE = 8
+
+
+@dataclass
+class Agent:
+    """One job over one connection."""
+
+    run: Run
+    port: int
+    token: str
+    _reader: asyncio.StreamReader = field(init=False)
+    _writer: asyncio.StreamWriter = field(init=False)
+
+    async def start(self) -> None:
+        """Connect, and train calmly with a checkpoint."""
+        self._reader, self._writer = await asyncio.open_connection(HOST, self.port)
+        await self.send(self.run.start())
+        calm = self.run.samples(WARM_STEPS)
+        saved = TargetSaved("step-100", 0, 100, 100, Medium.DISK)
+        await self.send(self.run.message(calm, saved))
+
+    async def send(self, body: bytes) -> bool:
+        """Post it; whether the answer brings a rollback."""
+        head = (
+            f"POST /v1/messages HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self.token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + body)
+        status, length = 0, 0
+        while (line := await self._reader.readline()) not in (b"\r\n", b""):
+            if not status:
+                status = int(line.split(b" ", 2)[1])
+            elif line.lower().startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        answer = await self._reader.readexactly(length)
+        if status != 200:
+            raise RuntimeError(f"answered {status}: {answer[:300]!r}")
+        return b'"Rollback"' in answer and bool(decode_ack(answer).orders)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+@dataclass
+class Found:
+    """What one fleet size showed."""
+
+    runs: int
+    command_s: list[float] = field(default_factory=list)  # NaN leaving -> rollback arriving
+    messages: list[int] = field(default_factory=list)  # that it took
+    calm_s: list[float] = field(default_factory=list)  # latency of the live runs' messages
+    late: int = 0  # messages that left over an interval late: the machine could not keep up
+
+    def shown(self) -> dict[str, Any]:
+        """Percentiles in milliseconds."""
+        return {
+            "runs": self.runs,
+            "spikes": len(self.command_s),
+            "in_first_answer": sum(count == 1 for count in self.messages),
+            "command_p50_ms": _quantile(self.command_s, 0.5),
+            "command_p99_ms": _quantile(self.command_s, 0.99),
+            "message_p50_ms": _quantile(self.calm_s, 0.5),
+            "message_p99_ms": _quantile(self.calm_s, 0.99),
+            "messages": len(self.calm_s),
+            "late": self.late,
+        }
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return round(1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)], 2)
+
+
+async def _live(agent: Agent, delay_s: float, until: float, found: Found) -> None:
+    """Send one step a second."""
+    due = time.perf_counter() + delay_s
+    while due < until:
+        await asyncio.sleep(due - time.perf_counter())
+        began = time.perf_counter()
+        found.late += began - due > INTERVAL_S
+        await agent.send(agent.run.message(agent.run.samples(1)))
+        found.calm_s.append(time.perf_counter() - began)
+        due += INTERVAL_S
+
+
+async def _spike(agent: Agent, due: float, found: Found) -> None:
+    """Lose the loss at `due`, and wait for the command."""
+    await asyncio.sleep(due - time.perf_counter())
+    lost = agent.run.samples(1)
+    columns = {**lost.signals, "loss": (math.nan,)}
+    body = agent.run.message(Samples(0, lost.steps, columns, lost.positions))
+    began = time.perf_counter()
+    for message in range(1, PATIENCE + 1):
+        if await agent.send(body):
+            found.command_s.append(time.perf_counter() - began)
+            found.messages.append(message)
+            return
+        await asyncio.sleep(INTERVAL_S)
+        body = agent.run.message(agent.run.samples(1))
+    raise RuntimeError(f"no command came to {agent.run.name}")
+
+
+async def _fleet(port: int, token: str, runs: int, seconds: float) -> Found:
+    spikes = round(seconds * SPIKES_A_SECOND)
+    agents = [Agent(new_run(f"f{runs}", n), port, token) for n in range(runs + spikes)]
+    gate = asyncio.Semaphore(START_AT_ONCE)
+
+    async def start(agent: Agent) -> None:
+        async with gate:
+            await agent.start()
+
+    await asyncio.gather(*map(start, agents))
+    found, began = Found(runs), time.perf_counter()
+    until = began + SETTLE_S + seconds
+    live = [_live(a, INTERVAL_S * n / runs, until, found) for n, a in enumerate(agents[:runs])]
+    dues = [began + SETTLE_S + n / SPIKES_A_SECOND for n in range(spikes)]
+    lost = [_spike(a, due, found) for a, due in zip(agents[runs:], dues, strict=True)]
+    await asyncio.gather(*live, *lost)
+    for agent in agents:
+        agent.close()
+    return found
+
+
+def measure(sizes: Sequence[int], seconds: float, say: Callable[[str], None]) -> list[Found]:
+    """Every fleet size, one after the other on one server."""
+    directory = Path(tempfile.mkdtemp(prefix="spikeguard-spikes-", dir="/tmp"))
+    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
+    found = []
+    try:
+        with embedded(directory / "postgres") as url:
+            database = new_database(url, "spikes")
+            token = prepare(database)
+            _approve_rollbacks(database)
+            for size in sizes:
+                with spikeguard(database, 1, directory / "log") as ports:
+                    found.append(asyncio.run(_fleet(ports[0], token, size, seconds)))
+                say(str(found[-1].shown()))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return found
+
+
+def _approve_rollbacks(database: str) -> None:
+    auto = Approval(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
+    policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
+    engine = open_engine(Settings(database_url=database))
+    with engine.begin() as connection:
+        put_policy(connection, "default", policy_to_mapping(policy), "benchmark")
+    engine.dispose()
+
+
+def main() -> int:
+    """Print the table or one JSON object."""
+    parser = ArgumentParser(prog="python -m benchmarks.spike_to_command", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="1 and 50 runs, 8 s each")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--runs", type=int, nargs="+", help="other fleet sizes")
+    options = parser.parse_args()
+    sizes = options.runs or ((1, 50) if options.quick else (1, 100, 500, 1000))
+    seconds = 8.0 if options.quick else 25.0
+    found = measure(sizes, seconds, lambda line: print(line, file=sys.stderr, flush=True))
+    rows = [entry.shown() for entry in found]
+    if options.json:
+        print(json.dumps({"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}))
+        return 0
+    print(f"milliseconds, every run sends once in {INTERVAL_S:g} s, on {machine()}")
+    for row in rows:
+        print("  " + "  ".join(f"{name} {value}" for name, value in row.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
