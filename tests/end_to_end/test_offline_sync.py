@@ -47,7 +47,7 @@ def stored_steps(service: Service) -> list[int]:
 def test_an_offline_run_is_uploaded_once_however_often_it_is_tried(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A token that is no agent's first; then the answer to a message is lost; then twice in full."""
+    """No agent's token first; then the answer to a message is lost; then twice in full."""
     quick = replace(FAST, snapshot_every=0)
     job = Job(tmp_path, checkpoints=CheckpointDirectory("none", every=0), settings=quick)
     job.train_to(1_000)
