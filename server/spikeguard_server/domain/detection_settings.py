@@ -22,14 +22,14 @@ class DetectionSettings:
 
     suspect_z: float = 6.0  # one row this far off is held for confirmation
     confirm_z: float = 4.0  # the next row this far off confirms it
-    warm_z: float = 3.0  # the row before this far off confirms it at once
+    warm_z: float = 4.0  # the row before this far off confirms it at once
     outlier_z: float = 8.0  # an isolated row this far off is an event of its own,
     outlier_part: float = 0.05  # if it also stands out by this part of the loss
     drift_slack: float = 1.0  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
     drift_start: float = 2.0  # below this a lift has not begun
     drift_hold: float = 6.0  # from here on its rows are kept out of the baseline
-    drift_limit: float = 18.0  # cumulated lift that opens an incident,
+    drift_limit: float = 14.0  # cumulated lift that opens an incident,
     drift_rows: int = 20  # once it has lasted this long
 
     precursor_z: float = 8.0  # of a leading signal, in log space

@@ -21,6 +21,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 TAIL = 0.03  # share of rows that may stand out without being anomalies
+LONG = 128  # rows in which the correlation of noise can be told from the bend of a curve
 SPLITS = 64  # least rows of a window whose newer half may be taken instead
 
 
@@ -68,13 +69,14 @@ def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
     slope is never positive.
     """
     with np.errstate(all="ignore"):
-        found = _lines(places, values, falling)
+        found = _lines(places, values, falling, None)
         alike, median = found.alike.copy(), found.median.copy()
         count = places.shape[1]
         left = np.arange(len(places))
         while count >= SPLITS and len(left := left[~found.fits[left]]):
             count //= 2
-            found.replace(left, _lines(places[left, -count:], values[left, -count:], falling))
+            newer = places[left, -count:], values[left, -count:]
+            found.replace(left, _lines(*newer, falling, found.inertia[left]))
         return found.lines(places[:, -1], alike, median)
 
 
@@ -86,11 +88,12 @@ class _Found:
     slope: Array
     spread: Array
     bend: Array  # how far the newest quarter lies above the line
-    fits: npt.NDArray[np.bool_]  # oldest and newest quarters lie on it
+    fits: npt.NDArray[np.bool_]  # oldest and newest quarters lie on it, as far as noise lets them
     newest_rise: Array
     newest_run: Array
     rows: npt.NDArray[np.int64]
     alike: Array
+    inertia: Array
     median: Array
 
     def replace(self, which: npt.NDArray[np.int64], by: _Found) -> None:
@@ -112,26 +115,31 @@ class _Found:
         )
 
 
-def _lines(places: Array, values: Array, falling: bool) -> _Found:
-    """The lines through the medians of both halves; a slope counts only where significant."""
+def _lines(places: Array, values: Array, falling: bool, inertia: Array | None) -> _Found:
+    """The lines through the medians of both halves; a slope counts only where significant.
+
+    `inertia`: of the noise, where it is known from a longer window.
+    """
     count, half = values.shape[1], values.shape[1] // 2
     rise, run = _halves(places, values)
-    median = middle(np.sort(values))
-    error = 2.5 * _spread(values, median) / math.sqrt(count) / run
+    sorted_values = np.sort(values)
+    median = middle(sorted_values)
     slope = np.where(run > 0, rise / run, 0.0)
-    unsure = ~(run > 0) | (np.abs(slope) < 2.5 * error)
-    slope[unsure | (slope > 0) if falling else unsure] = 0.0
     centre = middle(places)
     rest = values - slope[:, None] * (places - centre[:, None])
     ordered = np.sort(rest)
+    if inertia is None:
+        inertia = _inertia(count)[_alike(rest, middle(ordered))]
+    error = 2.5 * _spread(values, median) * np.sqrt(inertia / count) / run
+    flat = ~(run > 0) | (np.abs(slope) < 2.5 * error) | (falling & (slope > 0))
+    slope[flat], rest[flat], ordered[flat] = 0.0, values[flat], sorted_values[flat]
     level = middle(ordered)
     spread = _spread(rest, level)
     quarter = max(8, count // 4)
     oldest = middle(np.sort(rest[:, :quarter])) - level
     newest = middle(np.sort(rest[:, -quarter:])) - level
     away = np.maximum(np.abs(oldest), np.abs(newest))
-    above = rest > level[:, None]
-    alike = np.count_nonzero(above[:, 1:] == above[:, :-1], axis=1) / (count - 1)
+    alike = _alike(rest, level) / (count - 1)
     newest_rise, newest_run = _halves(places[:, -half:], values[:, -half:])
     return _Found(
         places[:, 0].copy(),
@@ -140,11 +148,12 @@ def _lines(places: Array, values: Array, falling: bool) -> _Found:
         slope,
         np.maximum(spread, _upper_spread(ordered, level)),
         newest,
-        away <= 0.75 * spread,
+        away <= 0.75 * spread * np.sqrt(inertia),
         newest_rise,
         newest_run,
         np.full(len(values), count),
         alike,
+        inertia,
         median,
     )
 
@@ -155,6 +164,26 @@ def middle(ordered: Array) -> Array:
     if ordered.shape[1] % 2:
         return ordered[:, half].copy()
     return (ordered[:, half - 1] + ordered[:, half]) / 2
+
+
+def _alike(rest: Array, level: Array) -> npt.NDArray[np.int64]:
+    """How many rows lie on the same side of the line as the row before."""
+    above = rest > level[:, None]
+    return np.asarray(np.count_nonzero(above[:, 1:] == above[:, :-1], axis=1))
+
+
+@cache
+def _inertia(rows: int) -> Array:
+    """Long-run variance of noise over its variance, by `_alike`; 1 to 3.
+
+    By AR(1): half of the neighbours and arcsin(correlation)/pi of them are alike (Sheppard, 1899).
+    In a short window they are so by the bend of the curve, and it stays 1.
+    """
+    if rows < LONG:
+        return np.ones(rows)
+    shares = [min(max(alike / (rows - 1) - 0.5, 0.0), 0.4) for alike in range(rows)]
+    correlations = [math.sin(math.pi * share) for share in shares]
+    return np.array([min((1 + known) / (1 - known), 3.0) for known in correlations])
 
 
 def _halves(places: Array, values: Array) -> tuple[Array, Array]:
