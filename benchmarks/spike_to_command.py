@@ -40,6 +40,7 @@ WARM_STEPS = 200
 SETTLE_S = 3.0  # before the first spike
 PATIENCE = 5  # messages that a command may take to come
 START_AT_ONCE = 8
+RETRY_AFTER_S = 1.0  # as the server asks
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Agent:
     run: Run
     port: int
     token: str
+    refused: int = 0  # for overload, and sent again
     _reader: asyncio.StreamReader = field(init=False)
     _writer: asyncio.StreamWriter = field(init=False)
 
@@ -61,7 +63,17 @@ class Agent:
         await self.send(self.run.message(calm, saved))
 
     async def send(self, body: bytes) -> bool:
-        """Post it; whether the answer brings a rollback."""
+        """Post it until it is taken; whether the answer brings a rollback."""
+        status, answer = await self._post(body)
+        while status == 429:
+            self.refused += 1
+            await asyncio.sleep(RETRY_AFTER_S)
+            status, answer = await self._post(body)
+        if status != 200:
+            raise RuntimeError(f"answered {status}: {answer[:300]!r}")
+        return b'"Rollback"' in answer and bool(decode_ack(answer).orders)
+
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
         head = (
             f"POST /v1/messages HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self.token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -73,10 +85,7 @@ class Agent:
                 status = int(line.split(b" ", 2)[1])
             elif line.lower().startswith(b"content-length:"):
                 length = int(line.partition(b":")[2])
-        answer = await self._reader.readexactly(length)
-        if status != 200:
-            raise RuntimeError(f"answered {status}: {answer[:300]!r}")
-        return b'"Rollback"' in answer and bool(decode_ack(answer).orders)
+        return status, await self._reader.readexactly(length)
 
     def close(self) -> None:
         """Hang up."""
@@ -91,6 +100,7 @@ class Found:
     command_s: list[float] = field(default_factory=list)  # NaN leaving -> rollback arriving
     messages: list[int] = field(default_factory=list)  # that it took
     calm_s: list[float] = field(default_factory=list)  # latency of the live runs' messages
+    refused: int = 0  # messages, for overload
     late: int = 0  # messages that left over an interval late: the machine could not keep up
 
     def shown(self) -> dict[str, Any]:
@@ -104,6 +114,7 @@ class Found:
             "message_p50_ms": _quantile(self.calm_s, 0.5),
             "message_p99_ms": _quantile(self.calm_s, 0.99),
             "messages": len(self.calm_s),
+            "refused": self.refused,
             "late": self.late,
         }
 
@@ -159,6 +170,7 @@ async def _fleet(port: int, token: str, runs: int, seconds: float) -> Found:
     lost = [_spike(a, due, found) for a, due in zip(agents[runs:], dues, strict=True)]
     await asyncio.gather(*live, *lost)
     for agent in agents:
+        found.refused += agent.refused
         agent.close()
     return found
 

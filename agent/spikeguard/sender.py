@@ -37,6 +37,8 @@ class Sender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._failures = 0
+        self._wait_s: float | None = None  # while a decision may come
+        self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
 
     def start(self) -> None:
@@ -53,7 +55,7 @@ class Sender:
         self._closing.set()
         self._wake.set()
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive():
+        if self._thread.is_alive() or self._listener is not None:
             self._transport.interrupt()
             self._thread.join(1.0)
         self._outbox.mark_ended()
@@ -96,11 +98,31 @@ class Sender:
         outbox.acknowledge(sequence)
         if outbox is self._outbox and verdict.ack is not None:
             self._mailbox.hear(verdict.ack)
+            self._attend(verdict.wait_s)
         elif outbox.empty:
             self._leftovers.remove(outbox)
             outbox.close()
         behind = outbox is not self._outbox or outbox.backlog
         return 0.0 if behind or self._closing.is_set() else self._settings.send_interval_s
+
+    def _attend(self, wait_s: float | None) -> None:
+        """Wait for a decision beside the messages, as long as the server says it may come."""
+        self._wait_s = wait_s
+        if wait_s and self._listener is None and not self._closing.is_set():
+            self._listener = threading.Thread(
+                target=self._listen, name="spikeguard-listener", daemon=True
+            )
+            self._listener.start()
+
+    def _listen(self) -> None:
+        with self._faults.shield("listener"):
+            while (wait_s := self._wait_s) and not self._closing.is_set():
+                heard = self._transport.wait_for_order(self._outbox.run, wait_s)
+                if heard:
+                    self.wake()
+                if heard or heard is None:  # what was heard is fetched first; or nobody can tell
+                    self._closing.wait(self._settings.send_interval_s)
+        self._listener = None
 
     def _not_stored(self, outbox: Outbox, sequence: int, verdict: Verdict) -> float:
         if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:

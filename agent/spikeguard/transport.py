@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from spikeguard_protocol import Ack, Message, ProtocolError, decode_ack, encode
+from spikeguard_protocol import Ack, Message, ProtocolError, RunId, decode_ack, encode
 
+WAIT_HEADER = "Spikeguard-Wait"
 MAX_ANSWER = 4 * 2**20  # bytes
 
 
@@ -39,6 +40,7 @@ class Verdict:
     ack: Ack | None = None
     expected: int | None = None
     retry_after_s: float | None = None
+    wait_s: float | None = None  # a decision may come: worth waiting for, so long at a time
 
 
 class Transport:
@@ -48,12 +50,14 @@ class Transport:
         parts = urlsplit(server)
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname or "", parts.port
-        self._path = f"{parts.path.rstrip('/')}/v1/messages"
+        self._root = parts.path.rstrip("/")
+        self._path = f"{self._root}/v1/messages"
         self._headers = {"Content-Type": "application/json", "User-Agent": "spikeguard-agent"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout_s = timeout_s
         self._connection: HTTPConnection | None = None
+        self._waiting: HTTPConnection | None = None  # of another thread than the sender's
 
     def send(self, message: Message) -> Verdict:
         """Post `message`; never raises for what the network or the server does."""
@@ -69,12 +73,32 @@ class Transport:
             self._connection.close()
             self._connection = None
 
+    def wait_for_order(self, run: RunId, wait_s: float) -> bool | None:
+        """Whether there is an order to fetch, asked for `wait_s`; None where nobody can tell.
+
+        On a connection of its own, so that messages go on meanwhile.
+        """
+        path = f"{self._root}/v1/runs/{run.project}/{run.name}/orders?wait_s={wait_s:g}"
+        connection = self._kind(self._host, self._port, timeout=wait_s + self._timeout_s)
+        self._waiting = connection
+        try:
+            connection.request("GET", path, headers=self._headers)
+            response = connection.getresponse()
+            plain = json.loads(response.read(MAX_ANSWER)) if response.status == 200 else {}
+            return plain.get("waiting") if isinstance(plain, dict) else None
+        except (OSError, HTTPException, ValueError, AttributeError):
+            return None
+        finally:
+            self._waiting = None
+            connection.close()
+
     def interrupt(self) -> None:
-        """End a wait that another thread is in."""
-        sock = getattr(self._connection, "sock", None)
-        if sock is not None:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        """End the waits that other threads are in."""
+        for connection in (self._connection, self._waiting):
+            sock = getattr(connection, "sock", None)
+            if sock is not None:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def _exchange(self, body: bytes) -> Verdict:
         if self._connection is None:
@@ -84,7 +108,8 @@ class Transport:
         answer = response.read(MAX_ANSWER + 1)
         if len(answer) > MAX_ANSWER or response.will_close:
             self.close()
-        return judge(response.status, response.headers.get("Retry-After"), answer[:MAX_ANSWER])
+        verdict = judge(response.status, response.headers.get("Retry-After"), answer[:MAX_ANSWER])
+        return replace(verdict, wait_s=_seconds(response.headers.get(WAIT_HEADER)))
 
 
 def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:

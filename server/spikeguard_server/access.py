@@ -59,6 +59,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/pages/style.css"): _PUBLIC,
     ("POST", "/v1/sessions"): _PUBLIC,
     ("POST", "/v1/messages"): Rule(AGENTS),
+    ("GET", _RUN + "/orders"): Rule(AGENTS),
     ("GET", "/v1/me"): Rule(EVERYONE),
     ("DELETE", "/v1/sessions/current"): _READ,
     ("GET", "/v1/runs"): _READ,

@@ -38,6 +38,7 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
 )
 from spikeguard_server.ingest import Monitors, Turns
+from spikeguard_server.ingest.bell import Bell
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.pages import refusal_page
 from spikeguard_server.routes.answers import Answer, answer_of
@@ -71,6 +72,7 @@ def create_app(
         monitors=Monitors(),
         ticker=Ticker(settings, engine) if ticker else None,
     )
+    bell = Bell(settings)
     turns = Turns(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",
@@ -82,10 +84,11 @@ def create_app(
         openapi_url=None,
         default_response_class=Answer,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns),
+        lifespan=_lifespan(services, turns, bell),
     )
     app.state.services = services
     app.state.messages = MessageDoor(services, turns)
+    app.state.bell = bell
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
@@ -96,17 +99,19 @@ def create_app(
 
 
 def _lifespan(
-    services: Services, turns: Turns
+    services: Services, turns: Turns, bell: Bell
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
+        bell.start()
         if services.ticker is not None:
             services.ticker.start()
         try:
             yield
         finally:
             turns.stop(STOP_S)
+            bell.stop()
             if services.ticker is not None:
                 services.ticker.stop()
 

@@ -47,7 +47,7 @@ class Settings:
     pool_size: int = field(default=8, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
-    ingest_waiting: int = field(default=256, metadata=_number(1, 10_000))  # beyond it: 429
+    ingest_waiting: int = field(default=1000, metadata=_number(1, 10_000))  # beyond it: 429
     statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
     silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live

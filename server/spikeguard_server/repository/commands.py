@@ -28,6 +28,7 @@ from spikeguard_server.domain import command_life
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.situation import PastCommand
 from spikeguard_server.repository import audit
+from spikeguard_server.repository.bell import ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,8 @@ def move(
         connection, run_id, actor=actor, action=event.value, subject=command.public_id(run),
         before=command.state.value, after=state.value, reason=reason,
     )  # fmt: skip
+    if state is CommandState.APPROVED:
+        ring(connection, run_id)
     return state
 
 

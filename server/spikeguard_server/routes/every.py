@@ -10,6 +10,7 @@ from spikeguard_server.routes import (
     health,
     incidents,
     messages,
+    orders,
     pages,
     policy,
     runs,
@@ -20,6 +21,7 @@ from spikeguard_server.routes import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     messages.router,
+    orders.router,
     runs.router,
     incidents.router,
     decisions.router,

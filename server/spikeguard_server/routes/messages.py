@@ -29,9 +29,11 @@ from spikeguard_server.errors import (
 from spikeguard_server.ingest import Turns, receive
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import Services, bearer_secret, sign_in
+from spikeguard_server.routes.orders import LONGEST_S
 from spikeguard_server.routes.protocol_schema import reference
 from spikeguard_server.routes.shapes import ATTEMPT
 
+WAIT_HEADER: Final = "Spikeguard-Wait"  # a decision may come: wait for it so long at /orders
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
@@ -157,7 +159,8 @@ class MessageDoor:
             raise
         self.services.metrics.ingest_waiting.set(self.turns.length)
         ack: Ack = await asyncio.wrap_future(waiting)
-        return Response(encode(ack), media_type="application/json")
+        hint = {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
+        return Response(encode(ack), media_type="application/json", headers=hint)
 
     def _judge(self, secret: str | None) -> bytes:
         caller = sign_in(self.services, secret)

@@ -1,0 +1,44 @@
+"""The bell that rings through the database when a run's command changes.
+
+Law: it says that there is something to look at, never what. Rung only where a command changes, in
+that change's own transaction: a NOTIFY in every commit would halve what Postgres takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import sqlalchemy as sql
+
+from spikeguard_server.settings import Settings
+
+CHANNEL = "spikeguard_commands"
+CONNECT_TIMEOUT_S = 5
+
+
+def ring(connection: sql.Connection, run_id: UUID) -> None:
+    """Let whoever waits for orders of the run know, once the transaction is committed."""
+    connection.execute(sql.select(sql.func.pg_notify(CHANNEL, str(run_id))))
+
+
+@contextmanager
+def listening(settings: Settings) -> Iterator[psycopg.Connection[Any]]:
+    """A connection outside the pool that hears the bell; raise `psycopg.Error` if there is none."""
+    url = sql.make_url(settings.database_url).set(drivername="postgresql")
+    with psycopg.connect(
+        url.render_as_string(hide_password=False),
+        autocommit=True,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name="spikeguard bell",
+    ) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        yield connection
+
+
+def rung(connection: psycopg.Connection[Any], within_s: float) -> list[UUID]:
+    """The runs whose bell rang; empty after `within_s` of silence."""
+    return [UUID(told.payload) for told in connection.notifies(timeout=within_s, stop_after=1)]

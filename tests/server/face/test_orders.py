@@ -1,0 +1,122 @@
+"""Whoever waits for an order hears of it at once, from any replica, and costs no connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sql
+
+from spikeguard.faults import Faults
+from spikeguard.mailbox import Mailbox
+from spikeguard.outbox import Outbox
+from spikeguard.sender import Sender
+from spikeguard.settings import Settings as AgentSettings
+from spikeguard.transport import Transport
+from spikeguard_protocol import CommandId, Role, RunId, Verb, encode, verb_of
+from spikeguard_server.ingest.decisions import approve
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+PROMPT_S = 2.0  # far below the wait, far above what it takes: the machine may be busy
+WAITERS = 20  # more than the pool has connections
+
+
+def wait(live: Live, job: Job, wait_s: float) -> tuple[bool, float]:
+    """Whether an order waits, and how long it took to hear."""
+    with live.client(Role.AGENT) as client:
+        began = time.monotonic()
+        answer = client.get(f"{job.path}/orders", params={"wait_s": wait_s})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["waiting"], time.monotonic() - began
+
+
+def say_yes(live: Live, job: Job) -> None:
+    """Approve what is proposed, as another replica would: only the database tells this one."""
+    proposal = job.incident()["proposal"]
+    approve(live.engine, CommandId.parse(proposal["id"]), proposal["revision"], "Ada")
+
+
+def test_an_approval_wakes_everybody_who_waits_and_none_holds_a_connection(
+    live: Live, job: Job
+) -> None:
+    job.spike()
+    with ThreadPoolExecutor(WAITERS) as pool:
+        waits = [pool.submit(wait, live, job, 8.0) for _ in range(WAITERS)]
+        time.sleep(1.0)
+        assert not any(each.done() for each in waits)
+        assert live.engine.pool.checkedout() <= 1  # type: ignore[attr-defined]  # the ticker's
+        say_yes(live, job)
+        approved_at = time.monotonic()
+        assert all(each.result(10)[0] for each in waits)
+        assert time.monotonic() - approved_at < PROMPT_S
+
+
+def test_an_order_that_waits_already_is_told_of_at_once(live: Live, job: Job) -> None:
+    """The approval may have come between the last acknowledgement and the wait."""
+    job.spike()
+    say_yes(live, job)
+    waiting, seconds = wait(live, job, 8.0)
+    assert waiting
+    assert seconds < PROMPT_S
+
+
+def test_a_wait_in_vain_ends_in_time(live: Live, job: Job) -> None:
+    waiting, seconds = wait(live, job, 0.3)
+    assert not waiting
+    assert 0.3 <= seconds < 0.3 + PROMPT_S
+
+
+def test_a_bell_that_is_lost_is_found_again(live: Live, job: Job) -> None:
+    job.spike()
+    with live.engine.begin() as connection:
+        ended = connection.execute(
+            sql.text(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where application_name = 'spikeguard bell' and datname = current_database()"
+            )
+        ).all()
+    assert ended
+    with ThreadPoolExecutor(1) as pool:
+        time.sleep(2.0)
+        waiter = pool.submit(wait, live, job, 8.0)
+        time.sleep(0.5)
+        say_yes(live, job)
+        assert waiter.result(10)[0]
+
+
+def test_the_hint_to_wait_is_given_while_a_decision_may_come(job: Job) -> None:
+    assert "spikeguard-wait" not in job.post(encode(job.message())).headers
+    job.spike()
+    assert float(job.post(encode(job.message())).headers["spikeguard-wait"]) > 0
+
+
+def test_an_agent_fetches_an_approved_order_without_waiting_for_its_interval(
+    live: Live, job: Job
+) -> None:
+    job.spike()
+    slow = AgentSettings(send_interval_s=6.0)
+    outbox = Outbox(None, RunId("default", job.run), job.attempt, 2**20)
+    outbox._open.sequence = job.sequence + 1
+    mailbox = Mailbox()
+    transport = Transport(live.url, live.tokens[Role.AGENT], 5.0)
+    sender = Sender(transport, outbox, [], mailbox, slow, Faults())
+    sender.start()
+    try:
+        _until(lambda: sender._listener is not None)
+        say_yes(live, job)
+        approved_at = time.monotonic()
+        _until(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
+        assert time.monotonic() - approved_at < PROMPT_S
+    finally:
+        sender.finish(2.0)
+
+
+def _until(found: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
