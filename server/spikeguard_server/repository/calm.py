@@ -79,7 +79,7 @@ def open_message(
     with _driver(connection) as raw, raw.pipeline():
         locked = raw.execute(_LOCK, (run_id,), binary=True)
         found = raw.execute(_READ, which, binary=True)
-        run, row = locked.fetchone(), found.fetchone()
+    run, row = locked.fetchone(), found.fetchone()  # behind the block: inside it each would wait
     assert row is not None
     now, commands, others, token, project, *rest = row
     attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
@@ -147,7 +147,7 @@ def write_calm(
         }  # fmt: skip
     with _driver(connection) as raw, raw.pipeline():
         raw.execute(statement, values)
-        raw.commit()
+        raw.execute("COMMIT")  # commit() would wait once more
 
 
 @contextmanager
