@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sql
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from spikeguard_server.migrations import current_revision, migrate, newest_revision
+from spikeguard_server.migrations import _config, current_revision, migrate, newest_revision
+from spikeguard_server.repository.detectors import Place, StateRow, load_state
 from spikeguard_server.tables import metadata
 
 REFERENCE = {"projects", "policies", "tokens"}
@@ -31,6 +34,33 @@ def test_replicas_that_start_together_migrate_once(engine: sql.Engine) -> None:
             done.result(60)
     with engine.connect() as connection:
         assert current_revision(connection) == newest_revision()
+
+
+def test_a_detector_of_the_first_schema_goes_on_from_where_it_stood(engine: sql.Engine) -> None:
+    """Its bytes were written with every message, so no samples lie behind them."""
+    key = "00000000-0000-0000-0000-000000000001"
+    with engine.begin() as connection:
+        connection.execute(sql.text("drop schema public cascade"))
+        connection.execute(sql.text("create schema public"))
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(
+            sql.text(
+                "insert into runs (run_id, project, name, created_at, state, attempts, incidents, "
+                f"last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 0, now())"
+            )
+        )
+        connection.execute(
+            sql.text(
+                "insert into detector_states (run_id, version, attempt, segment, step, state) "
+                f"values ('{key}', 7, 1, 0, 130, 'bytes')"
+            )
+        )
+    migrate(engine)
+    with engine.connect() as connection:
+        row = load_state(connection, UUID(key), -1)
+    assert row == StateRow(7, Place(1, 0, 130), 130, 7, 0, b"bytes")
 
 
 @pytest.mark.parametrize("name", sorted(set(metadata.tables) - REFERENCE))
