@@ -22,6 +22,7 @@ from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message
 from spikeguard_protocol.orders import Ack
 
 Reader = Callable[[Any], Any]
+LARGEST_INT = 10**308  # beyond it no float can hold an integer
 _FROM_WORD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -137,7 +138,9 @@ def _unchanged(kind: Any) -> frozenset[type]:
 
 
 def _read_float(value: Any) -> float:
-    if type(value) is float or type(value) is int:
+    if type(value) is float:
+        return value
+    if type(value) is int and abs(value) < LARGEST_INT:
         return float(value)
     if isinstance(value, str) and value in _FROM_WORD:
         return _FROM_WORD[value]

@@ -124,6 +124,10 @@ class Detection:
         self._mark = (self.place.step, state)
         keep_snapshot(connection, self.run_id, self.place, state, at_target=at_target)
 
+    def write_down(self) -> None:
+        """Let the bytes alone say it: the samples behind them may be dropped some day."""
+        self._moved()
+
     def fail(self, monitor: Monitor, step: int) -> None:
         """Go past `step` with what `monitor` knows: what came before it could not be judged."""
         self.monitor = monitor

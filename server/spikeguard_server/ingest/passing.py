@@ -95,6 +95,8 @@ def _fall_silent(intake: Intake) -> None:
     silent = _silent_for(intake, run.last_message_at)
     if run.state == LIVE and silent >= intake.settings.silent_after_s:
         run.state = SILENT
+        if intake.detection.version > 0:
+            intake.detection.write_down()
         _note(intake, LIVE, SILENT, f"no message for {silent:.0f} s")
 
 

@@ -97,7 +97,7 @@ def open_message(
 _TELL = """
 told AS (
     UPDATE attempts SET last_sequence = %(sequence)s, last_message_at = %(now)s,
-           alive_at = %(alive_at)s, lost = false
+           alive_at = %(alive_at)s, lost = %(lost)s
     WHERE run_id = %(run_id)s AND number = %(attempt)s
 )
 UPDATE runs SET state = %(run_state)s, last_message_at = %(now)s, last_step = %(last_step)s,
@@ -133,7 +133,8 @@ def write_calm(
     """Write everything that a calm message changed and commit, in one round trip."""
     values: dict[str, Any] = {
         "run_id": run.run_id, "attempt": attempt.number, "sequence": attempt.last_sequence,
-        "now": attempt.last_message_at, "alive_at": attempt.alive_at, "run_state": run.state,
+        "now": attempt.last_message_at, "alive_at": attempt.alive_at, "lost": attempt.lost,
+        "run_state": run.state,
         "last_step": run.last_step, "position": run.position, "last_loss": run.last_loss,
         "last_grad_norm": run.last_grad_norm, "tokens_per_second": run.tokens_per_second,
     }  # fmt: skip

@@ -36,6 +36,7 @@ from spikeguard_server.routes.shapes import ATTEMPT
 WAIT_HEADER: Final = "Spikeguard-Wait"  # a decision may come: wait for it so long at /orders
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
+LONGEST_SECRET: Final = 200  # characters
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 MESSAGE_EXAMPLE = to_json(
@@ -118,19 +119,21 @@ class Known:
 
     def __init__(self, seconds: float = KNOWN_S, most: int = MAX_KNOWN) -> None:
         self._seconds, self._most = seconds, most
-        self._until: dict[str, tuple[float, bytes]] = {}
+        self._until: dict[bytes, float] = {}  # by hash: no secret is kept
 
     def find(self, secret: str | None) -> bytes | None:
         """The secret's hash, if it was found good lately."""
-        until, hashed = self._until.get(secret or "", (0.0, b""))
-        return hashed if monotonic() < until else None
+        if not secret or len(secret) > LONGEST_SECRET:
+            return None
+        hashed = hash_secret(secret)
+        return hashed if monotonic() < self._until.get(hashed, 0.0) else None
 
     def note(self, secret: str) -> bytes:
         """It is good now; returns its hash."""
         if len(self._until) >= self._most:
             self._until.clear()
         hashed = hash_secret(secret)
-        self._until[secret] = monotonic() + self._seconds, hashed
+        self._until[hashed] = monotonic() + self._seconds
         return hashed
 
 

@@ -147,3 +147,12 @@ def test_numbers_that_no_column_takes_are_refused(job: Job) -> None:
     segment = {"type": "SegmentStarted", "reason": "start", "parent": None, "position": 0}
     answer = job.post(json.dumps({**body, "records": [{**segment, "segment": 2**60}]}).encode())
     assert answer.status_code == 422
+
+
+def test_an_integer_that_no_float_can_hold_is_refused(job: Job) -> None:
+    body = plain(job)
+    samples = {"type": "Samples", "segment": 0, "steps": [1], "positions": [None]}
+    samples["signals"] = {"loss": [10**400]}
+    answer = job.post(json.dumps({**body, "records": [samples]}).encode())
+    assert answer.status_code == 422
+    assert error_of(answer)["field"] == "body.records.signals.loss"

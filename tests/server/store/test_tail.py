@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId, Samples
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.passing import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 from tests.server.store.jobs import Job, columns, healthy, rows, spiking, value
@@ -57,6 +60,36 @@ def test_what_is_not_written_for_long_is_written_some_day(engine: sql.Engine) ->
     job.start()
     job.train(1, 4400, batch=400, save_every=10**9)
     assert value(engine, "select state_step from detector_states") >= 2000
+
+
+def test_a_run_that_falls_silent_needs_its_samples_no_longer(engine: sql.Engine) -> None:
+    """They may be dropped before it is started again."""
+    job = Job(engine, settings=Settings(detector_snapshot_steps=10**6, silent_after_s=60.0))
+    job.start()
+    job.train(1, 100, save_every=10**9)
+    before = known(engine, "gpt")
+    with engine.begin() as connection:
+        later = datetime.now(UTC) + timedelta(seconds=90)
+        let_time_pass(connection, run_key(RunId("default", "gpt")), job.settings, later)
+    assert value(engine, "select state from runs") == "silent"
+    with engine.begin() as connection:
+        connection.execute(sql.text("delete from samples"))
+    assert known(engine, "gpt") == before
+
+
+def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> None:
+    """What was made long ago says nothing about who lives now."""
+    job = Job(engine)
+    job.start()
+    job.train(1, 100, save_every=10**9)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update attempts set lost = true"))
+    job.age_s = 500.0
+    job.train(101, 110, save_every=10**9)
+    assert value(engine, "select lost from attempts") is True
+    job.age_s = 0.1
+    job.train(111, 120, save_every=10**9)
+    assert value(engine, "select lost from attempts") is False
 
 
 def test_a_value_filled_in_later_was_not_seen_by_any_replica(engine: sql.Engine) -> None:
