@@ -33,7 +33,7 @@ from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
-from spikeguard.reflex import Reflex, can_drop
+from spikeguard.reflex import Extremes, Reflex, can_drop
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
 from spikeguard.snapshots import Snapshots
@@ -90,9 +90,10 @@ def attach(
     data = feed(journal.ledger, micro_batches)
     rates = ScaledRates(optimizer)
     snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
+    training = TrainingState(model, optimizer, scheduler, state)
     recovery = Recovery(
         world,
-        TrainingState(model, optimizer, scheduler, state),
+        training,
         data,
         rates,
         progress,
@@ -105,14 +106,17 @@ def attach(
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep()
-    reflex = Reflex(optimizer, chosen.drop_non_finite)
+    extremes = Extremes(chosen.drop_z, chosen.drop_z_limit, chosen.drop_z_warm_up)
+    reflex = Reflex(optimizer, chosen.drop_non_finite, extremes if chosen.drop_z else None)
+    collector = Collector(model, optimizer, reflex, chosen, world.size)
+    training.learnt = collector
     parts = Parts(
         world,
         chosen,
         progress,
         data,
         rates,
-        Collector(model, optimizer, reflex, chosen, world.size),
+        collector,
         recovery,
         journal,
         mailbox,

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.norms import combine, each_norm, global_norm, gradients, second_moments
+from spikeguard.clipping import Rule
+from spikeguard.norms import combine, each_norm, global_norm, gradients, local, second_moments
 from spikeguard.readback import Pending, Readback
 from spikeguard.reflex import Reflex, loss_scale
 from spikeguard.settings import Settings
@@ -62,9 +63,9 @@ class LossMeter:
         self._weight = self._weight + share
 
     @property
-    def total(self) -> Tensor | None:
-        """Weighted sum so far."""
-        return self._sum
+    def mean(self) -> Tensor | None:
+        """Weighted mean so far."""
+        return None if self._sum is None else self._sum / self._weight
 
     def take(self) -> tuple[Tensor, float | Tensor] | None:
         """Sum and weight, then start anew; None if there was no loss."""
@@ -99,6 +100,8 @@ class Collector:
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
         self._rates: Sequence[Any] = ()
+        self._rule: Rule | None = None
+        self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm."""
@@ -110,6 +113,73 @@ class Collector:
         if max_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm
+
+    @torch.no_grad()
+    def clip_by(self, rule: Rule) -> Tensor:
+        """Take the norm before clipping, then scale as `rule` says; returns that norm.
+
+        One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
+        for each trained parameter; one without a gradient has norm 0 and is left alone.
+        """
+        self._take_up(rule)
+        if not rule.per_parameter:
+            norm, each = self._measured(), None
+            held = gradients(self._parameters)
+        else:
+            held = gradients(self._parameters)
+            norms = each_norm(held)
+            norm, each = combine(norms), self._spread(norms) if norms else None
+        if norm is None:
+            return torch.zeros(())
+        self._grad_norm = norm
+        self._scalars[Signal.GRAD_NORM] = norm
+        clipped = rule.judge(norm, each)
+        self._scalars |= clipped.signals
+        self._scale(held, clipped.factor)
+        return norm
+
+    def _spread(self, norms: list[Tensor]) -> Tensor:
+        """(n,) fp32, one for each trained parameter, 0 where it has no gradient."""
+        found = iter(norms)
+        absent = torch.zeros_like(norms[0])
+        device = norms[0].device
+        return torch.stack(
+            [absent if p.grad is None else next(found).to(device) for p in self._parameters]
+        )
+
+    def _scale(self, held: list[Tensor], factor: Tensor) -> None:
+        shards = [local(grad) for grad in held]
+        if factor.ndim == 0:
+            for device, here in _by_device(shards).items():
+                torch._foreach_mul_(here, factor.to(device, non_blocking=True))
+            return
+        pairs = zip(factor.unbind(), self._parameters, strict=True)
+        factors = [f for f, p in pairs if p.grad is not None]
+        torch._foreach_mul_(
+            shards, [f.to(g.device, g.dtype) for f, g in zip(factors, shards, strict=True)]
+        )
+
+    def _take_up(self, rule: Rule) -> None:
+        if rule is self._rule:
+            return
+        self._rule = rule
+        saved, self._saved = self._saved, None
+        if saved is not None and saved["kind"] == type(rule).__name__:
+            rule.load_state_dict(saved["state"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What clipping and reflex have learnt: goes into snapshots and checkpoints."""
+        rule = self._rule
+        clipping = {"kind": type(rule).__name__, "state": rule.state_dict()} if rule else None
+        return {"clipping": clipping or self._saved, "reflex": self._reflex.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to what was known then; a rule the loop has not shown yet gets it later."""
+        self._reflex.load_state_dict(state["reflex"])
+        self._saved, rule = state["clipping"], self._rule
+        if rule is not None:
+            self._rule = None
+            self._take_up(rule)
 
     def _measured(self) -> Tensor | None:
         """The gradients' global norm; where each one's is wanted, composed of those."""
@@ -131,7 +201,7 @@ class Collector:
         self._rates = rates
         norm = self._norm_at_step()
         if norm is not None:
-            loss = self.losses.total if self._ranks == 1 else None  # must be equal on all ranks
+            loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
             self._scalars[Signal.UPDATE_DROPPED] = self._reflex.before_step(norm, loss)
         self._sample.before_step()
         if self.is_slow(step) and self._settings.exact_update_norm:
@@ -149,7 +219,7 @@ class Collector:
             self._scalars[Signal.GRAD_NORM] = norm / scale
         if scale is not None:
             self._layers = {name: value / scale for name, value in self._layers.items()}
-        return norm
+        return norm if scale is None else norm / scale
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -211,3 +281,10 @@ class Collector:
                 self._scalars[LOSS_WEIGHT] = weight
             else:
                 self._known[LOSS_WEIGHT] = weight
+
+
+def _by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor)
+    return found

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.agreement import Agreed, Agreement, Word
+from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
 from spikeguard.collector import Collector, Row
 from spikeguard.data import DataFeed
@@ -186,6 +187,15 @@ class Guard:
             return self._p.collector.clip(max_norm)
         limit = float("inf") if max_norm is None else max_norm
         return torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+
+    def clip_(self, rule: Rule) -> Tensor:
+        """Clip by `Fixed`, `ZClip`, `AdaGC` or `Hybrid` (`spikeguard.clipping`); one rule a loop.
+
+        What it has learnt goes back in a rollback. Returns what `clip_grad_norm_` does.
+        """
+        with self._p.faults.shield("clip"):
+            return self._p.collector.clip_by(rule)
+        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), float("inf"))
 
     def step(self) -> None:
         """Call once after each optimizer step, when gradients are spent."""

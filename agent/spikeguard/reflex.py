@@ -1,4 +1,4 @@
-"""Keeps a non-finite update out of the weights, inside the step, without a sync.
+"""Keeps a non-finite or, if asked, an extreme update out of the weights, without a sync.
 
 Law: the decision is made on the device, from values that are equal on all ranks, and carried out
 by the optimizer itself through the `found_inf` input that stock fused Adam and AdamW take: exactly
@@ -8,12 +8,16 @@ by multiplying with zero (0 * NaN is NaN). Where the optimizer cannot, it only r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from spikeguard.clipping.baseline import Baseline
+
 _ABSENT: Final = object()
+_DECAY = 0.99  # of the baselines: about the last 100 steps
 
 
 def can_drop(optimizer: torch.optim.Optimizer) -> bool:
@@ -30,10 +34,43 @@ def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
     return finite.logical_not().to(torch.float32)
 
 
+class Extremes:
+    """Judges gradient norm and loss by z-score; what it drops never enters its baselines.
+
+    After `limit` more extreme than calm steps it stops: their level becomes the baseline.
+    """
+
+    def __init__(self, threshold: float, limit: int, warm_up: int) -> None:
+        self._baselines = [Baseline(threshold, _DECAY, warm_up, limit) for _ in range(2)]
+
+    def extreme(self, values: Sequence[Tensor | None], spoilt: Tensor) -> Tensor:
+        """1.0 where one of `values` is extreme; learns unless that, or `spoilt`, is so."""
+        pairs = [(b, v) for b, v in zip(self._baselines, values, strict=True) if v is not None]
+        placed = [(b, v, b.judge(v)) for b, v in pairs]
+        out = torch.zeros_like(spoilt)
+        for _, _, at in placed:
+            out = torch.maximum(out, at.outside.to(out.device, out.dtype))
+        drop = torch.maximum(out, spoilt)
+        for baseline, value, at in placed:
+            absent = torch.full_like(value, torch.nan)
+            baseline.learn(value, at, torch.where(drop.to(value.device) > 0.0, absent, value))
+        return out
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [baseline.state_dict() for baseline in self._baselines]
+
+    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+        for baseline, saved in zip(self._baselines, state, strict=True):
+            baseline.load_state_dict(saved)
+
+
 class Reflex:
     """Lends the optimizer a `found_inf` for one step and takes it back."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, enabled: bool) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, enabled: bool, extremes: Extremes | None = None
+    ) -> None:
+        self._extremes = extremes
         self._optimizer: Any = optimizer
         self._enabled = enabled
         self._found: Any = _ABSENT
@@ -51,10 +88,20 @@ class Reflex:
             return torch.zeros_like(flag)
         self._found = getattr(self._optimizer, "found_inf", _ABSENT)
         if isinstance(self._found, Tensor):  # a GradScaler is at work: either may drop
-            flag = torch.maximum(flag, self._found.to(flag.device, flag.dtype).reshape(()))
+            flag = torch.maximum(flag, _exactly(self._found.to(flag.device).reshape(())))
+        if self._extremes is not None:
+            flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
         self._optimizer.found_inf = flag
         self._lent = True
         return flag
+
+    def state_dict(self) -> list[dict[str, Any]] | None:
+        """The baselines, where there are any."""
+        return self._extremes.state_dict() if self._extremes is not None else None
+
+    def load_state_dict(self, state: list[dict[str, Any]] | None) -> None:
+        if self._extremes is not None and state is not None:
+            self._extremes.load_state_dict(state)
 
     def after_step(self) -> None:
         """Leave the attribute as it was found."""
@@ -66,6 +113,11 @@ class Reflex:
         else:
             self._optimizer.found_inf = self._found
         self._found = _ABSENT
+
+
+def _exactly(found: Tensor) -> Tensor:
+    """0.0 or 1.0: a scaler adds up its devices, and fused Adam takes its flag out of the count."""
+    return (found != 0).to(torch.float32)
 
 
 def loss_scale(optimizer: torch.optim.Optimizer) -> Tensor | None:

@@ -28,6 +28,9 @@ class Settings:
     exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
     drop_non_finite: bool = True  # the reflex, where the optimizer can
+    drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
+    drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted
+    drop_z_warm_up: int = 100  # steps without a judgement at the start
     snapshot_every: int = 20  # 0: no snapshots in host memory
     snapshots: int = 5  # newest kept
     snapshots_pinned: int = 2  # kept beyond those while the server protects them
@@ -43,6 +46,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         least = {"slow_signals_every": 1, "snapshots": 1, "agreement_lag": 2}
+        least |= {"drop_z_limit": 1, "drop_z_warm_up": 2}
         for field in fields(self):
             value, limit = getattr(self, field.name), least.get(field.name, 0)
             if value < limit:

@@ -35,6 +35,7 @@ class TrainingState:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._extra = tuple(extra)
+        self.learnt: Any = None  # with state_dict: what the agent itself has learnt
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
@@ -44,6 +45,7 @@ class TrainingState:
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
             "random": random_state(),
+            "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
 
     def refusal(self, tree: Tree) -> str | None:
@@ -65,6 +67,8 @@ class TrainingState:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, saved in zip(self._extra, tree["extra"], strict=True):
             item.load_state_dict(copy.deepcopy(saved))
+        if self.learnt is not None and tree.get("learnt") is not None:
+            self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
         self._optimizer.zero_grad(set_to_none=True)
         restore_random_state(tree["random"])
 

@@ -1,0 +1,86 @@
+"""AdaGC: clip each parameter's gradient against the average of its own clipped norms.
+
+Source: Wang et al., AdaGC, arXiv 2502.11034 (2025): factor min(relative * average / norm, 1);
+clipped globally at `warm_up_norm` for the first `warm_up` steps. The paper starts each average
+at the least norm of the warm-up; here it is the exponential average from the first step on,
+corrected for its start, so that one small norm of the warm-up does not rule what follows.
+Law: statistics of all parameters are one vector, so a step costs the same few operations for any
+number of them. A norm that is not finite enters no average.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikeguard.clipping.rules import Clipped, ClipSignal, averaged, factor_to, positive, within
+
+_FAR = 1.5  # times the limit: so far outside for `patience` steps, a level has moved
+
+
+class AdaGC:
+    """Per-parameter clipping; `beta` 0.98 or 0.99 as in the paper."""
+
+    per_parameter = True
+
+    def __init__(
+        self,
+        relative: float = 1.05,
+        beta: float = 0.98,
+        *,
+        warm_up: int = 100,
+        warm_up_norm: float = 1.0,
+        patience: int = 50,
+    ) -> None:
+        self._relative = positive("relative", relative)
+        self._beta = within("beta", beta, 0.0, 1.0)
+        self._warm_up, self._patience = positive("warm_up", warm_up), positive("patience", patience)
+        self._first = positive("warm_up_norm", warm_up_norm)
+        self._state: Tensor | None = None  # (4, n): average, count, balance, log of the outside
+        self._rate: Tensor | None = None
+
+    def judge(self, norm: Tensor, each: Tensor | None) -> Clipped:
+        if each is None:
+            raise ValueError("each is None. AdaGC needs every parameter's norm")
+        average, count, balance, logs = self._on(each).unbind()
+        usual = average / (1.0 - self._beta**count).clamp_min(1e-12)
+        limit = self._relative * usual
+        warm = count >= self._warm_up
+        factor = torch.where(
+            warm, factor_to(each, limit), factor_to(norm, torch.full_like(norm, self._first))
+        )
+        finite = torch.isfinite(each)
+        known = finite & torch.isfinite(factor * each)
+        kept = torch.where(known, factor * each, torch.zeros_like(each))
+        average = torch.where(known, self._beta * average + (1.0 - self._beta) * kept, average)
+        count = count + known
+        far = warm & finite & (each > _FAR * limit)
+        balance = (balance + torch.where(far, 1.0, torch.where(finite, -1.0, 0.0))).clamp_min(0.0)
+        seen = torch.where(far, each.clamp_min(1e-30).log(), torch.zeros_like(each))
+        logs = torch.where(far, logs + (seen - logs) / balance.clamp_min(1.0), logs)
+        moved = balance >= self._patience
+        average = torch.where(moved, logs.exp() * (1.0 - self._beta**count), average)
+        balance = torch.where(moved, torch.zeros_like(balance), balance)
+        logs = torch.where(balance > 0.0, logs, torch.zeros_like(logs))
+        self._state = torch.stack([average, count, balance, logs])
+        share = (factor < 1.0).float().mean()
+        self._rate = averaged(self._rate, share)
+        signals: dict[str, Tensor] = {
+            ClipSignal.NORM: torch.linalg.vector_norm(each * factor),
+            ClipSignal.CLIPPED: share,
+            ClipSignal.CLIP_RATE: self._rate,
+        }
+        return Clipped(factor, signals)
+
+    def _on(self, each: Tensor) -> Tensor:
+        if self._state is None or self._state.shape[1] != len(each):
+            self._state = torch.zeros(4, len(each), device=each.device)
+        return self._state.to(each.device, non_blocking=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._state, "rate": self._rate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state, self._rate = state["state"], state["rate"]

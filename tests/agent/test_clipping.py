@@ -1,0 +1,214 @@
+"""Adaptive clipping does what the papers say, survives what they do not mention, and goes back."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, Toward, ZClip
+from spikeguard_protocol import Medium, Rollback, Samples
+
+from .job import FAST, Job, assert_same, order, target_at
+from .wire import Wire, served
+
+LEVEL = [1.0 + 0.05 * math.sin(1.7 * n) for n in range(60)]
+
+
+def run(rule: Rule, norms: list[float]) -> list[float]:
+    """The clipped norm of each."""
+    return [float(n * rule.judge(torch.tensor(n), None).factor) for n in norms]
+
+
+def papers_zclip(norms: list[float], toward: str) -> list[float]:
+    """ZClip in plain floats from the paper's equations: 25 steps of warm-up, no maximum."""
+    head = norms[:25]
+    mean, variance, out = statistics.fmean(head), statistics.pvariance(head), list(head)
+    for norm in norms[25:]:
+        z = (norm - mean) / math.sqrt(variance)
+        if z > 2.5:
+            norm = mean + (2.5**2 / z * math.sqrt(variance) if toward == "reciprocal" else 0.0)
+        mean = 0.97 * mean + 0.03 * norm
+        variance = 0.97 * variance + 0.03 * (norm - mean) ** 2
+        out.append(norm)
+    return out
+
+
+@pytest.mark.parametrize("toward", list(Toward))
+def test_zclip_follows_the_papers_equations(toward: Toward) -> None:
+    norms = [*LEVEL[:40], 9.0, 1.02, 1.3, *LEVEL[43:]]
+    clipped = run(ZClip(toward=toward, max_threshold=None), norms)
+    assert clipped == pytest.approx(papers_zclip(norms, toward), rel=1e-4)
+    assert clipped[40] < 1.2
+
+
+@pytest.mark.parametrize("window", [0, 200])
+def test_zclip_catches_a_spike_after_a_nan_and_an_infinity(window: int) -> None:
+    rule = ZClip(max_threshold=None, window=window)
+    clipped = run(rule, [*LEVEL, math.nan, math.inf, *LEVEL, 25.0])
+    assert math.isnan(clipped[60])
+    assert clipped[61] == math.inf  # left as it is: the reflex's to drop
+    assert clipped[-1] < 1.3
+
+
+@pytest.mark.parametrize("window", [0, 200])
+@pytest.mark.parametrize("factor", [1.5, 3.0, 20.0])
+def test_a_level_that_moved_for_good_is_adopted(factor: float, window: int) -> None:
+    rule = ZClip(max_threshold=None, window=window)
+    moved = [factor * n for n in LEVEL * 2]
+    clipped = run(rule, LEVEL * 2 + moved)
+    assert clipped[120] < 1.3
+    late = slice(160, None)
+    free = [c for c, n in zip(clipped[late], moved[40:], strict=True) if c > 0.99 * n]
+    assert len(free) >= 0.95 * len(moved[40:])
+
+
+def test_a_monstrous_step_does_not_set_the_level_that_is_adopted() -> None:
+    rule = ZClip(max_threshold=None)
+    clipped = run(rule, LEVEL * 2 + [1e6] + [2.0 * n for n in LEVEL] * 3 + [40.0])
+    assert clipped[120] < 1.3
+    assert clipped[-1] < 10.0
+
+
+def test_minimum_and_maximum_bound_the_limit() -> None:
+    assert max(run(ZClip(max_threshold=0.5), LEVEL)) == pytest.approx(0.5)
+    assert run(ZClip(max_threshold=None, min_threshold=4.0), [*LEVEL, 9.0])[-1] == pytest.approx(4)
+
+
+def test_the_window_forgets_what_left_it() -> None:
+    rule = ZClip(max_threshold=None, window=30, toward="mean")
+    norms = [0.5 + 0.01 * n for n in range(100)]
+    run(rule, norms)
+    signals = rule.judge(torch.tensor(1.5), None).signals
+    assert float(signals["grad_norm_mean"]) == pytest.approx(statistics.fmean(norms[-30:]), 1e-4)
+    assert float(signals["grad_norm_std"]) == pytest.approx(statistics.pstdev(norms[-30:]), 1e-3)
+
+
+def judged(rule: Rule, each: list[float]) -> list[float]:
+    norms = torch.tensor(each)
+    factor = rule.judge(torch.linalg.vector_norm(norms), norms).factor
+    return [float(n) for n in factor * norms]
+
+
+def test_adagc_clips_the_one_parameter_that_stands_out() -> None:
+    rule = AdaGC(warm_up=20)
+    for _ in range(40):
+        judged(rule, [0.1, 0.5, 0.0])
+    assert judged(rule, [0.1, 50.0, 0.0]) == pytest.approx([0.1, 0.525, 0.0], rel=1e-4)
+
+
+def test_adagc_is_corrected_for_its_start_and_clips_globally_while_warming_up() -> None:
+    rule = AdaGC(warm_up=3, beta=0.99)
+    for _ in range(3):
+        assert judged(rule, [3.0, 4.0]) == pytest.approx([0.6, 0.8])
+    assert judged(rule, [3.0, 4.0]) == pytest.approx([0.63, 0.84], rel=1e-4)
+
+
+def test_a_nan_in_one_parameter_never_enters_any_average() -> None:
+    rule = AdaGC(warm_up=20)
+    for n in range(60):
+        judged(rule, [0.1, math.nan if n % 7 == 3 else 0.5])
+    assert judged(rule, [0.4, 50.0]) == pytest.approx([0.105, 0.525], rel=1e-3)
+
+
+def test_adagc_adopts_a_level_that_moved_for_good() -> None:
+    rule = AdaGC(warm_up=20)
+    for each in [[0.1, 0.5]] * 60 + [[0.1, 5.0]] * 60:
+        last = judged(rule, each)
+    assert last == pytest.approx([0.1, 5.0], rel=0.01)
+
+
+def test_the_hybrid_clips_parameters_and_then_what_is_left() -> None:
+    rule = Hybrid(ZClip(max_threshold=None, warm_up=20), AdaGC(relative=2.0, warm_up=20))
+    for n in range(60):
+        judged(rule, [0.3, 0.4 + 0.01 * math.sin(n)])
+    left = judged(rule, [0.3, 50.0])
+    assert left[1] < 0.5
+    assert math.hypot(*left) < 0.55
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Fixed(0.0),
+        lambda: ZClip(decay=1.0),
+        lambda: ZClip(min_threshold=2.0),
+        lambda: ZClip(window=10),
+        lambda: AdaGC(beta=0.0),
+    ],
+)
+def test_a_wrong_setting_names_itself_and_the_remedy(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"is .*\. Give "):
+        wrong()
+
+
+RULES = [
+    lambda: Fixed(0.3),
+    lambda: ZClip(warm_up=5, patience=5),
+    lambda: ZClip(warm_up=5, window=8),
+    lambda: AdaGC(warm_up=5),
+    lambda: Hybrid(ZClip(warm_up=5), AdaGC(warm_up=5)),
+]
+
+
+def with_rule(job: Job, rule: Rule) -> Job:
+    job.guard.clip_grad_norm_ = lambda _: job.guard.clip_(rule)  # type: ignore[method-assign, assignment]
+    return job
+
+
+@pytest.mark.parametrize("make", RULES)
+@pytest.mark.parametrize("medium", list(Medium))
+def test_what_a_rule_has_learnt_goes_back_with_the_training_state(
+    tmp_path: Path, make: Any, medium: Medium
+) -> None:
+    """Rolled back from step 40 to 25 or 30 and on to 45: bit for bit what never left the road."""
+    straight = with_rule(Job(tmp_path / "a"), make())
+    straight.train_to(45)
+    expected = straight.everything()
+    back = with_rule(Job(tmp_path / "b"), make())  # sets the random numbers anew
+    back.train_to(40)
+    step = 25 if medium is Medium.DISK else 30
+    order(back, Rollback(target_at(back, step, medium), step))
+    back.train_step()
+    assert back.guard.steps < 40
+    back.train_to(45)
+    assert_same(back.everything(), expected)
+    assert back.guard.faults == straight.guard.faults == {}
+    straight.guard.finish()
+    back.guard.finish()
+
+
+def test_a_new_attempt_takes_up_what_the_rule_had_learnt(tmp_path: Path) -> None:
+    first = with_rule(Job(tmp_path), ZClip(warm_up=5, max_threshold=None))
+    first.train_to(25)
+    first.guard.finish()
+    rule = ZClip(warm_up=5, max_threshold=None)
+    second = with_rule(Job(tmp_path), rule)
+    assert second.guard.resume() == 25
+    second.train_step()
+    assert float(rule.state_dict()["baseline"]["state"][0]) == 26.0
+    second.guard.finish()
+
+
+def norm_of_gradients(job: Job) -> float:
+    held = [p.grad for p in job.model.parameters() if p.grad is not None]
+    return math.sqrt(sum(g.square().sum().item() for g in held))
+
+
+def test_the_gradients_are_scaled_and_the_statistics_reported(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = with_rule(Job(tmp_path, server=wire.url), ZClip(warm_up=5, max_threshold=0.05))
+        norms: list[float] = []
+        job.spoil = lambda j: norms.append(norm_of_gradients(j))
+        job.train_to(12)
+        job.guard.finish()
+        clipped, raw = wire.column("grad_norm_clipped"), wire.column("grad_norm")
+        assert [clipped[0, n] for n in range(1, 13)] == pytest.approx(norms, rel=1e-4)
+        assert all(raw[0, n] > 0.05 and clipped[0, n] < 0.050001 for n in range(1, 13))
+        names = set(wire.records(Samples)[-1].signals)
+    assert {"grad_clipped", "grad_norm_z", "grad_norm_mean", "clip_rate", "spike_rate"} <= names
+    assert FAST.drop_z == 0.0
