@@ -1,0 +1,210 @@
+"""The loops that `agent_overhead` compares: one model, one optimizer, one way of guarding each.
+
+The rivals are written here from their descriptions: what they cost is their wait for the device.
+Law: between two time stamps stands one call of the loop and nothing of the benchmark's own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from spikeguard import Guard, Settings, attach
+
+Clip = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A decoder-only transformer and its batch."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    length: int
+    sequences: int  # length * sequences tokens a step
+
+
+REFERENCE = Size(16384, 384, 10, 6, 512, 8)  # 24 M parameters, 4,096 tokens
+SMALL = Size(2048, 128, 2, 4, 128, 4)  # for --quick: 0.7 M parameters, 512 tokens
+LARGE = Size(32768, 1024, 26, 16, 512, 8)  # for a GPU: 361 M parameters, 4,096 tokens
+
+
+class Decoder(nn.Module):
+    """Causal transformer with tied embeddings."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(size.vocabulary, size.width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.place = nn.Parameter(torch.zeros(size.length, size.width))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                size.width, size.heads, 4 * size.width, 0.0, "gelu", batch_first=True,
+                norm_first=True,
+            )
+            for _ in range(size.layers)
+        )  # fmt: skip
+        self.norm = nn.LayerNorm(size.width)
+        mask = nn.Transformer.generate_square_subsequent_mask(size.length)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) tokens -> () mean nats per token of the next one."""
+        hidden = self.embedding(tokens) + self.place
+        for block in self.blocks:
+            hidden = block(hidden, src_mask=self.mask.to(hidden.dtype), is_causal=True)
+        logits = self.norm(hidden) @ self.embedding.weight.T
+        return functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()
+        )
+
+
+class Loop:
+    """One training loop; `step` trains once and notes the seconds of each of its calls."""
+
+    def __init__(self, size: Size, device: str, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        kind = torch.bfloat16 if device == "cuda" else torch.float32
+        self.model = Decoder(size).to(device=device, dtype=kind)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
+        self.tokens = torch.randint(size.vocabulary, (size.sequences, size.length), device=device)
+        self.calls: dict[str, list[float]] = defaultdict(list)
+        self.clip: Clip | None = None
+        self.allow: Callable[[Tensor], bool] = lambda _: True  # whether the update may happen
+        self.guard: Guard | None = None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self.model.parameters())
+
+    def step(self) -> None:
+        loss = self._timed("forward", lambda: self.model(self.tokens))
+        if self.guard is not None:
+            guard = self.guard
+            self._timed("loss", lambda: guard.loss(loss))
+        self._timed("backward", loss.backward)
+        if self.clip is not None:
+            self._timed("clip", self.clip)
+        if self._timed("allow", lambda: self.allow(loss)):
+            self._timed("optimizer", self.optimizer.step)
+        self._timed("zero", self.optimizer.zero_grad)
+        if self.guard is not None:
+            self._timed("guard.step", self.guard.step)
+
+    def _timed(self, name: str, call: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        result = call()
+        self.calls[name].append(time.perf_counter() - started)
+        return result
+
+    def end(self) -> None:
+        if self.guard is not None:
+            self.guard.finish("benchmark")
+
+
+def bare(size: Size, device: str) -> Loop:
+    return Loop(size, device)
+
+
+def clipped(size: Size, device: str) -> Loop:
+    loop = Loop(size, device)
+    loop.clip = lambda: nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)
+    return loop
+
+
+def guarded(
+    size: Size, device: str, folder: Path, server: str | None = None, **chosen: Any
+) -> Loop:
+    loop = Loop(size, device)
+    guard = attach(
+        loop.model,
+        loop.optimizer,
+        run="overhead",
+        server=server,
+        directory=folder,
+        settings=Settings(handle_sigterm=False, flush_s=0.5, **chosen),
+    )
+    loop.guard = guard
+    loop.clip = lambda: guard.clip_grad_norm_(1.0)
+    return loop
+
+
+def zclip_on_host(size: Size, device: str) -> Loop:
+    """Norm, `.item()`, mean and variance in floats: how ZClip's reference goes about it."""
+    loop = Loop(size, device)
+    seen: list[float] = []
+    at = [0.0, 1.0]
+
+    def clip() -> None:
+        norm = nn.utils.get_total_norm([p.grad for p in loop.parameters if p.grad is not None])
+        value, limit = norm.item(), 1.0
+        if len(seen) < 25:
+            seen.append(value)
+            at[0] = sum(seen) / len(seen)
+            at[1] = sum((v - at[0]) ** 2 for v in seen) / len(seen)
+        else:
+            z = (value - at[0]) / (math.sqrt(at[1]) + 1e-6)
+            limit = min(1.0, at[0] + 2.5**2 / z * math.sqrt(at[1])) if z > 2.5 else 1.0
+            kept = min(value, limit)
+            at[0] = 0.97 * at[0] + 0.03 * kept
+            at[1] = 0.97 * at[1] + 0.03 * (kept - at[0]) ** 2
+        nn.utils.clip_grads_with_norm_(loop.parameters, limit, norm)
+
+    loop.clip = clip
+    return loop
+
+
+def ratio_of_losses(size: Size, device: str) -> Loop:
+    """Compare each loss with its running mean on the host: how SpikeDetection goes about it."""
+    loop = clipped(size, device)
+    seen: deque[float] = deque(maxlen=1000)
+
+    def allow(loss: Tensor) -> bool:
+        value = loss.item()
+        mean = sum(seen) / len(seen) if seen else value
+        seen.append(value)
+        return math.isfinite(value) and (len(seen) < 100 or value < 10.0 * mean)
+
+    loop.allow = allow
+    return loop
+
+
+def sigma_in_optimizer(size: Size, device: str) -> Loop:
+    """Loss and norm within 6 sigma of the last 128, the update multiplied by 0 or 1: OLMo's rule.
+
+    A stock optimizer stands in for the factor's place in its update: gradients are multiplied.
+    """
+    loop = Loop(size, device)
+    losses: deque[Tensor] = deque(maxlen=128)
+    norms: deque[Tensor] = deque(maxlen=128)
+
+    def clip() -> None:
+        norms.append(nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0).detach())
+
+    def allow(loss: Tensor) -> bool:
+        losses.append(loss.detach())
+        if len(losses) >= 16:
+            factor = _within(losses) * _within(norms)
+            held = [p.grad for p in loop.parameters if p.grad is not None]
+            torch._foreach_mul_(held, factor.to(held[0].dtype))
+        return True
+
+    loop.clip, loop.allow = clip, allow
+    return loop
+
+
+def _within(values: deque[Tensor]) -> Tensor:
+    past = torch.stack(list(values)[:-1]).float()
+    std, mean = torch.std_mean(past)
+    return ((values[-1].float() - mean) <= 6.0 * std).float()
