@@ -38,7 +38,7 @@ from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard.training_state import tree_bytes
 
-ASKED = {"slow_signals_every": 1, "layer_norms_every": 1}
+ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
 TINY = Size(256, 32, 1, 2, 32, 1)  # for the servers: what counts there is the host's time
 BAD = ("offline", "absent", "hung", "500", "429", "garbage", "full disk")
 
@@ -157,7 +157,7 @@ def _fill(loop: Loop) -> None:
     """Have the outbox write to a device that is always full: ENOSPC by the kernel."""
     outbox = loop.guard._p.outbox if loop.guard is not None else None
     assert outbox is not None
-    outbox._file = Path("/dev/full").open("wb", buffering=0)
+    outbox._file = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115 - the outbox closes it
 
 
 def main() -> None:
