@@ -192,7 +192,10 @@ def evidence(incident: IncidentDetail) -> Html:
     """Which signal moved when and how far, the first on top."""
     found = incident["evidence"]
     first = found["first_moves"]
-    names = sorted({*first, *found["worst_z"]}, key=lambda name: (first.get(name, 2**60), name))
+    names = sorted(
+        {*first, *found["worst_z"]},
+        key=lambda name: (first.get(name, 2**60), name == "loss", name),  # as the report has it
+    )
     rows = [
         [
             words.title(name),

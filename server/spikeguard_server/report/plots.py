@@ -25,12 +25,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from spikeguard_protocol import Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.report.facts import Curve, PostMortem
 from spikeguard_server.report.style import COLOURS
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.wording import SIGMA, number
 
-BAND_SIGMAS = 4.0
+BAND_SIGMAS = DetectionSettings().band_z  # where a healed loss is back
 POINTS = 700  # of a segment
 MOST_MARKS = 40  # of values that are not finite, a stretch
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
@@ -201,7 +202,7 @@ def _draw_trend(axes: Axes, facts: PostMortem) -> None:
         color=LIGHT["trend"],
         linewidth=1.1,
         linestyle=(0, (4, 3)),
-        label=f"trend before the spike, ± 4 {SIGMA}",
+        label=f"trend before the spike, ± {BAND_SIGMAS:g} {SIGMA}",
         zorder=4,
     )
 

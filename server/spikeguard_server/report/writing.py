@@ -20,6 +20,7 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.report.followups import followups_of
+from spikeguard_server.report.plots import BAND_SIGMAS
 from spikeguard_server.report.record import attempts_of, commands_of, timeline_of
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
@@ -141,7 +142,9 @@ def _caption(facts: PostMortem) -> str:
     what = "Loss and gradient norm" if norm else "Loss"
     words = [f"{what} around step {facts.incident.onset_step:,}."]
     if facts.incident.trend is not None:
-        words.append(f"The band is the trend before the spike, extrapolated, ± 4 {SIGMA}.")
+        words.append(
+            f"The band is the trend before the spike, extrapolated, ± {BAND_SIGMAS:g} {SIGMA}."
+        )
     if any(curve.kept_to is not None for curve in facts.curves):
         words.append("Steps that a rollback undid are drawn apart.")
     return " ".join(words)
@@ -178,7 +181,7 @@ def _signals(facts: PostMortem) -> Table:
     incident, columns = facts.incident, 4 if facts.peaks else 3
     names = sorted(
         {*incident.worst_z, *incident.first_moves, *(facts.peaks.keys() - PACE)},
-        key=lambda name: (incident.first_moves.get(name, 2**60), name),
+        key=lambda name: (incident.first_moves.get(name, 2**60), name == Signal.LOSS, name),
     )
     header = ("signal", "first moved", "largest deviation", "largest value")[:columns]
     rows = tuple(_signal_row(facts, name)[:columns] for name in names)
