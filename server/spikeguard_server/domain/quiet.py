@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from spikeguard_server.domain.baseline import ERRORS, Baseline, Fit, abscissa, scaled_fit
 from spikeguard_server.domain.detection_settings import DetectionSettings
@@ -94,9 +93,9 @@ class Stretch:
         waiting = [value for _, value, _ in baseline.waiting]
         values = np.array([*baseline.values, *waiting, *self.values])
         places = np.array([*map(abscissa, self._old_steps()), *self.places])
-        at = list(starts)
-        windows = [sliding_window_view(row, size)[at] for row in (places, values)]
-        return fit_lines(windows[0], windows[1], baseline.falling)
+        parts = [slice(start, start + size) for start in starts]
+        stacks = [np.array([row[part] for part in parts]) for row in (places, values)]
+        return fit_lines(stacks[0], stacks[1], baseline.falling)
 
     def _fit(self, line: Line, start: int, settings: DetectionSettings) -> Fit:
         entered = len(self.baseline.errors) + start
