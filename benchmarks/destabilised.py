@@ -1,0 +1,159 @@
+"""Makes the destabilised runs of the plan: trains, forks, injects, and keeps what was measured.
+
+Law: decides nothing; `naming_plan.py` says which runs and what truth is. Runs already there are
+kept. One file of columns a run, `RUN.npz`, the first row at step FORK + 1; the healthy run's own
+file holds its rows before the fork too.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.naming_plan import FORK, PERTURBATION, PERTURBED, STEPS, Healthy, Run, runs_of
+from spikeguard_trainer.data import BatchLoader, Corpus
+from spikeguard_trainer.faults import Fault
+from spikeguard_trainer.inject import FaultInjector, corrupt_batch
+from spikeguard_trainer.model import Shape, Transformer
+from spikeguard_trainer.schedule import make_optimizer, make_scheduler
+
+SHAPE = Shape(width=32, layers=1, heads=2, hidden=88, context=32)
+ROWS, LEARNING_RATE, WARMUP = 12, 3e-3, 20
+SIGNALS = ("loss", "grad_norm", "update_norm", "adam_v_norm", "param_norm", "lr")
+Columns = NDArray[np.float64]  # (steps, SIGNALS)
+
+
+class Job:
+    """The reference trainer's model and loop, in memory, that can be put back to a fork."""
+
+    def __init__(self, corpus: Corpus, healthy: Healthy) -> None:
+        torch.manual_seed(healthy.seed)
+        self.healthy, self.corpus = healthy, corpus
+        self.model = Transformer(SHAPE)
+        self.optimizer = make_optimizer(self.model, lr=LEARNING_RATE, beta2=healthy.beta2)
+        self.scheduler = make_scheduler(self.optimizer, warmup=WARMUP, total=2 * (FORK + STEPS))
+        self.steps = 0
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on, copied."""
+        parts = (self.model, self.optimizer, self.scheduler)
+        return copy.deepcopy({"parts": [part.state_dict() for part in parts], "steps": self.steps})
+
+    def go_back(self, state: dict[str, Any]) -> None:
+        state = copy.deepcopy(state)
+        for part, kept in zip(
+            (self.model, self.optimizer, self.scheduler), state["parts"], strict=True
+        ):
+            part.load_state_dict(kept)
+        self.steps = state["steps"]
+
+    def train(self, steps: int, faults: Sequence[Fault] = ()) -> Columns:
+        """`steps` more of them."""
+        seed = self.healthy.seed
+        loader = BatchLoader(
+            self.corpus.training,
+            rows=ROWS,
+            context=SHAPE.context,
+            seed=seed,
+            corrupt=partial(corrupt_batch, tuple(faults), seed),
+        )
+        loader.skip_to(self.steps)
+        nowhere = Path("faults.json.none")
+        injector = FaultInjector(
+            faults, self.model, self.optimizer, memory=nowhere, seed=seed, writes=False
+        )
+        return np.array([self._step(next(loader), injector) for _ in range(steps)])
+
+    def _step(self, batch: Any, injector: FaultInjector) -> list[float]:
+        self.steps += 1
+        loss = self.model(batch.tokens, batch.targets)
+        loss.backward()
+        weights = list(self.model.parameters())
+        with injector.strike(self.steps, batch.position):
+            before = [weight.detach().clone() for weight in weights]  # after the fault's own change
+            lr = float(self.optimizer.param_groups[0]["lr"])
+            limit = self.healthy.clip or math.inf
+            grad_norm = torch.nn.utils.clip_grad_norm_(weights, limit)
+            self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            moved = torch._foreach_sub([weight.detach() for weight in weights], before)
+            moments = [self.optimizer.state[weight]["exp_avg_sq"] for weight in weights]
+            norms = (_norm(moved) / lr, _norm(moments), _norm(weights))
+        return [float(value) for value in (loss.detach(), grad_norm, *norms, lr)]
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+
+
+def perturb(job: Job, seed: int) -> None:
+    """Add noise of a hundredth to every matrix: a twin that differs by chance alone."""
+    random = torch.Generator().manual_seed(1_000_003 * job.healthy.seed + seed)
+    with torch.no_grad():
+        for weight in job.model.parameters():
+            if weight.dim() >= 2:
+                noise = torch.randn(weight.shape, generator=random)
+                weight.add_(noise * PERTURBATION * weight.square().mean().sqrt())
+
+
+def make(folder: Path, corpus: Corpus, healthy: Healthy) -> Iterator[str]:
+    """Train `healthy`, its twins and its destabilised runs that are not there yet; their names."""
+    runs: dict[str, Callable[[Job], Columns]] = {str(healthy): lambda job: job.train(STEPS)}
+    for number in range(PERTURBED):
+        runs[f"{healthy}_twin{number}"] = partial(_perturbed, number)
+    for run in runs_of(healthy):
+        runs[str(run)] = partial(_faulty, run)
+    missing = {name: act for name, act in runs.items() if not file_of(folder, name).exists()}
+    if not missing:
+        return
+    job = Job(corpus, healthy)
+    before = job.train(FORK)
+    fork = job.state()
+    for name, act in missing.items():
+        job.go_back(fork)
+        rows = act(job)
+        _write(
+            file_of(folder, name), np.concatenate([before, rows]) if name == str(healthy) else rows
+        )
+        yield name
+
+
+def _perturbed(number: int, job: Job) -> Columns:
+    perturb(job, number)
+    return job.train(STEPS)
+
+
+def _faulty(run: Run, job: Job) -> Columns:
+    return job.train(STEPS, (run.fault,))
+
+
+def file_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.npz"
+
+
+def _write(file: Path, rows: Columns) -> None:
+    draft = file.with_suffix(".tmp.npz")
+    np.savez_compressed(draft, rows=rows)
+    draft.replace(file)
+
+
+def read(folder: Path, name: str) -> Columns:
+    """The rows (steps, SIGNALS) of one run; raises `zipfile.BadZipFile` if cut off."""
+    try:
+        with np.load(file_of(folder, name)) as kept:
+            rows: Columns = kept["rows"]
+    except zipfile.BadZipFile as error:
+        raise zipfile.BadZipFile(f"{name}.npz is cut off; delete it and run again") from error
+    return rows
