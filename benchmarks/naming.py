@@ -1,0 +1,154 @@
+"""How well spikes are named: destabilised runs of the trainer, each beside its twin without fault.
+
+`python -m benchmarks.naming [--runs DIR] [--quick] [--half tuning] [--out FILE] [--json]`. Trains
+what is missing in DIR (about 15 minutes of a core), kept between calls, then scores the half that
+no constant was chosen on. `--quick` takes the first two healthy runs of each seed alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.destabilised import SIGNALS, Columns, make, read
+from benchmarks.machine import machine
+from benchmarks.naming_plan import (
+    FORK,
+    PERTURBED,
+    Healthy,
+    Run,
+    delta_of,
+    healthy_runs,
+    runs_of,
+    truth,
+)
+from benchmarks.naming_score import Watched, lead_times, peak_of, summarise, watch
+from spikeguard_trainer.data import read_corpus
+
+RUNS = Path(".spikeguard/naming")
+LOSS = SIGNALS.index("loss")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make what is missing, score, print."""
+    options = _options(arguments)
+    chosen = list(healthy_runs())
+    chosen = chosen[:2] + chosen[6:8] if options.quick else chosen
+    _generate(options.runs, chosen)
+    report = _report(options, chosen)
+    text = json.dumps(report, indent=1)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n")
+    print(text if options.json else _table(report))
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> Namespace:
+    parser = ArgumentParser(prog="python -m benchmarks.naming", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs are kept")
+    parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
+    parser.add_argument("--out", type=Path, help="file for the result")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _generate(folder: Path, chosen: Sequence[Healthy]) -> None:
+    torch.set_num_threads(1)  # the model is too small for more
+    folder.mkdir(parents=True, exist_ok=True)
+    corpus = read_corpus(None)
+    for healthy in chosen:
+        for name in make(folder, corpus, healthy):
+            print(name, file=sys.stderr)
+
+
+def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
+    folder = options.runs
+    delta = _delta(folder, chosen)
+    runs = [run for healthy in chosen for run in runs_of(healthy)]
+    half = [run for run in runs if run.tunes is (options.half == "tuning")]
+    whole = [_rows(folder, run) for run in half]
+    seen = [_watched(folder, run, delta) for run in half]
+    found = [watch(one, rows) for one, rows in zip(seen, whole, strict=True)]
+    closely = [
+        watch(_watched(folder, run, delta), rows, slow_every=1)
+        for run, rows in zip(half, whole, strict=True)
+    ]
+    return {
+        "half": options.half,
+        "delta": round(delta, 4),
+        "truth_of_all": dict(Counter(_watched(folder, run, delta).truth.value for run in runs)),
+        **summarise(found),
+        "lead_every_step": lead_times(closely),
+        "lead_as_sent": lead_times(found),
+        "machine": machine(),
+        "each": [_row(run) for run in found],
+    }
+
+
+def _row(run: Watched) -> list[Any]:
+    """name, truth, final, decided, peak, detected"""
+    kinds = [kind.value if kind else None for kind in (run.truth, run.final, run.decided)]
+    return [run.name, *kinds, run.peak, run.detected]
+
+
+def _delta(folder: Path, chosen: Sequence[Healthy]) -> float:
+    pairs = [
+        (read(folder, f"{healthy}_twin{number}")[:, LOSS], _twin(folder, healthy))
+        for healthy in chosen
+        for number in range(PERTURBED)
+    ]
+    return delta_of(pairs)
+
+
+def _twin(folder: Path, healthy: Healthy) -> Columns:
+    return read(folder, str(healthy))[FORK:, LOSS]
+
+
+def _rows(folder: Path, run: Run) -> Columns:
+    before = read(folder, str(run.healthy))[:FORK]
+    return np.concatenate([before, read(folder, str(run))])
+
+
+def _watched(folder: Path, run: Run, delta: float) -> Watched:
+    loss, twin = read(folder, str(run))[:, LOSS], _twin(folder, run.healthy)
+    kind = truth(run, loss, twin, delta)
+    return Watched(str(run), run.fault.name.value, kind, peak_of(loss, twin))
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"{report['runs']} runs ({report['half']}), delta {report['delta']} nats"]
+    lines += [_line(n, report[n]) for n in ("final_kind", "decision", "wrong_rollbacks")]
+    lines.append(f"macro-averaged {report['macro']}, Brier score {report['brier']}")
+    lines += [_line(f"  {kind}", entry) for kind, entry in report["by_kind"].items()]
+    for name in ("truth_of_all", "confusion", "delay", "missed", "incident_open_at_the_fork"):
+        lines.append(f"{name}: {report[name]}")
+    lines.append(f"left out, nothing to name: {report['without_damage_or_incident']}")
+    for name, entry in report["by_fault"].items():
+        lines += [
+            _line(f"  {name}: final", entry["final"]),
+            _line("    decision", entry["decision"]),
+        ]
+    for entry in report["reliability"]:
+        lines.append(_line(f"  said {entry['said']}", entry))
+    for kind in ("lead_every_step", "lead_as_sent"):
+        lines += [f"{kind}", *(f"  {name}: {entry}" for name, entry in report[kind].items())]
+    return "\n".join(lines)
+
+
+def _line(name: str, entry: dict[str, Any]) -> str:
+    low, high = entry["interval"]
+    return f"{name}: {entry['right']} of {entry['of']} = {entry['share']} ({low} to {high})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
