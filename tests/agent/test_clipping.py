@@ -155,6 +155,19 @@ RULES = [
 ]
 
 
+@pytest.mark.parametrize("make", RULES)
+def test_lambda_is_what_the_global_norm_was_multiplied_by(make: Any) -> None:
+    rule = make()
+    for each in [[0.3, 0.4]] * 20 + [[0.3, 9.0], [math.nan, 1.0], [0.0, 0.0]]:
+        norms = torch.tensor(each)
+        raw = torch.linalg.vector_norm(norms)
+        clipped = rule.judge(raw, norms)
+        left = torch.linalg.vector_norm(norms * clipped.factor)
+        expected = float(left / raw) if float(raw) > 0.0 else 1.0
+        expected = 1.0 if math.isnan(expected) else expected
+        assert float(clipped.signals["clip_lambda"]) == pytest.approx(expected, rel=1e-4)
+
+
 def with_rule(job: Job, rule: Rule) -> Job:
     job.guard.clip_grad_norm_ = lambda _: job.guard.clip_(rule)  # type: ignore[method-assign, assignment]
     return job
@@ -209,6 +222,9 @@ def test_the_gradients_are_scaled_and_the_statistics_reported(tmp_path: Path) ->
         clipped, raw = wire.column("grad_norm_clipped"), wire.column("grad_norm")
         assert [clipped[0, n] for n in range(1, 13)] == pytest.approx(norms, rel=1e-4)
         assert all(raw[0, n] > 0.05 and clipped[0, n] < 0.050001 for n in range(1, 13))
+        shares = wire.column("clip_lambda")
+        expected = [clipped[0, n] / raw[0, n] for n in range(1, 13)]
+        assert [shares[0, n] for n in range(1, 13)] == pytest.approx(expected, rel=1e-4)
         names = set(wire.records(Samples)[-1].signals)
     assert {"grad_clipped", "grad_norm_z", "grad_norm_mean", "clip_rate", "spike_rate"} <= names
     assert FAST.drop_z == 0.0

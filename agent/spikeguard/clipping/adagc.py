@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.clipping.rules import Clipped, ClipSignal, averaged, factor_to, positive, within
+from spikeguard.clipping.rules import (
+    Clipped,
+    ClipSignal,
+    averaged,
+    factor_to,
+    positive,
+    scaled_by,
+    within,
+)
 
 _FAR = 1.5  # times the limit: so far outside for `patience` steps, a level has moved
 
@@ -66,10 +74,12 @@ class AdaGC:
         logs = torch.where(balance > 0.0, logs, torch.zeros_like(logs))
         self._state = torch.stack([average, count, balance, logs])
         share = (factor < 1.0).float().mean()
+        left = torch.linalg.vector_norm(each * factor)
         self._rate = averaged(self._rate, share)
         signals: dict[str, Tensor] = {
-            ClipSignal.NORM: torch.linalg.vector_norm(each * factor),
+            ClipSignal.NORM: left,
             ClipSignal.CLIPPED: share,
+            ClipSignal.LAMBDA: scaled_by(norm, left),
             ClipSignal.CLIP_RATE: self._rate,
         }
         return Clipped(factor, signals)

@@ -21,6 +21,7 @@ class ClipSignal(StrEnum):
 
     NORM = "grad_norm_clipped"  # global L2 after clipping
     CLIPPED = "grad_clipped"  # 1.0 where it was clipped; per parameter: share of the tensors
+    LAMBDA = "clip_lambda"  # clipped over raw global norm, 1.0 where nothing was scaled
     Z = "grad_norm_z"  # standard deviations above the mean, before clipping
     MEAN = "grad_norm_mean"
     STD = "grad_norm_std"
@@ -66,6 +67,7 @@ class Fixed:
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: norm * factor,
             ClipSignal.CLIPPED: hit,
+            ClipSignal.LAMBDA: factor,
             ClipSignal.CLIP_RATE: self._rate,
         }
         return Clipped(factor, signals)
@@ -95,6 +97,12 @@ def factor_to(norm: Tensor, limit: Tensor) -> Tensor:
     """What brings `norm` down to `limit`; 1 where it is below, zero or not finite."""
     factor = (limit / norm.clamp_min(1e-12)).clamp_max(1.0)
     return torch.where(torch.isfinite(norm), factor, torch.ones_like(factor))
+
+
+def scaled_by(norm: Tensor, clipped: Tensor) -> Tensor:
+    """What the global norm was multiplied by; 1 where it is zero or not finite."""
+    ratio = clipped / norm.clamp_min(1e-30)
+    return torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
 
 
 def averaged(average: Tensor | None, value: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from spikeguard.clipping.rules import (
     averaged,
     factor_to,
     positive,
+    scaled_by,
     within,
 )
 
@@ -77,6 +78,7 @@ class ZClip:
         signals: dict[str, Tensor] = {
             ClipSignal.NORM: norm * factor,
             ClipSignal.CLIPPED: hits[0],
+            ClipSignal.LAMBDA: factor,
             ClipSignal.Z: at.z,
             ClipSignal.MEAN: at.mean,
             ClipSignal.STD: at.std,
@@ -107,7 +109,8 @@ class Hybrid:
     def judge(self, norm: Tensor, each: Tensor | None) -> Clipped:
         local = self._adagc.judge(norm, each)
         whole = self._zclip.judge(local.signals[ClipSignal.NORM])
-        return Clipped(local.factor * whole.factor, whole.signals)
+        ratio = scaled_by(norm, whole.signals[ClipSignal.NORM])
+        return Clipped(local.factor * whole.factor, {**whole.signals, ClipSignal.LAMBDA: ratio})
 
     def state_dict(self) -> dict[str, Any]:
         return {"zclip": self._zclip.state_dict(), "adagc": self._adagc.state_dict()}
