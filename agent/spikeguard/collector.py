@@ -58,14 +58,16 @@ class LossMeter:
         share = 1.0 if weight is None else weight
         if isinstance(share, Tensor):
             share = share.detach().to(torch.float32)
-        part = loss.detach().to(torch.float32).reshape(()) * share
+        part = loss.detach().to(torch.float32).reshape(()) * share  # a copy: the loss is the loop's
         self._sum = part if self._sum is None else self._sum + part
         self._weight = self._weight + share
 
     @property
     def mean(self) -> Tensor | None:
         """Weighted mean so far."""
-        return None if self._sum is None else self._sum / self._weight
+        if self._sum is None or (isinstance(self._weight, float) and self._weight == 1.0):
+            return self._sum
+        return self._sum / self._weight
 
     def take(self) -> tuple[Tensor, float | Tensor] | None:
         """Sum and weight, then start anew; None if there was no loss."""
@@ -274,7 +276,8 @@ class Collector:
         if taken is None:
             return
         total, weight = taken
-        self._scalars[Signal.LOSS] = total / weight
+        plain = isinstance(weight, float) and weight == 1.0
+        self._scalars[Signal.LOSS] = total if plain else total / weight
         if self._ranks > 1:
             self._scalars[LOSS_SUM] = total
             if isinstance(weight, Tensor):

@@ -9,11 +9,30 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 log = logging.getLogger("spikeguard")
 QUIET_S = 60.0  # between two log lines about the same place
+
+
+class Shield:
+    """One place of the loop's; keeps nothing between its uses, so it is made once."""
+
+    __slots__ = ("_faults", "_place")
+
+    def __init__(self, faults: Faults, place: str) -> None:
+        self._faults, self._place = faults, place
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._faults.note(self._place, error)
+        return True
 
 
 class Faults:
@@ -24,14 +43,14 @@ class Faults:
         self.newest: str | None = None
         self._rank = rank
         self._told: dict[str, float] = {}
+        self._shields: dict[str, Shield] = {}
 
-    @contextmanager
-    def shield(self, place: str) -> Iterator[None]:
+    def shield(self, place: str) -> Shield:
         """Swallow and count whatever goes wrong in `place`."""
-        try:
-            yield
-        except Exception as error:
-            self.note(place, error)
+        found = self._shields.get(place)
+        if found is None:
+            found = self._shields[place] = Shield(self, place)
+        return found
 
     def note(self, place: str, error: BaseException | str) -> None:
         """Count one failure; log the first of a place and then at most one a minute."""

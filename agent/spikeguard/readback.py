@@ -23,7 +23,7 @@ class Pending:
     """Scalars on their way; `row` may be read once `event` has passed."""
 
     names: tuple[str, ...]
-    row: Tensor  # (len(names),) fp32, on the host
+    row: Tensor | list[float]  # one for each name, on the host; from a CPU there is no copy
     event: torch.cuda.Event | None
 
     def arrived(self) -> bool:
@@ -34,7 +34,8 @@ class Pending:
         """The values, waiting for the copy if it must."""
         if self.event is not None:
             self.event.synchronize()
-        return dict(zip(self.names, self.row.tolist(), strict=True))
+        values = self.row if isinstance(self.row, list) else self.row.tolist()
+        return dict(zip(self.names, values, strict=True))
 
 
 class Readback:
@@ -48,10 +49,11 @@ class Readback:
     def send(self, scalars: Mapping[str, Tensor]) -> Pending:
         """Start the copy of `scalars`, each () on any device."""
         names = tuple(scalars)[:WIDTH]
-        if not names:
-            return Pending((), torch.empty(0), None)
-        stacked = _stack([scalars[name] for name in names])
-        if stacked.device.type != "cuda":
+        values = [scalars[name] for name in names]
+        if all(value.is_cpu for value in values):
+            return Pending(names, [value.item() for value in values], None)
+        stacked = _stack(values)
+        if not stacked.is_cuda:
             return Pending(names, stacked.cpu(), None)
         return self._copy(names, stacked)
 
@@ -59,7 +61,7 @@ class Readback:
         """The same for any number of scalars, now and then: the row is made for it."""
         names = tuple(scalars)
         stacked = _stack([scalars[name] for name in names]) if names else torch.empty(0)
-        if stacked.device.type != "cuda":
+        if not stacked.is_cuda:
             return Pending(names, stacked.cpu(), None)
         row = torch.empty(len(names), pin_memory=True)
         event = torch.cuda.Event()
@@ -81,4 +83,10 @@ class Readback:
 
 def _stack(values: Sequence[Tensor]) -> Tensor:
     device = next((v.device for v in values if v.device.type != "cpu"), values[0].device)
-    return torch.stack([v.detach().float().to(device, non_blocking=True) for v in values])
+    return torch.stack([_placed(v, device) for v in values])
+
+
+def _placed(value: Tensor, device: torch.device) -> Tensor:
+    if value.dtype is torch.float32 and value.device == device and not value.requires_grad:
+        return value
+    return value.detach().float().to(device, non_blocking=True)

@@ -20,7 +20,7 @@ from spikeguard_protocol.identity import (
     check_attempt,
     check_count,
 )
-from spikeguard_protocol.vocabulary import Medium, ResultState, SegmentReason
+from spikeguard_protocol.vocabulary import Medium, ResultState, SegmentReason, Signal
 
 VERSION = 1
 MAX_RECORDS = 1_000  # a message
@@ -29,6 +29,7 @@ MAX_SIGNALS = 64  # a Samples record
 MAX_LAYERS = 4_096  # a LayerNorms record
 MAX_TEXT = 2_000  # characters in a reason
 MAX_BYTES = 4 * 2**20  # an encoded message
+_STANDARD = frozenset(Signal)  # names that need no check: records are made inside training steps
 
 
 def _check_text(name: str, value: str) -> None:
@@ -105,7 +106,7 @@ class Samples:
 
     def _check_columns(self) -> None:
         for name, column in self.signals.items():
-            if not NAME_PATTERN.fullmatch(name):
+            if name not in _STANDARD and not NAME_PATTERN.fullmatch(name):
                 raise ProtocolError(
                     f"signals.{name[:64]}", "takes 1 to 64 safe characters as a name", "Rename it"
                 )
