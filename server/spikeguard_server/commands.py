@@ -1,4 +1,4 @@
-"""The server's words of `spikeguard`: up, serve, migrate, token, policy, replay.
+"""The server's words of `spikeguard`: up, serve, migrate, token, policy, replay, backtest.
 
 Law: importing this needs the standard library only; what a command needs beyond that is imported
 when it runs, so that help works everywhere.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from spikeguard_cli.command import Command
 from spikeguard_protocol import DEFAULT_PROJECT, Role
+from spikeguard_server.replay.backtest_command import BACKTEST
 from spikeguard_server.replay.command import REPLAY
 
 _SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
@@ -150,4 +151,5 @@ COMMANDS: tuple[Command, ...] = (
         _policy_options,
     ),
     REPLAY,
+    BACKTEST,
 )

@@ -28,14 +28,16 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
-    from spikeguard_server.replay.findings import replay
+    from spikeguard_server.replay.findings import BATCH, batches, replay
     from spikeguard_server.replay.listing import listing
+    from spikeguard_server.replay.progress import shown
     from spikeguard_server.replay.reading import read_log
 
     log = read_log(options.file)
     if log.guessed:
         print(f"spikeguard: {log.guessed}", file=sys.stderr)
-    findings = replay(log.samples)
+    portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)
+    findings = replay(log.samples, portions=portions)
     print(json.dumps(findings.plain()) if options.json else listing(findings))
     if options.plot is not None:
         _draw(options, log.samples, findings)

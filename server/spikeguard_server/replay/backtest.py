@@ -1,0 +1,151 @@
+"""Detection over many logs: what every file gave, and the rate of alarms over all of them.
+
+Law: one file that cannot be read never stops the others; it is listed with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol import Kind
+from spikeguard_server.replay.findings import Findings, replay
+from spikeguard_server.replay.reading import read_log
+
+PER = 10_000
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What one log gave. `steps` counts the samples that hold a loss."""
+
+    file: str
+    rows: int = 0
+    steps: int = 0
+    kinds: tuple[Kind, ...] = field(default=())  # of its incidents, in their order
+    guessed: str = ""
+    unread: str | None = None  # why nothing could be read
+
+    def plain(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        if self.unread is not None:
+            return {"file": self.file, "unread": self.unread}
+        return {
+            "file": self.file,
+            "rows": self.rows,
+            "steps": self.steps,
+            "incidents": len(self.kinds),
+            "alarms_per_10000_steps": rate([self]),
+            "kinds": {kind.value: n for kind, n in sorted(Counter(self.kinds).items())},
+            "guessed": self.guessed,
+        }
+
+
+def tested(path: Path, name: str) -> Tested:
+    """Detection over the log at `path`, listed as `name`."""
+    try:
+        log = read_log(path)
+    except CommandFailed as error:
+        return Tested(name, unread=str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))
+    return of_findings(
+        name, replay(log.samples), sum("loss" in one.values for one in log.samples), log.guessed
+    )
+
+
+def of_findings(name: str, findings: Findings, steps: int, guessed: str = "") -> Tested:
+    """`findings` as a line of the table."""
+    kinds = tuple(found.judgement.kind for found in findings.incidents)
+    return Tested(name, findings.samples, steps, kinds, guessed)
+
+
+def rate(lines: Sequence[Tested]) -> float | None:
+    """Incidents per 10,000 logged steps over `lines`; None where no step was logged."""
+    steps = sum(line.steps for line in lines)
+    return sum(len(line.kinds) for line in lines) * PER / steps if steps else None
+
+
+def sources(folder: Path) -> list[Path]:
+    """Every log under `folder`, sorted: files, and folders that are one run together.
+
+    What begins with a dot is passed over.
+    """
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            found += sources(path)
+        elif path.is_file():
+            found.append(path)
+    return found
+
+
+def plain(lines: Sequence[Tested]) -> dict[str, Any]:
+    """The whole backtest, as `--json` prints it."""
+    read = [line for line in lines if line.unread is None]
+    return {
+        "files": [line.plain() for line in lines],
+        "read": len(read),
+        "unread": len(lines) - len(read),
+        "rows": sum(line.rows for line in read),
+        "steps": sum(line.steps for line in read),
+        "incidents": sum(len(line.kinds) for line in read),
+        "alarms_per_10000_steps": rate(read),
+        "kinds": _counted([kind for line in read for kind in line.kinds]),
+    }
+
+
+def _counted(kinds: Sequence[Kind]) -> dict[str, int]:
+    return {kind.value: n for kind, n in sorted(Counter(kinds).items())}
+
+
+def table(lines: Sequence[Tested]) -> str:
+    """The whole backtest for a person: a row a file, a row for all, then what was not read."""
+    read = [line for line in lines if line.unread is None]
+    unread = [line for line in lines if line.unread is not None]
+    rows = [("file", "rows", "incidents", "per 10,000", "kinds"), *map(_row, read)]
+    if len(read) > 1:
+        rows.append(_row(_together(read)))
+    parts = [_aligned(rows)] if read else []
+    if unread:
+        parts.append(f"not read: {len(unread)}")
+        parts += [f"  {line.file}: {line.unread}" for line in unread]
+    return "\n".join(parts)
+
+
+def _together(lines: Sequence[Tested]) -> Tested:
+    return Tested(
+        f"{len(lines)} files",
+        sum(line.rows for line in lines),
+        sum(line.steps for line in lines),
+        tuple(kind for line in lines for kind in line.kinds),
+    )
+
+
+def _row(line: Tested) -> tuple[str, ...]:
+    alarms = rate([line])
+    kinds = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in _counted(line.kinds).items())
+    return (
+        line.file,
+        f"{line.rows:,}",
+        str(len(line.kinds)),
+        "-" if alarms is None else f"{alarms:.2f}",
+        kinds or "-",
+    )
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Names and kinds to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if n in (0, len(row) - 1) else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

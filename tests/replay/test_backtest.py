@@ -1,0 +1,106 @@
+"""`spikeguard backtest`: one table over many logs, whatever some of them hold."""
+
+from __future__ import annotations
+
+import io
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.replay.backtest_command import BACKTEST
+from spikeguard_server.replay.progress import shown
+
+
+def run(*words: str) -> int:
+    parser = ArgumentParser()
+    BACKTEST.configure(parser)
+    return BACKTEST.run(parser.parse_args(words))
+
+
+def curve(spike: float) -> list[float]:
+    noise = np.random.default_rng(3).normal(size=500)
+    after = np.arange(500) - 300
+    return list(3 + 0.03 * noise + np.where(after >= 0, spike * np.exp(-after.clip(0) / 15), 0.0))
+
+
+def csv_of(path: Path, spike: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = (f"{n},{loss:.6f}\n" for n, loss in enumerate(curve(spike), start=1))
+    path.write_text("step,loss\n" + "".join(rows))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three logs in two formats and depths, one torn file and one hidden one."""
+    csv_of(tmp_path / "calm.csv", 0.0)
+    csv_of(tmp_path / "old" / "spiky.csv", 2.0)
+    lines = (json.dumps({"step": n, "loss": x}) for n, x in enumerate(curve(2.0), start=1))
+    (tmp_path / "old" / "spiky.jsonl").write_text("\n".join(lines))
+    (tmp_path / "torn.csv").write_text("step,loss\n1,2,3\n")
+    (tmp_path / ".hidden.csv").write_text("?")
+    return tmp_path
+
+
+def test_every_log_is_counted_and_the_unreadable_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rate is 2 incidents in 1,500 steps, thus 13.3 in 10,000."""
+    assert run(str(folder), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["read"], told["unread"], told["rows"], told["incidents"]) == (3, 1, 1500, 2)
+    assert told["alarms_per_10000_steps"] == pytest.approx(2 * 10_000 / 1500)
+    assert [line["file"] for line in told["files"]] == [
+        "calm.csv",
+        "old/spiky.csv",
+        "old/spiky.jsonl",
+        "torn.csv",
+    ]
+    assert [line.get("incidents") for line in told["files"]] == [0, 1, 1, None]
+    assert told["files"][1]["kinds"] == told["files"][2]["kinds"] == {"recoverable": 1}
+    assert "line 2: 3 cells under 2 columns" in told["files"][3]["unread"]
+
+
+def test_the_table_is_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(folder)) == 0
+    out = capsys.readouterr()
+    assert out.err == ""
+    lines = out.out.splitlines()
+    assert lines[0].split() == ["file", "rows", "incidents", "per", "10,000", "kinds"]
+    assert lines[2].split() == ["old/spiky.csv", "500", "1", "20.00", "1", "recoverable"]
+    assert lines[4].split()[:5] == ["3", "files", "1,500", "2", "13.33"]
+    assert lines[5] == "not read: 1"
+    assert lines[6].startswith("  torn.csv: line 2: 3 cells")
+
+
+def test_it_fails_only_where_nothing_could_be_read(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no log at all\n")
+    assert run(str(tmp_path)) == 1
+    csv_of(tmp_path / "calm.csv", 0.0)
+    assert run(str(tmp_path)) == 0
+
+
+def test_an_empty_or_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="no file in it"):
+        run(str(tmp_path))
+    with pytest.raises(CommandFailed, match="cannot be searched: No such file"):
+        run(str(tmp_path / "nowhere"))
+
+
+class Terminal(io.StringIO):
+    """Text that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_drawn_on_a_terminal_and_nowhere_else() -> None:
+    silent, seen = io.StringIO(), Terminal()
+    assert list(shown(range(4), 4, "files", silent)) == [0, 1, 2, 3]
+    assert silent.getvalue() == ""
+    assert list(shown(range(4), 4, "files", seen)) == [0, 1, 2, 3]
+    assert "] 2 of 4 files" in seen.getvalue()
+    assert seen.getvalue().endswith("\r\x1b[K")
