@@ -15,6 +15,7 @@ BLOCKS = 64
 SPANS = (1.1, 0.7, 0.35)  # of log(step): the newest two thirds, half and quarter of the run
 FEWEST = 5  # blocks that a slope is taken from
 SIGNIFICANT = 2.0  # standard errors
+FLATTER = 1.0  # standard errors by which a newer part must be flatter to be believed
 KEPT = 0.5  # part of the slope that is extrapolated: loss curves bend upwards
 
 
@@ -78,19 +79,26 @@ class History:
 
         None while there are too few blocks to see one.
         """
-        found = [self._slope_over(span) for span in SPANS]
-        known = [slope for slope in found if slope is not None]
-        return KEPT * min(0.0, max(known)) if known else None
+        flattest: float | None = None
+        for span in SPANS:  # the longest first: noise hides a descent from the short ones
+            found = self._slope_over(span)
+            if found is None:
+                continue
+            slope, error = found
+            if flattest is None:
+                flattest = slope if slope < -SIGNIFICANT * error else 0.0
+            elif slope > flattest + FLATTER * error:
+                flattest = slope
+        return None if flattest is None else KEPT * min(0.0, flattest)
 
-    def _slope_over(self, span: float) -> float | None:
+    def _slope_over(self, span: float) -> tuple[float, float] | None:
         if not self.places:
             return None
         first = self.places[-1] - span
         rows = [i for i, place in enumerate(self.places) if place >= first]
         if len(rows) < FEWEST:
             return None
-        slope, error = _least_squares([self.places[i] for i in rows], [self.means[i] for i in rows])
-        return slope if slope < -SIGNIFICANT * error else 0.0
+        return _least_squares([self.places[i] for i in rows], [self.means[i] for i in rows])
 
 
 def _pairs(values: Sequence[float]) -> list[float]:
