@@ -51,10 +51,10 @@ class Job:
 
     def go_back(self, state: dict[str, Any]) -> None:
         state = copy.deepcopy(state)
-        for part, kept in zip(
-            (self.model, self.optimizer, self.scheduler), state["parts"], strict=True
-        ):
-            part.load_state_dict(kept)
+        model, optimizer, scheduler = state["parts"]
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        self.scheduler.load_state_dict(scheduler)
         self.steps = state["steps"]
 
     def train(self, steps: int, faults: Sequence[Fault] = ()) -> Columns:
@@ -95,7 +95,8 @@ class Job:
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+    return norm
 
 
 def perturb(job: Job, seed: int) -> None:

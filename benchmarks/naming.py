@@ -8,6 +8,7 @@ no constant was chosen on. `--quick` takes the first two healthy runs of each se
 from __future__ import annotations
 
 import json
+import math
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -25,6 +26,7 @@ from benchmarks.naming_plan import (
     PERTURBED,
     Healthy,
     Run,
+    damage,
     delta_of,
     healthy_runs,
     runs_of,
@@ -96,9 +98,10 @@ def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
 
 
 def _row(run: Watched) -> list[Any]:
-    """name, truth, final, decided, peak, detected"""
+    """name, truth, final, decided, peak, detected, damage"""
     kinds = [kind.value if kind else None for kind in (run.truth, run.final, run.decided)]
-    return [run.name, *kinds, run.peak, run.detected]
+    mean = round(run.damage, 4) if math.isfinite(run.damage) else None
+    return [run.name, *kinds, run.peak, run.detected, mean]
 
 
 def _delta(folder: Path, chosen: Sequence[Healthy]) -> float:
@@ -122,7 +125,8 @@ def _rows(folder: Path, run: Run) -> Columns:
 def _watched(folder: Path, run: Run, delta: float) -> Watched:
     loss, twin = read(folder, str(run))[:, LOSS], _twin(folder, run.healthy)
     kind = truth(run, loss, twin, delta)
-    return Watched(str(run), run.fault.name.value, kind, peak_of(loss, twin))
+    mean = float(damage(run, loss, twin).mean())
+    return Watched(str(run), run.fault.name.value, kind, peak_of(loss, twin), mean)
 
 
 def _table(report: dict[str, Any]) -> str:
@@ -138,6 +142,8 @@ def _table(report: dict[str, Any]) -> str:
             _line(f"  {name}: final", entry["final"]),
             _line("    decision", entry["decision"]),
         ]
+    for name, entry in report["by_damage"].items():
+        lines.append(_line(f"  damage {name} nats: action", entry["final_needs_action"]))
     for entry in report["reliability"]:
         lines.append(_line(f"  said {entry['said']}", entry))
     for kind in ("lead_every_step", "lead_as_sent"):

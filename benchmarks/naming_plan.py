@@ -112,13 +112,18 @@ def runs_of(healthy: Healthy) -> Iterator[Run]:
         yield Run(healthy, Fault(name, FORK + 1, length, strength))
 
 
+def damage(run: Run, loss: Losses, twin: Losses) -> Losses:
+    """Excess over the twin in the window that truth is read from, nats."""
+    first, last = (run.end + edge for edge in WINDOW)
+    excess: Losses = loss[first:last] - twin[first:last]
+    return excess
+
+
 def truth(run: Run, loss: Losses, twin: Losses, delta: float) -> Kind:
     """The kind of `run` from the pair."""
-    first, last = (run.end + edge for edge in WINDOW)
-    faulty = loss[first:last]
-    if not np.isfinite(faulty).all():
+    excess = damage(run, loss, twin)
+    if not np.isfinite(excess).all():
         return Kind.DIVERGENT
-    excess = faulty - twin[first:last]
     mean = float(excess.mean())
     if mean < delta:
         return Kind.RECOVERABLE

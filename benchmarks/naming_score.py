@@ -7,6 +7,7 @@ and every step while it is attentive. What truth is stands in `naming_plan.py`. 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ SLOW_EVERY = 10  # steps, the agent's default
 DECIDED = 50  # steps after the peak
 ASKED = (10, 25, 50, 100, 200, 400)  # steps after detection at which confidences are scored
 ROLLBACK = 0.7  # confidence of the default policy
+DAMAGES = (0.0, 0.1, 0.3, 0.6, math.inf)  # nats, for the table by size
 ACTION = (Kind.LINGERING, Kind.DIVERGENT)
 
 
@@ -40,6 +42,7 @@ class Watched:
     fault: str
     truth: Kind
     peak: int  # steps after the fork
+    damage: float  # mean excess in the window of truth, nats
     detected: int | None = None  # steps after the fork, from 1
     final: Kind | None = None  # None: no incident
     decided: Kind | None = None
@@ -181,6 +184,7 @@ def summarise(runs: Sequence[Watched]) -> dict[str, Any]:
         "missed": sum(run.acts and run.detected is None for run in runs),
         "delay": _delay([run.detected for run in named if run.detected is not None]),
         "by_fault": _by_fault(named),
+        "by_damage": _by_damage(named),
         **confidences([pair for run in named for pair in run.asked]),
     }
 
@@ -192,6 +196,18 @@ def confusion(runs: Sequence[Watched]) -> dict[str, dict[str, int]]:
         said = run.final.value if run.final else "none"
         table.setdefault(run.truth.value, Counter())[said] += 1
     return {truth: dict(row) for truth, row in sorted(table.items())}
+
+
+def _by_damage(runs: Sequence[Watched]) -> dict[str, dict[str, Any]]:
+    """Finite damage in nats; the noise of a row is about 0.18."""
+    table: dict[str, dict[str, Any]] = {}
+    for low, high in itertools.pairwise(DAMAGES):
+        part = [run for run in runs if run.acts and low <= run.damage < high]
+        table[f"{low:g} to {high:g}"] = {
+            "final_needs_action": share([run.final in ACTION for run in part]),
+            "decision": share([run.decided_right for run in part]),
+        }
+    return table
 
 
 def _by_fault(runs: Sequence[Watched]) -> dict[str, dict[str, Any]]:
