@@ -101,11 +101,11 @@ def test_the_interval_is_wilsons() -> None:
 
 
 def test_noise_does_not_hide_a_descent_from_the_newest_part() -> None:
-    random, seen = np.random.default_rng(5), list[float]()
+    random, flat = np.random.default_rng(5), 0
     for _ in range(40):
         history = History()
         for step in range(1, 351):
             place = float(np.log(step + 1))
-            history.add(place, 5.0 - 0.4 * place + 0.18 * random.standard_normal())
-        seen.append(history.slope() or 0.0)
-    assert np.median(seen) == pytest.approx(-0.4 * KEPT, rel=0.35)
+            history.add(place, 5.0 - 0.4 * place + 0.25 * random.standard_normal())
+        flat += (history.slope() or 0.0) > -0.05 * KEPT
+    assert flat <= 5
