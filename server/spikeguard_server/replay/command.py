@@ -7,9 +7,10 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_server.replay.policy_options import assumed_of, configure_policy, policy_of
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.sample import Sample
@@ -24,6 +25,7 @@ def _configure(parser: ArgumentParser) -> None:
         "a Hugging Face trainer_state.json; or a Megatron-LM log",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    configure_policy(parser)
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve and the incidents")
 
 
@@ -38,10 +40,27 @@ def _run(options: Namespace) -> int:
         print(f"spikeguard: {log.guessed}", file=sys.stderr)
     portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)
     findings = replay(log.samples, portions=portions)
-    print(json.dumps(findings.plain()) if options.json else listing(findings))
+    more, text = _advice(options, log.samples)
+    if options.json:
+        print(json.dumps(findings.plain() | more))
+    else:
+        print(listing(findings) + text)
     if options.plot is not None:
         _draw(options, log.samples, findings)
     return 0
+
+
+def _advice(options: Namespace, samples: Sequence[Sample]) -> tuple[dict[str, Any], str]:
+    """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
+    if options.policy is None:
+        return {}, ""
+    from spikeguard_server.replay.advice import advise
+    from spikeguard_server.replay.advice_listing import advice_listing, plain
+
+    policy, assumed = policy_of(options), assumed_of(options)
+    advice = advise(samples, policy, assumed)
+    text = "\n" + advice_listing(advice, policy, assumed)
+    return {"policy": plain(advice, policy, assumed)}, text
 
 
 def _draw(options: Namespace, samples: Sequence[Sample], findings: Findings) -> None:

@@ -1,0 +1,127 @@
+"""`spikeguard replay --policy`: what would have been proposed, when, and at what cost."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol import Rollback, Verb, verb_of
+from spikeguard_server.domain.policy import DEFAULT_POLICY
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.replay.advice import Advice, Assumed, advise
+from spikeguard_server.replay.command import REPLAY
+
+ONSET = 2_001
+
+
+def diverging(rows: int = 2_200) -> list[Sample]:
+    """A run that climbs by 0.05 nats a step from step 2001 on and never comes back."""
+    noise = np.random.default_rng(3).normal(size=rows)
+    after = np.arange(rows) - (ONSET - 1)
+    climb = np.where(after >= 0, 1.0 + 0.05 * after, 0.0)
+    losses = 3 + 0.03 * noise + climb
+    return [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
+
+
+def healing() -> list[Sample]:
+    noise = np.random.default_rng(3).normal(size=2_600)
+    after = np.arange(2_600) - (ONSET - 1)
+    losses = 3 + 0.03 * noise + np.where(after >= 0, 2.0 * np.exp(-after.clip(0) / 15), 0.0)
+    return [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
+
+
+def rollbacks(advice: list[Advice]) -> list[Rollback]:
+    return [one.action for one in advice if isinstance(one.action, Rollback)]
+
+
+def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
+    *early, one = advise(diverging(), DEFAULT_POLICY, Assumed(300, 2.0, 1_000))
+    assert {verb_of(before.action) for before in early} <= {Verb.WATCH}
+    assert isinstance(one.action, Rollback)
+    assert one.action.step == 1_800
+    assert one.step >= ONSET + DEFAULT_POLICY.patience_steps
+    assert one.cost.steps == one.step - 1_800
+    assert one.cost.seconds == 2.0 * one.cost.steps
+    assert one.cost.tokens == 1_000 * one.cost.steps
+
+
+def test_without_a_checkpoint_there_is_no_way_back() -> None:
+    advice = advise(diverging(), DEFAULT_POLICY, Assumed(checkpoint_every=0))
+    assert rollbacks(advice) == []
+    assert Verb.SCALE_LR in {verb_of(one.action) for one in advice}
+
+
+def test_a_spike_that_heals_is_watched_and_never_rolled_back() -> None:
+    advice = advise(healing(), DEFAULT_POLICY, Assumed(300))
+    assert {verb_of(one.action) for one in advice} <= {Verb.WATCH}
+
+
+def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
+    samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
+    one = advise(samples, DEFAULT_POLICY, Assumed(300))[-1]
+    assert one.cost.steps > 0
+    assert one.cost.seconds == 0.5 * one.cost.steps
+
+
+def run(*words: str) -> int:
+    parser = ArgumentParser()
+    REPLAY.configure(parser)
+    return REPLAY.run(parser.parse_args(words))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    rows = (f"{one.step},{one.values['loss']:.6f}\n" for one in diverging())
+    (tmp_path / "run.csv").write_text("step,loss\n" + "".join(rows))
+    return tmp_path / "run.csv"
+
+
+def test_a_policy_file_and_a_price_say_what_it_would_have_cost(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """36 of a currency an hour at 2 s a step are 0.02 a step; the file's patience is kept."""
+    policy = log.parent / "policy.toml"
+    policy.write_text("version = 7\npatience_steps = 60\nprice_per_hour = 1.0\n")
+    run(str(log), "--json")
+    plain = json.loads(capsys.readouterr().out)
+    priced = ("--price-per-hour", "36", "--currency", "EUR", "--step-time", "2")
+    run(str(log), "--json", "--policy", str(policy), "--checkpoint-every", "300", *priced)
+    told = json.loads(capsys.readouterr().out)
+    one = told["policy"]["proposals"][-1]
+    assert one["verb"] == "rollback"
+    assert one["step"] >= ONSET + 60
+    assert one["cost"]["money"] == pytest.approx(0.02 * one["cost"]["steps"])
+    assert (told["policy"]["currency"], told["policy"]["policy_version"]) == ("EUR", 7)
+    assert "a checkpoint every 300 steps, all kept" in told["policy"]["assumed"]
+    del told["policy"]
+    assert told == plain
+
+
+def test_the_listing_says_that_nothing_was_done(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(str(log), "--policy", "default", "--checkpoint-every", "300")
+    out = capsys.readouterr().out
+    assert "nothing was done." in out
+    assert "rollback to step-1800, skip" in out
+    assert "(a person decides)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--policy", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("--policy", "default", "--checkpoint-every", "-1"), "--checkpoint-every takes steps"),
+        (("--policy", "default", "--step-time", "0"), "--step-time takes seconds"),
+        (("--policy", "default", "--tokens-per-step", "0"), "--tokens-per-step takes 1"),
+        (("--policy", "default", "--price-per-hour", "-1"), "price_per_hour"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(log: Path, words: tuple[str, ...], told: str) -> None:
+    with pytest.raises(CommandFailed, match=told):
+        run(str(log), *words)
