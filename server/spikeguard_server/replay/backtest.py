@@ -14,6 +14,7 @@ from typing import Any
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Kind
 from spikeguard_server.replay.findings import Findings, replay
+from spikeguard_server.replay.mlflow import is_run
 from spikeguard_server.replay.reading import read_log
 
 PER = 10_000
@@ -45,7 +46,7 @@ class Tested:
         }
 
 
-def tested(path: Path, name: str) -> Tested:
+def backtest_log(path: Path, name: str) -> Tested:
     """Detection over the log at `path`, listed as `name`."""
     try:
         log = read_log(path)
@@ -78,7 +79,7 @@ def sources(folder: Path) -> list[Path]:
         if path.name.startswith("."):
             continue
         if path.is_dir() and not path.is_symlink():
-            found += sources(path)
+            found += [path] if is_run(path) else sources(path)
         elif path.is_file():
             found.append(path)
     return found

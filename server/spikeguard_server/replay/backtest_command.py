@@ -41,14 +41,14 @@ def _run(options: Namespace) -> int:
 
 def _all(paths: list[Path], folder: Path) -> Iterator[Tested]:
     """One after the other where there are few, else in `PROCESSES`; in the order of `paths`."""
-    from spikeguard_server.replay.backtest import tested
+    from spikeguard_server.replay.backtest import backtest_log
 
     names = [str(path.relative_to(folder)) for path in paths]
     if len(paths) < 2 * PROCESSES:
-        yield from map(tested, paths, names)
+        yield from map(backtest_log, paths, names)
         return
     with ProcessPoolExecutor(PROCESSES) as processes:
-        yield from processes.map(tested, paths, names)
+        yield from processes.map(backtest_log, paths, names)
 
 
 BACKTEST = Command(

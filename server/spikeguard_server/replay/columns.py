@@ -11,12 +11,25 @@ from dataclasses import dataclass
 STEP, LOSS = "step", "loss"
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    STEP: ("step", "iteration", "iter", "global_step", "_step"),
-    LOSS: ("loss", "train/loss", "train_loss", "lm loss"),
-    "grad_norm": ("grad_norm", "train/grad_norm", "grad norm"),
-    "lr": ("lr", "learning_rate", "train/learning_rate", "learning rate"),
-    "param_norm": ("param_norm", "params norm"),
+    STEP: ("step", "iteration", "iter", "global_step", "_step", "Step", "train/global_step"),
+    LOSS: (
+        *("loss", "train/loss", "train_loss", "lm loss", "Loss/train", "loss/train"),
+        *("train_loss_step", "training/loss", "loss_metrics/global_avg_loss"),
+        "reduced_train_loss",
+    ),
+    "grad_norm": (
+        *("grad_norm", "train/grad_norm", "grad norm", "grad-norm", "train_grad_norm"),
+        "training/grad_norm",
+    ),
+    "lr": (
+        *("lr", "learning_rate", "train/learning_rate", "learning rate", "learning-rate"),
+        *("train/lr", "lr-AdamW"),
+    ),
+    "param_norm": ("param_norm", "params norm", "params-norm"),
 }
+
+
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -43,9 +56,10 @@ class Columns:
         return ", ".join([*guessed, *unused])
 
 
-def guess_columns(found: Collection[str]) -> Columns:
-    """For every signal the first of its usual names that stands in `found`."""
+def guess_columns(found: Collection[str], asked: Mapping[str, str] = NOTHING) -> Columns:
+    """For every signal what was `asked`, else the first of its usual names that is in `found`."""
     usual = {ours: [name for name in names if name in found] for ours, names in NAMES.items()}
+    usual |= {ours: [name] for ours, name in asked.items() if name in found}
     return Columns(
         {ours: names[0] for ours, names in usual.items() if names},
         tuple(name for names in usual.values() for name in names[1:]),

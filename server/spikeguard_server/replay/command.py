@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_server.replay.policy_options import assumed_of, configure_policy, policy_of
+from spikeguard_server.replay.reading_options import configure_reading, wanted_of
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.sample import Sample
@@ -22,8 +23,10 @@ def _configure(parser: ArgumentParser) -> None:
         "file",
         type=Path,
         help="CSV with the columns step,loss[,grad_norm,...], blank = not logged; JSONL; "
-        "a Hugging Face trainer_state.json; or a Megatron-LM log",
+        "a Hugging Face trainer_state.json; a Megatron-LM log; TensorBoard events; an MLflow "
+        "run's folder or database; a W&B panel's CSV",
     )
+    configure_reading(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     configure_policy(parser)
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve and the incidents")
@@ -35,7 +38,7 @@ def _run(options: Namespace) -> int:
     from spikeguard_server.replay.progress import shown
     from spikeguard_server.replay.reading import read_log
 
-    log = read_log(options.file)
+    log = read_log(options.file, wanted_of(options))
     if log.guessed:
         print(f"spikeguard: {log.guessed}", file=sys.stderr)
     portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)

@@ -9,29 +9,27 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.domain.sample import Sample
+from spikeguard_server.replay.mlflow import SQLITE_MAGIC, database_points, is_run, run_points
+from spikeguard_server.replay.points import Point, point_records
 from spikeguard_server.replay.records import (
     ITERATION,
     Record,
     jsonl_records,
+    list_records,
     megatron_records,
     read_records,
     trainer_records,
 )
 from spikeguard_server.replay.table import read_table
+from spikeguard_server.replay.tensorboard import MARK, event_points
+from spikeguard_server.replay.wandb import EXPORT
+from spikeguard_server.replay.wanted import Format, Wanted
 
-
-class Format(StrEnum):
-    """What a log was written as."""
-
-    CSV = "CSV"
-    JSONL = "JSONL"
-    TRAINER_STATE = "Hugging Face trainer state"
-    MEGATRON = "Megatron-LM log"
+__all__ = ["Format", "Log", "Wanted", "guess_format", "read_log", "read_samples"]
 
 
 @dataclass(frozen=True)
@@ -47,18 +45,52 @@ def read_samples(path: Path) -> list[Sample]:
     return read_log(path).samples
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path, wanted: Wanted = Wanted()) -> Log:  # noqa: B008
     """Read a log in any format of `Format`; raises `CommandFailed`."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as lines:
-            text = lines.read()
-        form = guess_format(path, text)
-        return _table(path, text) if form is Format.CSV else _named(path, text, form)
+        if path.is_dir():
+            return _folder(path, wanted)
+        data = path.read_bytes()
+        if path.suffix.lower() == ".wandb":
+            raise CommandFailed(f"{path}: {EXPORT}")
+        if wanted.form in (None, Format.MLFLOW) and data.startswith(SQLITE_MAGIC):
+            points, run = database_points(path, wanted.run)
+            return _pointed(path, points, Format.MLFLOW, wanted, f"run {run}")
+        if wanted.form is Format.TENSORBOARD or (wanted.form is None and MARK in path.name):
+            return _pointed(path, list(event_points(path, data)), Format.TENSORBOARD, wanted)
+        return _text(path, data.decode("utf-8-sig"), wanted)
     except FileNotFoundError:
         raise CommandFailed(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        form = _BY_SUFFIX.get(path.suffix.lower(), Format.CSV)
+        form = wanted.form or _BY_SUFFIX.get(path.suffix.lower(), Format.CSV)
         raise CommandFailed(f"{path}: cannot be read as {form} in UTF-8: {error}") from error
+
+
+def _text(path: Path, text: str, wanted: Wanted) -> Log:
+    form = wanted.form or guess_format(path, text)
+    if form is Format.MLFLOW:
+        raise CommandFailed(f"{path}: no SQLite database: give a run's folder or the database")
+    return _table(path, text, wanted) if form is Format.CSV else _named(path, text, form, wanted)
+
+
+def _folder(path: Path, wanted: Wanted) -> Log:
+    """A folder that is one run: of MLflow's file store, or of event files in order of name."""
+    if is_run(path):
+        return _pointed(path, run_points(path), Format.MLFLOW, wanted)
+    files = [one for one in sorted(path.iterdir()) if MARK in one.name and one.is_file()]
+    if not files:
+        raise CommandFailed(
+            f"{path}: a folder without event files and no MLflow run: "
+            "give a file, or `spikeguard backtest` the folder"
+        )
+    points = [point for one in files for point in event_points(one, one.read_bytes())]
+    return _pointed(path, points, Format.TENSORBOARD, wanted)
+
+
+def _pointed(path: Path, points: list[Point], form: Format, wanted: Wanted, also: str = "") -> Log:
+    """Measurements under their names; a name that means nothing to us is left out."""
+    records = point_records(str(path), points)
+    return _recorded(path, records, form, wanted, also)
 
 
 _BY_SUFFIX = {
@@ -73,6 +105,8 @@ def guess_format(path: Path, text: str) -> Format:
     ending = _BY_SUFFIX.get(path.suffix.lower())
     if ending is not None:
         return ending
+    if text.lstrip().startswith("["):
+        return Format.MEGATRON if ITERATION.search(text) else Format.JSON_LIST
     if text.lstrip().startswith("{"):
         return Format.JSONL if _one_a_line(text) else Format.TRAINER_STATE
     return Format.MEGATRON if ITERATION.search(text) else Format.CSV
@@ -87,15 +121,21 @@ def _one_a_line(text: str) -> bool:
     return not (isinstance(first, dict) and "log_history" in first)
 
 
-def _table(path: Path, text: str) -> Log:
-    samples, columns = read_table(path, text)
+def _table(path: Path, text: str, wanted: Wanted) -> Log:
+    samples, columns = read_table(path, text, wanted)
     said = columns.said()
     return Log(samples, f"{path}: read as {Format.CSV}; {said}" if said else "")
 
 
-def _named(path: Path, text: str, form: Format) -> Log:
-    samples, columns, left_out = read_records(path, _records(path, text, form))
-    parts = [f"{path}: read as {form}", columns.said()]
+def _named(path: Path, text: str, form: Format, wanted: Wanted) -> Log:
+    return _recorded(path, _records(path, text, form), form, wanted)
+
+
+def _recorded(
+    path: Path, records: list[Record], form: Format, wanted: Wanted, also: str = ""
+) -> Log:
+    samples, columns, left_out = read_records(path, records, wanted)
+    parts = [f"{path}: read as {form}", also, columns.said()]
     if left_out:
         noun = "record" if left_out == 1 else "records"
         parts.append(f"{left_out:,} {noun} that measured no known signal left out")
@@ -105,6 +145,8 @@ def _named(path: Path, text: str, form: Format) -> Log:
 def _records(path: Path, text: str, form: Format) -> list[Record]:
     if form is Format.JSONL:
         return jsonl_records(path, text)
+    if form is Format.JSON_LIST:
+        return list_records(path, text)
     if form is Format.TRAINER_STATE:
         return trainer_records(path, text)
     return megatron_records(path, text)

@@ -18,6 +18,7 @@ from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.replay.columns import NAMES, STEP, Columns, guess_columns
 from spikeguard_server.replay.numbers import number, whole_step
+from spikeguard_server.replay.wanted import Wanted
 
 ITERATION = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 MEND = "write a number, NaN or Infinity, or leave the field out where nothing was logged"
@@ -74,9 +75,22 @@ def _parts(rest: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs if name.strip()}
 
 
-def _object(place: str, text: str) -> dict[str, Any]:
+def list_records(path: Path, text: str) -> list[Record]:
+    """A list of objects, as `json.dump` writes a history; raises `CommandFailed`."""
+    records = []
+    for n, entry in enumerate(_json(f"{path}", text)):
+        if not isinstance(entry, dict):
+            raise CommandFailed(
+                f"{path}, entry {n}: not an object: "
+                'write a list of objects, such as [{"step": 1, "loss": 2.5}]'
+            )
+        records.append(Record(f"{path}, entry {n}", entry))
+    return records
+
+
+def _json(place: str, text: str) -> Any:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, " if "\n" in text.strip() else ""
         raise CommandFailed(
@@ -85,6 +99,10 @@ def _object(place: str, text: str) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{place}: cannot be read as JSON: {error}") from None
+
+
+def _object(place: str, text: str) -> dict[str, Any]:
+    found = _json(place, text)
     if not isinstance(found, dict):
         raise CommandFailed(
             f"{place}: {type(found).__name__} where an object should stand: "
@@ -93,10 +111,16 @@ def _object(place: str, text: str) -> dict[str, Any]:
     return found
 
 
-def read_records(path: Path, records: Iterable[Record]) -> tuple[list[Sample], Columns, int]:
+def read_records(
+    path: Path,
+    records: Iterable[Record],
+    wanted: Wanted = Wanted(),  # noqa: B008
+) -> tuple[list[Sample], Columns, int]:
     """Samples, columns, and how many records were left out; raises `CommandFailed`."""
     records = list(records)
-    columns = guess_columns(dict.fromkeys(name for one in records for name in one.fields))
+    found = dict.fromkeys(name for one in records for name in one.fields)
+    wanted.check(path, found)
+    columns = guess_columns(found, wanted.columns)
     for name in columns.missing():
         raise CommandFailed(
             f"{path}: no field `{name}` in any of {len(records)} records (looked for "

@@ -11,15 +11,31 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.replay.columns import STEP, Columns, guess_columns
 from spikeguard_server.replay.numbers import number, whole_step
+from spikeguard_server.replay.wandb import is_export, unwrapped
+from spikeguard_server.replay.wanted import Wanted
 
 
-def read_table(path: Path, text: str) -> tuple[list[Sample], Columns]:
+def read_table(path: Path, text: str, wanted: Wanted = Wanted()) -> tuple[list[Sample], Columns]:  # noqa: B008
     """Every row of the CSV `text`; raises `CommandFailed` and `csv.Error`."""
     reader = csv.reader(io.StringIO(text, newline=""))
     header = [name.strip() for name in next(reader, [])]
-    columns = guess_columns(header)
+    rows: Iterator[list[str]] = reader
+    if is_export(header):
+        rows, header = _panel(path, rows, header, wanted.run)
+    wanted.check(path, header)
+    columns = guess_columns(header, wanted.columns)
     _check(path, header, columns)
-    return list(_rows(path, reader, header, columns)), columns
+    return list(_rows(path, rows, header, columns)), columns
+
+
+def _panel(
+    path: Path, rows: Iterator[list[str]], header: list[str], run: str | None
+) -> tuple[Iterator[list[str]], list[str]]:
+    """Rows and header without what a W&B panel adds; a row of another length is left as it is."""
+    names = unwrapped(path, header, run)
+    kept = [n for n, name in enumerate(names) if name is not None]
+    cut = ([r[n] for n in kept] if len(r) == len(names) else r for r in rows)
+    return cut, [name for name in names if name is not None]
 
 
 def _check(path: Path, header: list[str], columns: Columns) -> None:

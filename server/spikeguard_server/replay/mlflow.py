@@ -1,0 +1,91 @@
+"""Metrics out of MLflow's stores: a run's folder of the file store, or the SQLite database.
+
+Law: reads only; the database is opened so that nothing can be written. Formats:
+mlflow/store/tracking/file_store.py (a file a metric, a line "timestamp value step" a value) and
+mlflow/store/tracking/dbmodels/models.py (SqlMetric: key, value, is_nan, step, timestamp, run_uuid).
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.replay.numbers import number, whole_step
+from spikeguard_server.replay.points import Point
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+LARGEST = 1.7976931348623157e308  # what the database holds for an infinity
+Timed = tuple[float, Point]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` is one run of a file store."""
+    return (folder / "metrics").is_dir() and (folder / "meta.yaml").is_file()
+
+
+def run_points(folder: Path) -> list[Point]:
+    """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
+    metrics = folder / "metrics"
+    files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
+    timed = [one for path in files for one in _lines(path, path.relative_to(metrics).as_posix())]
+    return [point for _, point in sorted(timed, key=lambda one: one[0])]
+
+
+def _lines(path: Path, name: str) -> Iterator[Timed]:
+    text = path.read_text(encoding="utf-8")
+    for n, line in enumerate(text.splitlines(), start=1):
+        cells, place = line.split(), f"{path}, line {n}"
+        if not cells:
+            continue
+        if len(cells) < 3:
+            raise CommandFailed(f"{place}: not `timestamp value step`: mend or remove the line")
+        step = whole_step(place, cells[2])
+        yield number(place, cells[0]), Point(step, name, number(place, cells[1]))
+
+
+def database_points(path: Path, run: str | None) -> tuple[list[Point], str]:
+    """Every metric of one run of the database, and that run's name; raises `CommandFailed`."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
+            runs = dict(
+                store.execute(
+                    "select run_uuid, coalesce(name, run_uuid) from runs "
+                    "where run_uuid in (select run_uuid from metrics) order by start_time"
+                )
+            )
+            chosen = _chosen(path, runs, run)
+            rows = store.execute(
+                "select step, key, value, is_nan from metrics where run_uuid = ? "
+                "order by timestamp, step",
+                (chosen,),
+            )
+            return [Point(step, key, _value(value, nan)) for step, key, value, nan in rows], runs[
+                chosen
+            ]
+    except sqlite3.Error as error:
+        raise CommandFailed(
+            f"{path}: no MLflow tracking database ({error}): give a log, or export the metrics"
+        ) from error
+
+
+def _chosen(path: Path, runs: dict[str, str], run: str | None) -> str:
+    found = [uuid for uuid, name in runs.items() if run is None or run in (uuid, name)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{name} ({uuid})" for uuid, name in list(runs.items())[:10]) or "none"
+    raise CommandFailed(
+        f"{path}: {len(found)} runs with metrics{'' if run is None else f' called {run}'}: "
+        f"name one with --run NAME (found {known})"
+    )
+
+
+def _value(value: float, nan: int) -> float:
+    """The database can't hold non-finite numbers: NaN is flagged, an infinity is the largest."""
+    if nan:
+        return math.nan
+    return math.copysign(math.inf, value) if abs(value) >= LARGEST else value

@@ -1,0 +1,204 @@
+"""TensorBoard, MLflow and W&B: what their files say is read, and what they cannot say is told.
+
+Event files are built here from their specification (TFRecord framing, event.proto, summary.proto,
+tensor.proto), byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.replay.backtest import backtest_log, sources
+from spikeguard_server.replay.crc32c import crc32c, masked
+from spikeguard_server.replay.reading import Format, Wanted, read_log, read_samples
+from spikeguard_server.replay.reading_options import _pair
+
+
+def varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = b""
+    while number >= 0x80:
+        out, number = out + bytes([number & 0x7F | 0x80]), number >> 7
+    return out + bytes([number])
+
+
+def sub(number: int, payload: bytes) -> bytes:
+    """A length-delimited field."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def simple(tag: str, value: float) -> bytes:
+    """Summary.Value with a simple_value."""
+    return sub(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
+
+
+def tensor(tag: str, dtype: int, content: bytes, *, shape: bytes = b"", field: int = 4) -> bytes:
+    body = varint(1 << 3) + varint(dtype) + sub(2, shape) + sub(field, content)
+    return sub(1, tag.encode()) + sub(8, body)
+
+
+def event(step: int, *values: bytes) -> bytes:
+    """A framed Event with its wall time, its step and a Summary."""
+    body = varint(1 << 3 | 1) + struct.pack("<d", 1.7e9) + varint(2 << 3) + varint(step)
+    body += sub(5, b"".join(sub(1, value) for value in values))
+    head = struct.pack("<Q", len(body))
+    sums = [struct.pack("<I", masked(crc32c(part))) for part in (head, body)]
+    return head + sums[0] + body + sums[1]
+
+
+def events(folder: Path, data: bytes, name: str = "events.out.tfevents.1.host") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def rows(samples: list[Sample]) -> list[tuple[int, dict[str, float]]]:
+    return [(one.step, dict(one.values)) for one in samples]
+
+
+def test_the_checksum_is_that_of_the_standard() -> None:
+    """RFC 3720, appendix B.4: 32 bytes of zeros, of ones, and counting up."""
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+
+
+def test_scalars_of_both_kinds_of_events_come_together_by_step(tmp_path: Path) -> None:
+    """Old events hold a simple_value, new ones a scalar tensor; vectors and words are no scalar."""
+    data = event(1, simple("train/loss", 2.5)) + event(1, simple("train/grad_norm", math.inf))
+    data += event(2, tensor("train/loss", 1, struct.pack("<f", 2.25)))
+    data += event(2, tensor("train/grad_norm", 2, struct.pack("<d", 0.1)))
+    data += event(3, tensor("train/loss", 1, struct.pack("<f", 2.0), field=5))
+    vector = struct.pack("<f", 9.0)
+    data += event(4, tensor("train/loss", 1, vector, shape=sub(2, varint(1 << 3) + varint(1))))
+    data += event(4, tensor("train/loss", 7, b"word", field=8))
+    log = read_log(events(tmp_path, data))
+    assert rows(log.samples) == [
+        (1, {"loss": 2.5, "grad_norm": math.inf}),
+        (2, {"loss": 2.25, "grad_norm": 0.1}),
+        (3, {"loss": 2.0}),
+    ]
+    assert "TensorBoard events; loss from `train/loss`" in log.guessed
+
+
+def test_a_torn_tail_is_passed_over_and_damage_is_not(tmp_path: Path) -> None:
+    first, second = event(1, simple("loss", 2.5)), event(2, simple("loss", 2.25))
+    for cut in (1, 5, 11, 12, 20, len(second) - 1):
+        assert len(read_samples(events(tmp_path, first + second[:cut]))) == 1
+    for at in (3, 9, 30, len(first) - 1):
+        damaged = bytearray(first + second)
+        damaged[at] ^= 1
+        with pytest.raises(CommandFailed, match="byte 0: the checksum is wrong"):
+            read_samples(events(tmp_path, bytes(damaged)))
+
+
+def test_a_run_that_went_on_from_a_checkpoint_keeps_both_stretches(tmp_path: Path) -> None:
+    for name, steps in (("a.tfevents.1", (1, 2, 3)), ("a.tfevents.2", (2, 3, 4))):
+        data = b"".join(event(n, simple("loss", n), simple("lr", 0.5)) for n in steps)
+        events(tmp_path, data, name)
+    samples = read_samples(tmp_path)
+    assert [one.step for one in samples] == [1, 2, 3, 2, 3, 4]
+    assert all(one.values == {"loss": one.step, "lr": 0.5} for one in samples)
+
+
+def mlflow_run(folder: Path) -> Path:
+    """A run of a file store: a file a metric, a line `timestamp value step` a value."""
+    (folder / "metrics" / "train").mkdir(parents=True)
+    (folder / "meta.yaml").write_text("run_name: one\n")
+    (folder / "metrics" / "train_loss").write_text("10 2.5 1\n20 nan 2\n30 2.0 3\n")
+    (folder / "metrics" / "train" / "grad_norm").write_text("11 0.5 1\n21 inf 2\n")
+    return folder
+
+
+def test_a_run_of_mlflow_s_file_store_is_one_log(tmp_path: Path) -> None:
+    run = mlflow_run(tmp_path / "mlruns" / "7" / "abc")
+    (first, second, third) = read_samples(run)
+    assert first.values == {"loss": 2.5, "grad_norm": 0.5}
+    assert math.isnan(second.values["loss"])
+    assert second.values["grad_norm"] == math.inf
+    assert third.values == {"loss": 2.0}
+    assert run in sources(tmp_path)
+    assert not [path for path in sources(tmp_path) if run in path.parents]
+    (run / "metrics" / "train_loss").write_text("10 2.5\n")
+    with pytest.raises(CommandFailed, match="line 1: not `timestamp value step`"):
+        read_samples(run)
+
+
+def test_one_run_of_mlflow_s_database_is_named_and_nan_is_nan(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("create table runs (run_uuid, name, start_time)")
+        store.execute("create table metrics (key, value, timestamp, run_uuid, step, is_nan)")
+        store.executemany("insert into runs values (?, ?, ?)", [("a1", "one", 1), ("b2", "two", 2)])
+        metric = "insert into metrics values (?, ?, ?, ?, ?, ?)"
+        store.executemany(metric, [("loss", 9.0, 1, "a1", 1, 0), ("loss", 2.5, 1, "b2", 1, 0)])
+        store.executemany(metric, [("loss", 0.0, 2, "b2", 2, 1)])
+        store.execute(metric, ("loss", 1.7976931348623157e308, 3, "b2", 3, 0))
+        store.commit()
+    with pytest.raises(CommandFailed, match=r"2 runs with metrics: name one with --run NAME.*b2"):
+        read_samples(path)
+    first, second, third = read_samples_of(path, "two")
+    assert first.values == {"loss": 2.5}
+    assert math.isnan(second.values["loss"])
+    assert third.values == {"loss": math.inf}
+
+
+def read_samples_of(path: Path, run: str) -> list[Sample]:
+    return read_log(path, Wanted(run=run)).samples
+
+
+PANEL = (
+    '"Step","big - run-1 - train/loss","big - run-1 - train/loss__MIN",'
+    '"big - run-1 - train/loss__MAX"\n"1","2.5","2.4","2.6"\n"2","","",""\n"3","NaN","1","9"\n'
+)
+
+
+def test_a_panel_of_w_and_b_is_read_without_its_extremes(tmp_path: Path) -> None:
+    path = tmp_path / "wandb_export.csv"
+    path.write_text(PANEL)
+    first, second, third = read_samples(path)
+    assert (first.step, first.values, second.values) == (1, {"loss": 2.5}, {})
+    assert math.isnan(third.values["loss"])
+
+
+def test_of_a_panel_with_two_runs_one_has_to_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "export.csv"
+    path.write_text('"Step","a - train/loss","b - train/loss"\n1,2.5,9\n')
+    with pytest.raises(CommandFailed, match=r"2 runs: name one with --run NAME \(found a, b\)"):
+        read_samples(path)
+    assert rows(read_samples_of(path, "b")) == [(1, {"loss": 9.0})]
+
+
+def test_the_binary_format_of_w_and_b_is_answered_with_the_way_to_export(tmp_path: Path) -> None:
+    path = tmp_path / "run-x.wandb"
+    path.write_bytes(b":W&B\xe1\xbe\x00\x00")
+    assert "scan_history" in str(backtest_log(path, "x").unread)
+
+
+def test_a_json_list_is_read_and_a_list_of_numbers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps([{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}], indent=1))
+    assert rows(read_samples(path)) == [(1, {"loss": 2.5}), (2, {"loss": 2.25})]
+    path.write_text("[2.5, 2.25]")
+    with pytest.raises(CommandFailed, match="entry 0: not an object: write a list of objects"):
+        read_samples(path)
+
+
+def test_what_is_said_goes_before_what_would_be_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text('{"step": 1, "loss": 2.5, "nll": 7}\n')
+    wanted = Wanted(Format.JSONL, dict([_pair("loss=nll")]))
+    assert rows(read_log(path, wanted).samples) == [(1, {"loss": 7.0})]
+    with pytest.raises(CommandFailed, match=r"no `nl` for loss \(found step, loss, nll\)"):
+        read_log(path, Wanted(None, {"loss": "nl"}))
+    with pytest.raises(CommandFailed, match="write OURS=THEIRS"):
+        _pair("lose=nll")
