@@ -83,6 +83,8 @@ class Loop:
         self.clip: Clip | None = None
         self.allow: Callable[[Tensor], bool] = lambda _: True  # whether the update may happen
         self.guard: Guard | None = None
+        self._held: list[Tensor | None] = []
+        self._held_loss = torch.zeros(())
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -90,10 +92,30 @@ class Loop:
 
     def step(self) -> None:
         loss = self._timed("forward", lambda: self.model(self.tokens))
+        self._note(loss)
+        self._timed("backward", loss.backward)
+        self._update(loss)
+
+    def hold_gradients(self) -> None:
+        """Keep those of one backward pass for `step_on_held`."""
+        loss = self.model(self.tokens)
+        loss.backward()
+        self._held = [p.grad for p in self.parameters]
+        self._held_loss = loss.detach()
+
+    def step_on_held(self) -> None:
+        """The step without forward and backward: what any guard can change is in here."""
+        for parameter, held in zip(self.parameters, self._held, strict=True):
+            parameter.grad = held
+        self._note(self._held_loss)
+        self._update(self._held_loss)
+
+    def _note(self, loss: Tensor) -> None:
         if self.guard is not None:
             guard = self.guard
             self._timed("loss", lambda: guard.loss(loss))
-        self._timed("backward", loss.backward)
+
+    def _update(self, loss: Tensor) -> None:
         if self.clip is not None:
             self._timed("clip", self.clip)
         if self._timed("allow", lambda: self.allow(loss)):
@@ -111,6 +133,14 @@ class Loop:
     def end(self) -> None:
         if self.guard is not None:
             self.guard.finish("benchmark")
+
+
+class Control(Loop):
+    """A fixed computation in the place of `guard.step`: what this machine does to a p99."""
+
+    def step(self) -> None:
+        super().step()
+        self._timed("guard.step", lambda: sum(range(4000)))
 
 
 def bare(size: Size, device: str) -> Loop:

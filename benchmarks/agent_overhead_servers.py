@@ -1,11 +1,21 @@
-"""Servers that misbehave, each on a real socket: what the agent must not feel in the loop."""
+"""Servers, good and bad, each on a real socket: what the agent must not feel in the loop.
+
+The healthy one stores nothing and acknowledges everything, in a process of its own: it is there
+for what a conversation costs the sender's side.
+"""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from spikeguard_protocol import Ack, decode_message, encode
 
 ANSWERS = {
     "500": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -14,6 +24,35 @@ ANSWERS = {
     "garbage": b"\x00\xff\x00 no protocol at all\r\n\r\n\xfe\xfe",
     "hung": None,  # accepts, never answers
 }
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Acknowledges each message by its number."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        message = decode_message(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = encode(Ack(message.sequence))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def healthy() -> Iterator[str]:
+    """The address of a server that takes everything; ended with the block."""
+    command = [sys.executable, "-m", "benchmarks.agent_overhead_servers"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
 
 
 @contextmanager
@@ -55,3 +94,14 @@ def _serve(listener: socket.socket, answer: bytes | None, held: list[socket.sock
             pass
         finally:
             connection.close()
+
+
+def main() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Healthy)
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
