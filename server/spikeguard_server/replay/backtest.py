@@ -14,7 +14,7 @@ from typing import Any
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Kind
 from spikeguard_server.replay.findings import Findings, replay
-from spikeguard_server.replay.mlflow import is_run
+from spikeguard_server.replay.mlflow import RECORD, is_run
 from spikeguard_server.replay.reading import read_log
 
 PER = 10_000
@@ -72,11 +72,11 @@ def rate(lines: Sequence[Tested]) -> float | None:
 def sources(folder: Path) -> list[Path]:
     """Every log under `folder`, sorted: files, and folders that are one run together.
 
-    What begins with a dot is passed over.
+    What begins with a dot, and MLflow's record of an experiment, is passed over.
     """
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
+        if path.name.startswith(".") or path.name == RECORD:
             continue
         if path.is_dir() and not path.is_symlink():
             found += [path] if is_run(path) else sources(path)

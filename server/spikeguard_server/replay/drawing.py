@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.sample import Sample
@@ -15,10 +16,13 @@ from spikeguard_server.replay.findings import Findings, Found
 
 COLOUR = {
     Kind.RECOVERABLE: "#2a9d8f",
-    Kind.OUTLIER_BATCH: "#8d99ae",
+    Kind.OUTLIER_BATCH: "#7b5ea7",
     Kind.LINGERING: "#e9a03b",
     Kind.DIVERGENT: "#d1495b",
 }
+
+MOST_NUMBERED = 40  # side by side; more would hide one another
+WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
 
 
 def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) -> None:
@@ -33,7 +37,7 @@ def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) 
         height_ratios=[3, 1][: 1 + bool(norms[0])],
     )
     _draw_loss(axes[0][0], samples, findings)
-    axes[0][0].set_title(title, loc="left")
+    axes[0][0].set_title(title, loc="left", fontsize=10, pad=24)
     if norms[0]:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
         axes[1][0].set(yscale="log", ylabel="grad norm")
@@ -44,14 +48,42 @@ def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) 
 def _draw_loss(axes: Axes, samples: Sequence[Sample], findings: Findings) -> None:
     steps, losses = _series(samples, "loss")
     axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
-    for found in findings.incidents:
+    apart = (steps[-1] - steps[0]) / MOST_NUMBERED if steps else 0
+    numbered = -math.inf
+    for number, found in enumerate(findings.incidents, start=1):
         _draw_incident(axes, found, steps[-1] if steps else found.onset_step)
+        if found.onset_step - numbered >= apart:
+            _number(axes, number, found)
+            numbered = found.onset_step
     axes.set(ylabel="loss (nats)")
     axes.grid(alpha=0.25)
-    _limit(axes, losses)
+    axes.margins(x=0.01)
+    _limit(axes, losses, [found.peak_loss for found in findings.incidents])
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    axes.legend(once.values(), once.keys(), loc="upper right", frameon=False)
+    axes.legend(
+        once.values(),
+        once.keys(),
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(once),
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+    )
+
+
+def _number(axes: Axes, number: int, found: Found) -> None:
+    """The incident's number in the listing, at the upper edge over its onset."""
+    axes.annotate(
+        f"#{number}",
+        (found.onset_step, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(2, -10),
+        textcoords="offset points",
+        fontsize=8,
+        color=COLOUR[found.judgement.kind],
+    )
 
 
 def _draw_incident(axes: Axes, found: Found, last: int) -> None:
@@ -59,7 +91,7 @@ def _draw_incident(axes: Axes, found: Found, last: int) -> None:
     end = found.closed_step if found.closed_step is not None else last
     label = str(kind).replace("_", " ")
     axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=COLOUR[kind])
-    axes.axvline(found.detected_step, lw=0.9, color=COLOUR[kind], label=label)
+    axes.axvline(found.detected_step, lw=0.9, color=COLOUR[kind], label=label, zorder=1)
     if found.trend is None:
         return
     width = max(end - found.trend.step, 1)
@@ -77,10 +109,23 @@ def _draw_incident(axes: Axes, found: Found, last: int) -> None:
     )
 
 
-def _limit(axes: Axes, losses: Sequence[float]) -> None:
-    """A logarithmic axis where the curve spans more than a decade and is positive."""
-    if losses and min(losses) > 0 and max(losses) > 10 * min(losses):
+def _limit(axes: Axes, losses: Sequence[float], peaks: Sequence[float | None]) -> None:
+    """From the lowest usual loss to the highest, or the highest peak; the very start is cut off.
+
+    A logarithmic axis where that spans more than a factor of three and is positive.
+    """
+    if not losses:
+        return
+    later = sorted(losses[len(losses) // 100 :])
+    low, high = later[len(later) // 1000], max([later[-1], *(one for one in peaks if one)])
+    if low > 0 and high > WIDE * low:
         axes.set_yscale("log")
+        axes.set_ylim(low / 1.1, high * 1.15)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif high > low:
+        axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
 
 
 def _series(samples: Sequence[Sample], name: str) -> tuple[list[int], list[float]]:

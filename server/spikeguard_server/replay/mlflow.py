@@ -19,13 +19,14 @@ from spikeguard_server.replay.numbers import number, whole_step
 from spikeguard_server.replay.points import Point
 
 SQLITE_MAGIC = b"SQLite format 3\0"
+RECORD = "meta.yaml"  # of a run or an experiment
 LARGEST = 1.7976931348623157e308  # what the database holds for an infinity
 Timed = tuple[float, Point]
 
 
 def is_run(folder: Path) -> bool:
     """Whether `folder` is one run of a file store."""
-    return (folder / "metrics").is_dir() and (folder / "meta.yaml").is_file()
+    return (folder / "metrics").is_dir() and (folder / RECORD).is_file()
 
 
 def run_points(folder: Path) -> list[Point]:
