@@ -172,7 +172,7 @@ def test_a_panel_of_w_and_b_is_read_without_its_extremes(tmp_path: Path) -> None
 
 def test_of_a_panel_with_two_runs_one_has_to_be_named(tmp_path: Path) -> None:
     path = tmp_path / "export.csv"
-    path.write_text('"Step","a - train/loss","b - train/loss"\n1,2.5,9\n')
+    path.write_text('"Step","a - train/loss","b - _step","b - train/loss"\n1,2.5,,9\n')
     with pytest.raises(CommandFailed, match=r"2 runs: name one with --run NAME \(found a, b\)"):
         read_samples(path)
     assert rows(read_samples_of(path, "b")) == [(1, {"loss": 9.0})]

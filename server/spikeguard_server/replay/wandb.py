@@ -13,6 +13,7 @@ from spikeguard_cli.command import CommandFailed
 
 BETWEEN = " - "
 EXTREMES = ("__MIN", "__MAX")
+AXIS = "_step"  # written for every run beside the axis of all, blank where it has no point
 EXPORT = (
     "a W&B run in its own binary format: export it as JSONL, one history row a line "
     '(json.dumps of each of wandb.Api().run("entity/project/id").scan_history()), '
@@ -43,4 +44,5 @@ def unwrapped(path: Path, header: Sequence[str], run: str | None) -> list[str | 
 def _metric(name: str, owner: str | None, run: str | None) -> str | None:
     if name.endswith(EXTREMES) or (owner is not None and run is not None and owner != run):
         return None
-    return name if owner is None else name.rpartition(BETWEEN)[2]
+    metric = name if owner is None else name.rpartition(BETWEEN)[2]
+    return None if owner is not None and metric == AXIS else metric
