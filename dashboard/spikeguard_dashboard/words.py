@@ -61,6 +61,14 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "tokens_per_second": ("Throughput", "tokens/s"),
     "step_time": ("Step time", "s"),
     "update_dropped": ("Updates dropped", "1 = dropped"),
+    "grad_norm_clipped": ("Gradient norm, clipped", "global L2 after clipping"),
+    "grad_clipped": ("Clipped", "share of the tensors"),
+    "clip_lambda": ("Clipping factor", "clipped over raw norm"),
+    "grad_norm_z": ("Gradient norm, z", "standard deviations"),
+    "grad_norm_mean": ("Gradient norm, mean", "of the clipping rule"),
+    "grad_norm_std": ("Gradient norm, deviation", "of the clipping rule"),
+    "clip_rate": ("Clip rate", "share of recent steps"),
+    "spike_rate": ("Spike rate", "share of recent steps"),
 }
 
 
