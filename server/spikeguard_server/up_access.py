@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import getpass
 import sys
-import tomllib
 from argparse import Namespace
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
@@ -24,6 +22,7 @@ from spikeguard_server.domain.policy import policy_to_mapping
 from spikeguard_server.grants import Grant, issue_token, put_policy, register_token, withdraw_token
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.tokens import Token, list_tokens
+from spikeguard_server.toml_file import read_toml
 from spikeguard_server.up_database import opened, settings_of
 
 DAY_S = 86_400.0
@@ -118,18 +117,9 @@ def _words(token: Token) -> str:
 
 
 def _import(connection: sql.Connection, options: Namespace) -> int:
-    written = put_policy(connection, options.project, _read_toml(options.file), operator_name())
+    written = put_policy(connection, options.project, read_toml(options.file), operator_name())
     print(f"policy {written.version} is in force for project {options.project}")
     return 0
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 def _show(connection: sql.Connection, options: Namespace) -> int:

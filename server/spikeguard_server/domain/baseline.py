@@ -16,9 +16,7 @@ import numpy as np
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.history import History
-from spikeguard_server.domain.line import NORMAL_MAD, Line, fit_lines
-
-__all__ = ["ERRORS", "NORMAL_MAD", "Baseline", "Fit", "abscissa", "median", "scaled_fit"]
+from spikeguard_server.domain.line import NORMAL_MAD, Line, fit_lines, long_run_variance
 
 ERRORS = 48  # newest out-of-sample errors that the scale has to cover
 BEND = 0.6  # part of a falling slope that is extrapolated: loss curves bend upwards
@@ -92,12 +90,9 @@ def scaled_fit(line: Line, errors: Sequence[float], falling: bool, floor: float)
 def inertia(alike: float) -> float:
     """Long-run variance of noise over that of AR(1) noise of correlation 0.5, from 1 to 3.
 
-    `alike`: share of neighbours on the same side, 1/2 + arcsin(correlation)/pi of Gaussian noise
-    (Sheppard, 1899), of which a window leaves so much unsure.
+    `alike`: share of neighbours on the same side, of which a window leaves so much unsure.
     """
-    sure = max(0.0, alike - 0.5 - 0.08)
-    correlation = math.sin(math.pi * min(sure, 0.5))
-    return min(3.0, max(1.0, (1 + correlation) / (1 - correlation) / 3)) if correlation < 1 else 3.0
+    return min(3.0, max(1.0, long_run_variance(max(0.0, alike - 0.5 - 0.08)) / 3))
 
 
 @dataclass(slots=True)

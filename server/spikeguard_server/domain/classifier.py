@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.baseline import NORMAL_MAD, median
+from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.events import Judgement
+from spikeguard_server.domain.line import NORMAL_MAD
 
 POWER_SPREAD = 0.3  # how much the power of a real decay wanders
 BUMP_SPREAD = 0.15  # how much a median of a real decay wanders, as a part of itself

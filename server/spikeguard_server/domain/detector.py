@@ -83,6 +83,11 @@ class Detector:
         self._admit(row, settings)
         return Verdict.CALM, z
 
+    def is_calm(self, settings: DetectionSettings) -> bool:
+        """Whether nothing is held, no lift is under way, and the baseline is full."""
+        lifted = self.lift >= settings.drift_hold
+        return self.held is None and not lifted and is_ready(self.baseline, settings)
+
     def look_at_calm(
         self,
         steps: Sequence[int],
@@ -93,11 +98,8 @@ class Detector:
     ) -> list[float]:
         """Take finite rows of increasing steps up to the first that is not calm; returns their z.
 
-        `places`: abscissae of the steps. The same as `look` row by row.
+        `places`: abscissae of the steps. The same as `look` row by row; only while `is_calm`.
         """
-        lifted = self.lift >= settings.drift_hold
-        if self.held is not None or lifted or not is_ready(self.baseline, settings):
-            return []
         stretch = Stretch(self.baseline, steps, places, values)
         stretch.look(settings.suspect_z, settings)
         calm = self._lift_by(stretch, batches, settings)

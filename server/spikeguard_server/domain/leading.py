@@ -13,7 +13,7 @@ from itertools import takewhile
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.quiet import FEWEST, LONGEST, Stretch, is_ready
+from spikeguard_server.domain.quiet import FEWEST, LONGEST, Stretch, is_ready, next_length
 
 LEADING: tuple[str, ...] = (
     Signal.UPDATE_NORM.value,
@@ -41,11 +41,6 @@ class Leading:
     away: int = 0  # anomalous rows of the present excursion
     quiet: int = 0  # rows since it was last away
     told: bool = False  # a precursor was told of the present excursion
-
-    @classmethod
-    def new(cls) -> Leading:
-        """Of a signal that was never seen."""
-        return cls(Baseline(falling=False))
 
     def look(self, step: int, value: float, frozen: bool, settings: DetectionSettings) -> float:
         """Judge one value, keep it if calm and not `frozen`; returns z, inf if not finite."""
@@ -81,12 +76,11 @@ class Leading:
             if len(steps) - row >= FEWEST and is_ready(self.baseline, settings):
                 part = slice(row, row + length)
                 calm = self._look_at_calm(steps[part], places[part], values[part], settings)
-                row += calm
-                length = min(2 * length, LONGEST) if calm == length else max(2 * calm, FEWEST)
-            for at in range(row, min(row + 1, len(steps))):
-                z = self.look(steps[at], values[at], False, settings)
+                row, length = row + calm, next_length(length, calm)
+            if row < len(steps):
+                z = self.look(steps[row], values[row], False, settings)
                 if self.warns(z, settings):
-                    warnings.append((at, z))
+                    warnings.append((row, z))
             row += 1
         return warnings
 

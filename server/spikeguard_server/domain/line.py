@@ -172,18 +172,26 @@ def _alike(rest: Array, level: Array) -> npt.NDArray[np.int64]:
     return np.asarray(np.count_nonzero(above[:, 1:] == above[:, :-1], axis=1))
 
 
+def long_run_variance(share: float) -> float:
+    """Variance of sums of AR(1) noise over that of white noise; infinite at a share of 1/2.
+
+    `share`: of neighbours on the same side of the line, beyond one half; arcsin(correlation)/pi of
+    Gaussian noise (Sheppard, 1899).
+    """
+    correlation = math.sin(math.pi * share)
+    return (1 + correlation) / (1 - correlation)
+
+
 @cache
 def _inertia(rows: int) -> Array:
-    """Long-run variance of noise over its variance, by `_alike`; 1 to 3.
+    """Long-run variance of the noise by `_alike`, 1 to 3.
 
-    By AR(1): half of the neighbours and arcsin(correlation)/pi of them are alike (Sheppard, 1899).
-    In a short window they are so by the bend of the curve, and it stays 1.
+    In a short window neighbours are alike by the bend of the curve, and it stays 1.
     """
     if rows < LONG:
         return np.ones(rows)
     shares = [min(max(alike / (rows - 1) - 0.5, 0.0), 0.4) for alike in range(rows)]
-    correlations = [math.sin(math.pi * share) for share in shares]
-    return np.array([min((1 + known) / (1 - known), 3.0) for known in correlations])
+    return np.array([min(long_run_variance(share), 3.0) for share in shares])
 
 
 def _halves(places: Array, values: Array) -> tuple[Array, Array]:

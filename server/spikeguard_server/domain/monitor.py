@@ -15,8 +15,8 @@ from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
-from spikeguard_server.domain.leading import LEADING, Leading
-from spikeguard_server.domain.quiet import FEWEST, LONGEST
+from spikeguard_server.domain.leading import LEADING
+from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import STATE_VERSION, State, UnknownStateVersion, freeze, thaw
 from spikeguard_server.domain.stretch import take_calm
@@ -58,7 +58,7 @@ class Monitor:
             calm = 0
             if len(samples) - row >= FEWEST:
                 calm = take_calm(self._state, samples[row : row + length], events)
-                length = min(2 * length, LONGEST) if calm == length else max(2 * calm, FEWEST)
+                length = next_length(length, calm)
             row += calm
             if calm < FEWEST and row < len(samples):
                 self._take(samples[row], events)
@@ -138,9 +138,7 @@ class Monitor:
             value = sample.values.get(name)
             if value is None:
                 continue
-            leading = state.leading.get(name)
-            if leading is None:
-                leading = state.leading[name] = Leading.new()
+            leading = state.leading_of(name)
             z = leading.look(sample.step, value, state.episode is not None, state.settings)
             if state.episode is not None:
                 state.episode.note(name, sample.step, z, state.settings)

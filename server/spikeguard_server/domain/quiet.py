@@ -29,6 +29,11 @@ def is_ready(baseline: Baseline, settings: DetectionSettings) -> bool:
     return full and len(baseline.waiting) == settings.quarantine and baseline.fit is not None
 
 
+def next_length(length: int, calm: int) -> int:
+    """Rows to try next, after `calm` of `length` were taken: little is then fitted in vain."""
+    return min(2 * length, LONGEST) if calm == length else max(2 * calm, FEWEST)
+
+
 @dataclass(slots=True)
 class Stretch:
     """Finite rows of one signal, of steps that increase from the baseline's newest on."""

@@ -41,6 +41,13 @@ class State:
     attentive_until: int | None = None
     drops: int = 0  # dropped updates in a row
 
+    def leading_of(self, name: str) -> Leading:
+        """What is known of a leading signal; nothing yet, if it was never seen."""
+        known = self.leading.get(name)
+        if known is None:
+            known = self.leading[name] = Leading(Baseline(falling=False))
+        return known
+
 
 def freeze(state: State) -> bytes:
     """The bytes of `state`, a few kB."""

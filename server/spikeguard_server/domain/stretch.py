@@ -13,7 +13,7 @@ import numpy as np
 
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.events import Event, Precursor
-from spikeguard_server.domain.leading import LEADING, Leading
+from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import State
 
@@ -26,7 +26,7 @@ _RAW, _CLIPPED = Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value
 def take_calm(state: State, samples: Sequence[Sample], events: list[Event]) -> int:
     """Take the samples before the first whose loss is not calm; returns how many they are."""
     detector, settings = state.detector, state.settings
-    if state.episode is not None or detector.held is not None:
+    if state.episode is not None or not detector.is_calm(settings):
         return 0
     steps = [sample.step for sample in samples]
     values = [sample.values for sample in samples]
@@ -68,7 +68,7 @@ def _take_leading(
         rows = [row for row in range(len(steps)) if name in values[row]]
         if not rows:
             continue
-        leading = state.leading.setdefault(name, Leading.new())
+        leading = state.leading_of(name)
         own_steps, own_places = [steps[row] for row in rows], [places[row] for row in rows]
         own = [values[row][name] for row in rows]
         for at, high in leading.look_at_all(own_steps, own_places, own, state.settings):

@@ -5,13 +5,13 @@ Law: importing this needs the standard library only.
 
 from __future__ import annotations
 
-import tomllib
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_server.toml_file import read_toml
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.policy import Policy
@@ -62,16 +62,7 @@ def policy_of(options: Namespace) -> Policy:
     priced = {name: value for name, value in given.items() if value is not None}
     try:
         named = options.policy == "default"
-        policy = DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
+        policy = DEFAULT_POLICY if named else policy_from_mapping(read_toml(Path(options.policy)))
         return replace(policy, **priced)
     except PolicyError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{file} is not TOML: {error}") from error
