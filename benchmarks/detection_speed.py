@@ -12,6 +12,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def measure(options: Namespace) -> dict[str, Any]:
 def _plain(values: Sequence[float]) -> dict[str, float]:
     spread = Spread.of(values)
     assert spread is not None
-    return {"median": spread.median, "least": spread.least, "most": spread.most}
+    return asdict(spread)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
+from benchmarks.spread import quantile
 from spikeguard_protocol import (
     AttemptStarted,
     BatchRange,
@@ -153,8 +154,7 @@ class Load:
 
     def quantile_ms(self, share: float) -> float:
         """Latency that `share` of the requests stayed below, milliseconds."""
-        ordered = sorted(self.latencies_s)
-        return 1000 * ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+        return 1000 * quantile(self.latencies_s, share)
 
 
 def volley(lines: Sequence[Line], requests: Sequence[Sequence[bytes]], samples: int) -> Load:

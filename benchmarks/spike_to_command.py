@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks.ingest_load import Run, new_run
 from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
 from benchmarks.machine import machine
+from benchmarks.spread import quantile
 from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
 from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
 from spikeguard_server.grants import put_policy
@@ -109,19 +110,18 @@ class Found:
             "runs": self.runs,
             "spikes": len(self.command_s),
             "in_first_answer": sum(count == 1 for count in self.messages),
-            "command_p50_ms": _quantile(self.command_s, 0.5),
-            "command_p99_ms": _quantile(self.command_s, 0.99),
-            "message_p50_ms": _quantile(self.calm_s, 0.5),
-            "message_p99_ms": _quantile(self.calm_s, 0.99),
+            "command_p50_ms": _ms(self.command_s, 0.5),
+            "command_p99_ms": _ms(self.command_s, 0.99),
+            "message_p50_ms": _ms(self.calm_s, 0.5),
+            "message_p99_ms": _ms(self.calm_s, 0.99),
             "messages": len(self.calm_s),
             "refused": self.refused,
             "late": self.late,
         }
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return round(1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)], 2)
+def _ms(values: Sequence[float], share: float) -> float:
+    return round(1000 * quantile(values, share), 2)
 
 
 async def _live(agent: Agent, delay_s: float, until: float, found: Found) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 
 
@@ -25,3 +26,9 @@ class Spread:
 
     def __str__(self) -> str:
         return f"{self.median:.3g} ({self.least:.3g} to {self.most:.3g}, n={self.count})"
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The least of `values` that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]

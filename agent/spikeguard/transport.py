@@ -15,9 +15,16 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from spikeguard_protocol import Ack, Message, ProtocolError, RunId, decode_ack, encode
+from spikeguard_protocol import (
+    WAIT_HEADER,
+    Ack,
+    Message,
+    ProtocolError,
+    RunId,
+    decode_ack,
+    encode,
+)
 
-WAIT_HEADER = "Spikeguard-Wait"
 MAX_ANSWER = 4 * 2**20  # bytes
 
 

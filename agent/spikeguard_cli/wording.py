@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -25,11 +25,14 @@ def number(value: float | str | None, digits: int = 4) -> str:
     return value if isinstance(value, str) else f"{value:.{digits}g}"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, two spaces apart."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> str:
+    """Columns two spaces apart, to the left but those that are `numbers`."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+        "  ".join(
+            cell.rjust(width) if place in numbers else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in (head, *rows)
     ]
     return "\n".join(line.rstrip() for line in lines)

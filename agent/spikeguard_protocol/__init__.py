@@ -30,6 +30,7 @@ from spikeguard_protocol.messages import (
     TargetSaved,
 )
 from spikeguard_protocol.orders import (
+    WAIT_HEADER,
     Ack,
     Action,
     CheckpointNow,
@@ -61,6 +62,7 @@ __all__ = [
     "MAX_BYTES",
     "STANDARD_SIGNALS",
     "VERSION",
+    "WAIT_HEADER",
     "Ack",
     "Action",
     "AttemptEnded",

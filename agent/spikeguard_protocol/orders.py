@@ -18,6 +18,8 @@ from spikeguard_protocol.identity import (
 )
 from spikeguard_protocol.vocabulary import Verb
 
+WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
+
 
 def check_factor(value: float) -> float:
     """Return `value` if it may multiply a learning rate, in (0, 1]."""

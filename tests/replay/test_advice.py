@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from spikeguard_server.domain.policy import DEFAULT_POLICY
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.replay.advice import Advice, Assumed, advise
 from spikeguard_server.replay.command import REPLAY
+from tests.replay.running import run
 
 ONSET = 2_001
 
@@ -68,12 +68,6 @@ def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     assert one.cost.seconds == 0.5 * one.cost.steps
 
 
-def run(*words: str) -> int:
-    parser = ArgumentParser()
-    REPLAY.configure(parser)
-    return REPLAY.run(parser.parse_args(words))
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     rows = (f"{one.step},{one.values['loss']:.6f}\n" for one in diverging())
@@ -87,10 +81,10 @@ def test_a_policy_file_and_a_price_say_what_it_would_have_cost(
     """36 of a currency an hour at 2 s a step are 0.02 a step; the file's patience is kept."""
     policy = log.parent / "policy.toml"
     policy.write_text("version = 7\npatience_steps = 60\nprice_per_hour = 1.0\n")
-    run(str(log), "--json")
+    run(REPLAY, str(log), "--json")
     plain = json.loads(capsys.readouterr().out)
     priced = ("--price-per-hour", "36", "--currency", "EUR", "--step-time", "2")
-    run(str(log), "--json", "--policy", str(policy), "--checkpoint-every", "300", *priced)
+    run(REPLAY, str(log), "--json", "--policy", str(policy), "--checkpoint-every", "300", *priced)
     told = json.loads(capsys.readouterr().out)
     one = told["policy"]["proposals"][-1]
     assert one["verb"] == "rollback"
@@ -105,7 +99,7 @@ def test_a_policy_file_and_a_price_say_what_it_would_have_cost(
 def test_the_listing_says_that_nothing_was_done(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(str(log), "--policy", "default", "--checkpoint-every", "300")
+    run(REPLAY, str(log), "--policy", "default", "--checkpoint-every", "300")
     out = capsys.readouterr().out
     assert "nothing was done." in out
     assert "rollback to step-1800, skip" in out
@@ -124,4 +118,4 @@ def test_the_listing_says_that_nothing_was_done(
 )
 def test_a_wrong_option_is_refused_by_name(log: Path, words: tuple[str, ...], told: str) -> None:
     with pytest.raises(CommandFailed, match=told):
-        run(str(log), *words)
+        run(REPLAY, str(log), *words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,7 @@ import pytest
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.backtest_command import BACKTEST
 from spikeguard_server.replay.progress import shown
-
-
-def run(*words: str) -> int:
-    parser = ArgumentParser()
-    BACKTEST.configure(parser)
-    return BACKTEST.run(parser.parse_args(words))
+from tests.replay.running import run
 
 
 def curve(spike: float) -> list[float]:
@@ -49,7 +43,7 @@ def test_every_log_is_counted_and_the_unreadable_is_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rate is 2 incidents in 1,500 steps, thus 13.3 in 10,000."""
-    assert run(str(folder), "--json") == 0
+    assert run(BACKTEST, str(folder), "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["read"], told["unread"], told["rows"], told["incidents"]) == (3, 1, 1500, 2)
     assert told["alarms_per_10000_steps"] == pytest.approx(2 * 10_000 / 1500)
@@ -65,7 +59,7 @@ def test_every_log_is_counted_and_the_unreadable_is_named(
 
 
 def test_the_table_is_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(str(folder)) == 0
+    assert run(BACKTEST, str(folder)) == 0
     out = capsys.readouterr()
     assert out.err == ""
     lines = out.out.splitlines()
@@ -78,16 +72,16 @@ def test_the_table_is_for_a_person(folder: Path, capsys: pytest.CaptureFixture[s
 
 def test_it_fails_only_where_nothing_could_be_read(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no log at all\n")
-    assert run(str(tmp_path)) == 1
+    assert run(BACKTEST, str(tmp_path)) == 1
     csv_of(tmp_path / "calm.csv", 0.0)
-    assert run(str(tmp_path)) == 0
+    assert run(BACKTEST, str(tmp_path)) == 0
 
 
 def test_an_empty_or_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no file in it"):
-        run(str(tmp_path))
+        run(BACKTEST, str(tmp_path))
     with pytest.raises(CommandFailed, match="cannot be searched: No such file"):
-        run(str(tmp_path / "nowhere"))
+        run(BACKTEST, str(tmp_path / "nowhere"))
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import threading
-from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,14 +15,9 @@ import pytest
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.command import REPLAY
 from spikeguard_server.replay.reading import read_log, read_samples
+from tests.replay.running import run
 
 Writer = Callable[[Sequence[float], Sequence[float]], str]
-
-
-def run(*words: str) -> int:
-    parser = ArgumentParser()
-    REPLAY.configure(parser)
-    return REPLAY.run(parser.parse_args(words))
 
 
 def curve() -> tuple[list[float], list[float]]:
@@ -112,11 +106,11 @@ def test_every_format_gives_the_findings_of_the_same_run_as_csv(
     """Standard output is the CSV's to the byte; the guesses go to standard error."""
     (tmp_path / "plain.csv").write_text(csv_text(*curve()))
     (tmp_path / name).write_text(write(*curve()))
-    run(str(tmp_path / "plain.csv"), "--json")
+    run(REPLAY, str(tmp_path / "plain.csv"), "--json")
     plain = capsys.readouterr()
     assert plain.err == ""
     assert [found["onset_step"] for found in json.loads(plain.out)["incidents"]] == [301]
-    run(str(tmp_path / name), "--json")
+    run(REPLAY, str(tmp_path / name), "--json")
     other = capsys.readouterr()
     assert other.out == plain.out
     assert other.err == f"spikeguard: {tmp_path / name}: {said}\n"

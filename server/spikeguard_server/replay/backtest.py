@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol import Kind
 from spikeguard_server.replay.findings import Findings, replay
 from spikeguard_server.replay.mlflow import RECORD, is_run
 from spikeguard_server.replay.reading import read_log
 
 PER = 10_000
+HEAD = ("file", "rows", "incidents", "per 10,000", "kinds")
+NUMBERS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,10 @@ def table(lines: Sequence[Tested]) -> str:
     """The whole backtest for a person: a row a file, a row for all, then what was not read."""
     read = [line for line in lines if line.unread is None]
     unread = [line for line in lines if line.unread is not None]
-    rows = [("file", "rows", "incidents", "per 10,000", "kinds"), *map(_row, read)]
+    rows = [_row(line) for line in read]
     if len(read) > 1:
         rows.append(_row(_together(read)))
-    parts = [_aligned(rows)] if read else []
+    parts = [aligned(HEAD, rows, numbers=NUMBERS)] if read else []
     if unread:
         parts.append(f"not read: {len(unread)}")
         parts += [f"  {line.file}: {line.unread}" for line in unread]
@@ -137,16 +140,3 @@ def _row(line: Tested) -> tuple[str, ...]:
         "-" if alarms is None else f"{alarms:.2f}",
         kinds or "-",
     )
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Names and kinds to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if n in (0, len(row) - 1) else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)

@@ -19,13 +19,12 @@ import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 
 from spikeguard_protocol import Role, Samples
-from spikeguard_server.repository.detectors import StateRow, state_row
+from spikeguard_server.repository.detectors import STATE_COLUMNS, StateRow, state_row
 from spikeguard_server.repository.runs import AttemptRow, RunRow
 from spikeguard_server.repository.samples import WRITE_SAMPLES, sample_columns
 
 _RUN = tuple(RunRow.__dataclass_fields__)
 _ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
-_STATE = ("version", "attempt", "segment", "step", "state_step", "anchor", "failures")
 
 _LOCK = f"SELECT {', '.join(_RUN)} FROM runs WHERE run_id = %s FOR NO KEY UPDATE"
 _READ = f"""
@@ -36,7 +35,7 @@ SELECT clock_timestamp(),
                AND ended_at IS NULL AND NOT lost),
        t.id, t.project,
        {", ".join(f"a.{name}" for name in _ATTEMPT)},
-       {", ".join(f"d.{name}" for name in _STATE)},
+       {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
        CASE WHEN d.anchor > %(known)s THEN d.state END
 FROM (SELECT) AS one
 LEFT JOIN attempts a ON a.run_id = %(run)s AND a.id = %(attempt)s

@@ -43,8 +43,9 @@ class StateRow:
 
 
 _S = tables.detector_states.c
+STATE_COLUMNS = ("version", "attempt", "segment", "step", "state_step", "anchor", "failures")
 _LOAD = sql.select(
-    _S.version, _S.attempt, _S.segment, _S.step, _S.state_step, _S.anchor, _S.failures,
+    *(_S[name] for name in STATE_COLUMNS),
     sql.case((_S.anchor > sql.bindparam("known", type_=sql.BigInteger), _S.state)).label("state"),
 ).where(_S.run_id == sql.bindparam("key"))  # fmt: skip
 
@@ -56,21 +57,20 @@ def load_state(connection: sql.Connection, run_id: UUID, known: int) -> StateRow
 
 
 def state_row(row: Sequence[Any]) -> StateRow:
-    """A row of what `_LOAD` selects."""
+    """A row of `STATE_COLUMNS` and the state."""
     version, attempt, segment, step, state_step, anchor, failures, state = row
     return StateRow(version, Place(attempt, segment, step), state_step, anchor, failures, state)
 
 
-_CHANGING = ("version", "attempt", "segment", "step", "state_step", "anchor", "failures")
 _SAVE = insert(tables.detector_states)
 _SAVE = _SAVE.on_conflict_do_update(
     index_elements=["run_id"],
-    set_={name: _SAVE.excluded[name] for name in (*_CHANGING, "state")},
+    set_={name: _SAVE.excluded[name] for name in (*STATE_COLUMNS, "state")},
 )
 _MOVE = (
     sql.update(tables.detector_states)
     .where(_S.run_id == sql.bindparam("key"))
-    .values({name: sql.bindparam(name) for name in _CHANGING})
+    .values({name: sql.bindparam(name) for name in STATE_COLUMNS})
 )
 
 

@@ -14,7 +14,15 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
-from spikeguard_protocol import Message, ProtocolError, Samples, decode_message, encode, to_json
+from spikeguard_protocol import (
+    WAIT_HEADER,
+    Message,
+    ProtocolError,
+    Samples,
+    decode_message,
+    encode,
+    to_json,
+)
 from spikeguard_protocol.identity import BatchRange
 from spikeguard_protocol.orders import Ack
 from spikeguard_server.access import TABLE, hash_secret, judge
@@ -33,7 +41,6 @@ from spikeguard_server.routes.orders import LONGEST_S
 from spikeguard_server.routes.protocol_schema import reference
 from spikeguard_server.routes.shapes import ATTEMPT
 
-WAIT_HEADER: Final = "Spikeguard-Wait"  # a decision may come: wait for it so long at /orders
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.command import REPLAY
 from spikeguard_server.replay.reading import read_samples
 from tests.domain.detection.curves import plateau, spiked
-
-
-def run(*words: str) -> int:
-    parser = ArgumentParser()
-    REPLAY.configure(parser)
-    return REPLAY.run(parser.parse_args(words))
+from tests.replay.running import run
 
 
 @pytest.fixture
@@ -32,7 +26,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(str(log), "--json") == 0
+    assert run(REPLAY, str(log), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert set(answer) == {"samples", "incidents"}
     assert answer["samples"] == 600
@@ -61,7 +55,7 @@ def test_an_open_incident_has_no_closed_step(
     losses = [*plateau(200), 5.0, 5.0, 5.0]
     path = tmp_path / "run.csv"
     path.write_text("step,loss\n" + "\n".join(f"{n},{loss}" for n, loss in enumerate(losses)))
-    run(str(path), "--json")
+    run(REPLAY, str(path), "--json")
     (incident,) = json.loads(capsys.readouterr().out)["incidents"]
     assert incident["closed_step"] is None
 
@@ -71,13 +65,13 @@ def test_a_file_that_ends_in_nan_stays_valid_json(
 ) -> None:
     path = tmp_path / "run.csv"
     path.write_text("step,loss\n1,nan\n2,inf\n3,-inf\n4,NaN\n")
-    run(str(path), "--json")
+    run(REPLAY, str(path), "--json")
     (incident,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["incidents"]
     assert (incident["kind"], incident["peak_loss"]) == ("divergent", None)
 
 
 def test_the_list_is_for_a_person(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(str(log))
+    run(REPLAY, str(log))
     text = capsys.readouterr().out
     assert "600 samples, 1 incident" in text
     assert "recoverable" in text
@@ -87,14 +81,14 @@ def test_the_list_is_for_a_person(log: Path, capsys: pytest.CaptureFixture[str])
 
 def test_the_plot_is_a_picture(log: Path, tmp_path: Path) -> None:
     picture = tmp_path / "out.png"
-    run(str(log), "--plot", str(picture))
+    run(REPLAY, str(log), "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000
 
 
 def test_a_plot_that_cannot_be_written_says_so(log: Path, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="cannot be written"):
-        run(str(log), "--plot", str(tmp_path / "no" / "folder.png"))
+        run(REPLAY, str(log), "--plot", str(tmp_path / "no" / "folder.png"))
 
 
 def test_blank_is_not_measured_and_nan_was(tmp_path: Path) -> None:
