@@ -2,7 +2,7 @@
 
 Law: decides nothing; `naming_plan.py` says which runs and what truth is. Runs already there are
 kept. One file of columns a run, `RUN.npz`, the first row at step FORK + 1; the healthy run's own
-file holds its rows before the fork too.
+file holds its rows before the fork too. Beside the signals each file holds the norms by parameter.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,38 @@ from benchmarks.naming_plan import FORK, PERTURBATION, PERTURBED, STEPS, Healthy
 from spikeguard_trainer.data import BatchLoader, Corpus
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
-from spikeguard_trainer.model import Shape, Transformer
+from spikeguard_trainer.model import VOCABULARY, Shape, Transformer
 from spikeguard_trainer.schedule import make_optimizer, make_scheduler
 
 SHAPE = Shape(width=32, layers=1, heads=2, hidden=88, context=32)
-ROWS, LEARNING_RATE, WARMUP = 12, 3e-3, 20
-SIGNALS = ("loss", "grad_norm", "update_norm", "adam_v_norm", "param_norm", "lr")
+ROWS, LEARNING_RATE, WARMUP = 96, 3e-3, 20
+SIGNALS = (
+    "loss",
+    "grad_norm",
+    "update_norm",
+    "adam_v_norm",
+    "param_norm",
+    "lr",
+    "token_entropy",  # nats, of the batch's histogram of bytes
+    "unseen_tokens",  # share of the batch's bytes that no batch before held
+)
 Columns = NDArray[np.float64]  # (steps, SIGNALS)
+
+
+Layers = list[list[float]]  # norms of gradients and of weights, by parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of some steps."""
+
+    rows: Columns
+    layers: NDArray[np.float32]  # (steps, 2, parameters): gradients and weights
+
+    def after(self, before: Measured) -> Measured:
+        """Both, one after the other."""
+        rows = np.concatenate([before.rows, self.rows])
+        return Measured(rows, np.concatenate([before.layers, self.layers]))
 
 
 class Job:
@@ -43,11 +69,14 @@ class Job:
         self.optimizer = make_optimizer(self.model, lr=LEARNING_RATE, beta2=healthy.beta2)
         self.scheduler = make_scheduler(self.optimizer, warmup=WARMUP, total=2 * (FORK + STEPS))
         self.steps = 0
+        self.counts = torch.zeros(VOCABULARY, dtype=torch.int64)  # of bytes trained on
+        self.layers: list[Layers] = []
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, copied."""
         parts = (self.model, self.optimizer, self.scheduler)
-        return copy.deepcopy({"parts": [part.state_dict() for part in parts], "steps": self.steps})
+        kept = [part.state_dict() for part in parts]
+        return copy.deepcopy({"parts": kept, "steps": self.steps, "counts": self.counts})
 
     def go_back(self, state: dict[str, Any]) -> None:
         state = copy.deepcopy(state)
@@ -55,9 +84,9 @@ class Job:
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
         self.scheduler.load_state_dict(scheduler)
-        self.steps = state["steps"]
+        self.steps, self.counts = state["steps"], state["counts"]
 
-    def train(self, steps: int, faults: Sequence[Fault] = ()) -> Columns:
+    def train(self, steps: int, faults: Sequence[Fault] = ()) -> Measured:
         """`steps` more of them."""
         seed = self.healthy.seed
         loader = BatchLoader(
@@ -72,7 +101,9 @@ class Job:
         injector = FaultInjector(
             faults, self.model, self.optimizer, memory=nowhere, seed=seed, writes=False
         )
-        return np.array([self._step(next(loader), injector) for _ in range(steps)])
+        self.layers = []
+        rows = np.array([self._step(next(loader), injector) for _ in range(steps)])
+        return Measured(rows, np.array(self.layers, dtype=np.float32))
 
     def _step(self, batch: Any, injector: FaultInjector) -> list[float]:
         self.steps += 1
@@ -83,6 +114,7 @@ class Job:
             before = [weight.detach().clone() for weight in weights]  # after the fault's own change
             lr = float(self.optimizer.param_groups[0]["lr"])
             limit = self.healthy.clip or math.inf
+            layers = _norms([weight.grad for weight in weights if weight.grad is not None])
             grad_norm = torch.nn.utils.clip_grad_norm_(weights, limit)
             self.optimizer.step()
         self.scheduler.step()
@@ -91,7 +123,21 @@ class Job:
             moved = torch._foreach_sub([weight.detach() for weight in weights], before)
             moments = [self.optimizer.state[weight]["exp_avg_sq"] for weight in weights]
             norms = (_norm(moved) / lr, _norm(moments), _norm(weights))
-        return [float(value) for value in (loss.detach(), grad_norm, *norms, lr)]
+            self.layers.append([layers, _norms(weights)])
+        tokens = self._look_at(batch.tokens)
+        return [float(value) for value in (loss.detach(), grad_norm, *norms, lr, *tokens)]
+
+    def _look_at(self, tokens: Tensor) -> tuple[float, float]:
+        """Entropy in nats of the batch's bytes, and the share of them that are new."""
+        count = torch.bincount(tokens.flatten(), minlength=VOCABULARY)
+        part = count[count > 0] / count.sum()
+        unseen = float(count[self.counts == 0].sum() / count.sum())
+        self.counts += count
+        return float(-(part * part.log()).sum()), unseen
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[float]:
+    return [float(norm) for norm in torch._foreach_norm(list(tensors))]
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -111,7 +157,7 @@ def perturb(job: Job, seed: int) -> None:
 
 def make(folder: Path, corpus: Corpus, healthy: Healthy) -> Iterator[str]:
     """Train `healthy`, its twins and its destabilised runs that are not there yet; their names."""
-    runs: dict[str, Callable[[Job], Columns]] = {str(healthy): lambda job: job.train(STEPS)}
+    runs: dict[str, Callable[[Job], Measured]] = {str(healthy): lambda job: job.train(STEPS)}
     for number in range(PERTURBED):
         runs[f"{healthy}_twin{number}"] = partial(_perturbed, number)
     for run in runs_of(healthy):
@@ -124,19 +170,17 @@ def make(folder: Path, corpus: Corpus, healthy: Healthy) -> Iterator[str]:
     fork = job.state()
     for name, act in missing.items():
         job.go_back(fork)
-        rows = act(job)
-        _write(
-            file_of(folder, name), np.concatenate([before, rows]) if name == str(healthy) else rows
-        )
+        made = act(job)
+        _write(file_of(folder, name), made.after(before) if name == str(healthy) else made)
         yield name
 
 
-def _perturbed(number: int, job: Job) -> Columns:
+def _perturbed(number: int, job: Job) -> Measured:
     perturb(job, number)
     return job.train(STEPS)
 
 
-def _faulty(run: Run, job: Job) -> Columns:
+def _faulty(run: Run, job: Job) -> Measured:
     return job.train(STEPS, (run.fault,))
 
 
@@ -144,17 +188,26 @@ def file_of(folder: Path, name: str) -> Path:
     return folder / f"{name}.npz"
 
 
-def _write(file: Path, rows: Columns) -> None:
+def _write(file: Path, made: Measured) -> None:
     draft = file.with_suffix(".tmp.npz")
-    np.savez_compressed(draft, rows=rows)
+    np.savez_compressed(draft, rows=made.rows, layers=made.layers)
     draft.replace(file)
 
 
 def read(folder: Path, name: str) -> Columns:
     """The rows (steps, SIGNALS) of one run; raises `zipfile.BadZipFile` if cut off."""
+    return read_all(folder, name).rows
+
+
+def read_all(folder: Path, name: str) -> Measured:
+    """The rows and the norms by parameter of one run; raises `zipfile.BadZipFile` if cut off."""
     try:
         with np.load(file_of(folder, name)) as kept:
-            rows: Columns = kept["rows"]
+            return Measured(kept["rows"], kept["layers"])
     except zipfile.BadZipFile as error:
         raise zipfile.BadZipFile(f"{name}.npz is cut off; delete it and run again") from error
-    return rows
+
+
+def parameters() -> list[str]:
+    """Names of the parameters, in the order of their columns."""
+    return [name for name, _ in Transformer(SHAPE).named_parameters()]

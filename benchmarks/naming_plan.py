@@ -3,7 +3,7 @@
 Law: pure, and fixed before the first run was made. Truth comes from the pair alone, never from a
 detector.
 
-A run is forked at step 350 of a healthy one (seed, beta2, clip) and trained on the same batches
+A run is forked at step 1,200 of a healthy one (seed, beta2, clip) and trained on the same batches
 as its twin without the fault; excess is the difference of their losses, step by step. Steps of
 the truth rule count from the last step of the fault, from the first of a fault that never ends.
 
@@ -31,14 +31,14 @@ from spikeguard_trainer.faults import Fault, FaultName
 
 Losses = NDArray[np.float64]  # (steps,), the first at step FORK + 1
 
-FORK = 350  # steps of the healthy run that every fault and twin of it share
+FORK = 1200  # steps of the healthy run that every fault and twin of it share
 STEPS = 510  # after the fork
 WINDOW = (400, 500)  # steps after the fault that truth is read from
 FLOOR = 0.02  # nats
 DEVIATIONS = 3.0
 RISE = 0.05  # of the excess, between the halves of the window
 
-SEEDS = (1, 2)
+SEEDS = (3, 4)
 BETA2 = (0.95, 0.99, 0.999)
 CLIPS = (1.0, 0.0)  # 0: not clipped
 PERTURBED = 1  # twins of each healthy run, for delta
