@@ -7,8 +7,9 @@ nowhere else, in one shape; what is nobody's business stays in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from urllib.parse import quote
 
@@ -45,6 +46,7 @@ from spikeguard_server.routes.answers import Answer, answer_of
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
 from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
+from spikeguard_server.routes.express import Express
 from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
 from spikeguard_server.routes.messages import MessageDoor
@@ -87,7 +89,6 @@ def create_app(
         lifespan=_lifespan(services, turns, bell),
     )
     app.state.services = services
-    app.state.messages = MessageDoor(services, turns)
     app.state.bell = bell
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
@@ -95,6 +96,10 @@ def create_app(
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
+    app.add_middleware(
+        Express, take=MessageDoor(services, turns).take, refuse=partial(_refuse, services.headers),
+        headers=services.headers, metrics=services.metrics,
+    )  # fmt: skip
     return app
 
 
@@ -127,14 +132,27 @@ def _handle_errors(app: FastAPI) -> None:
     """Let every exception that can reach a client become a `ServiceError`'s answer."""
 
     def answer(request: Request, error: Exception) -> Response:
-        told = service_error(error)
-        if isinstance(told, InternalError):
-            _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return _answer(request, told)
+        return _answer(request, _told(f"{request.method} {request.url.path}", error))
 
     for kind in _TOLD:
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(Exception, answer)
+
+
+def _told(call: str, error: Exception) -> ServiceError:
+    """What a client is told; what is our own fault is logged."""
+    told = service_error(error)
+    if isinstance(told, InternalError):
+        _log.error("%s failed", call, exc_info=error)
+    return told
+
+
+def _refuse(headers: Mapping[str, str], error: Exception) -> Response:
+    """The answer to a message that was not taken."""
+    answer = answer_of(_told("POST /v1/messages", error))
+    for name, value in headers.items():
+        answer.headers.setdefault(name, value)
+    return answer
 
 
 _TOLD: tuple[type[Exception], ...] = (

@@ -65,11 +65,11 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            receive = _Counted(receive, LIMITS.get(scope["path"], SMALL_BYTES))
+            receive = Counted(receive, LIMITS.get(scope["path"], SMALL_BYTES))
         await self._app(scope, receive, send)
 
 
-class _Counted:
+class Counted:
     """A `receive` that raises `TooLarge` once more than `limit` bytes have come."""
 
     def __init__(self, receive: Receive, limit: int) -> None:

@@ -35,15 +35,17 @@ class Measured:
         try:
             await self._app(scope, receive, note_status)
         finally:
-            self._count(scope, status, perf_counter() - began)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "unmatched")
+            note(self._metrics, method, route, status, perf_counter() - began)
 
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        route = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.requests.labels(method, route, str(status)).inc()
-        self._metrics.latency.labels(method, route).observe(seconds)
-        if route == "/v1/messages":
-            self._metrics.messages.labels(_RESULTS.get(status, "failed")).inc()
+
+def note(metrics: Metrics, method: str, route: str, status: int, seconds: float) -> None:
+    """Count and time one answered request."""
+    metrics.requests.labels(method, route, str(status)).inc()
+    metrics.latency.labels(method, route).observe(seconds)
+    if route == "/v1/messages":
+        metrics.messages.labels(_RESULTS.get(status, "failed")).inc()
 
 
 _RESULTS = {

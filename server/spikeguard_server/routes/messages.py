@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
 
 from spikeguard_protocol import (
     WAIT_HEADER,
@@ -36,7 +35,7 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.ingest import Turns, receive
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import Services, bearer_secret, sign_in
+from spikeguard_server.routes.door import Services, sign_in
 from spikeguard_server.routes.orders import LONGEST_S
 from spikeguard_server.routes.protocol_schema import reference
 from spikeguard_server.routes.shapes import ATTEMPT
@@ -91,23 +90,7 @@ _REFUSALS = refusals(
 )
 
 
-class _MessageRoute(APIRoute):
-    """The one call that comes hundreds of times a second: no dependencies, one change of threads.
-
-    It judges the token itself, in the message's own transaction (`access.TABLE` holds for it as for
-    every call), and answers in the order of `Turns`.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return _take
-
-
-async def _take(request: Request) -> Response:
-    door: MessageDoor = request.app.state.messages
-    return await door.take(request)
-
-
-router = APIRouter(tags=["agents"], route_class=_MessageRoute)
+router = APIRouter(tags=["agents"])
 
 
 @router.post(
@@ -119,6 +102,7 @@ router = APIRouter(tags=["agents"], route_class=_MessageRoute)
 )
 def take_message() -> None:
     """One message is one transaction. Sent twice it has its effect once and the same answer."""
+    raise AssertionError("Express answers this call; it stands here for its description")
 
 
 class Known:
@@ -152,15 +136,19 @@ class MessageDoor:
     turns: Turns
     known: Known = field(default_factory=Known)
 
-    async def take(self, request: Request) -> Response:
-        """Answer one message."""
-        secret = bearer_secret(request)
+    async def take(
+        self, secret: str | None, body: bytes, host: str
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """Take one message; its acknowledgement and the headers to go with it.
+
+        It judges the token itself, in the message's own transaction (`access.TABLE` holds for it as
+        for every call), and answers in the order of `Turns`.
+        """
         bearer = self.known.find(secret)
         if bearer is None:
             bearer = await run_in_threadpool(self._judge, secret)
-        body = await request.body()
         self.services.metrics.message_bytes.inc(len(body))
-        line = line_of(body) or (request.client.host if request.client else "")
+        line = line_of(body) or host
         try:
             waiting = self.turns.take(line, len(body), partial(self._store, body, bearer))
         except Busy:
@@ -169,8 +157,7 @@ class MessageDoor:
             raise
         self.services.metrics.ingest_waiting.set(self.turns.length)
         ack: Ack = await asyncio.wrap_future(waiting)
-        hint = {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
-        return Response(encode(ack), media_type="application/json", headers=hint)
+        return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
 
     def _judge(self, secret: str | None) -> bytes:
         caller = sign_in(self.services, secret)
