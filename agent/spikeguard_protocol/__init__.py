@@ -44,6 +44,7 @@ from spikeguard_protocol.orders import (
 )
 from spikeguard_protocol.vocabulary import (
     STANDARD_SIGNALS,
+    Cause,
     CommandState,
     Health,
     IncidentState,
@@ -68,6 +69,7 @@ __all__ = [
     "AttemptEnded",
     "AttemptStarted",
     "BatchRange",
+    "Cause",
     "CheckpointNow",
     "CommandId",
     "CommandResult",

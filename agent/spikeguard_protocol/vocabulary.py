@@ -18,6 +18,19 @@ class Kind(StrEnum):
     OUTLIER_BATCH = "outlier_batch"  # one batch stood out, the model did not move
 
 
+class Cause(StrEnum):
+    """What may have started a spike; `unknown` is an answer."""
+
+    BAD_BATCH = "bad_batch"  # the data of its first steps
+    RARE_TOKENS = "rare_tokens"  # ordinary data with tokens hardly seen before
+    STALE_SECOND_MOMENT = "stale_second_moment"  # Adam's, too small for the gradients that came
+    LR_TOO_HIGH = "lr_too_high"
+    LAYER_FAULT = "layer_fault"  # a numeric fault in one layer
+    NON_FINITE_SOURCE = "non_finite_source"  # a NaN or infinity that was computed
+    WEIGHT_CORRUPTION = "weight_corruption"  # weights changed by no update, as hardware faults do
+    UNKNOWN = "unknown"  # what was measured does not tell
+
+
 class IncidentState(StrEnum):
     """Where an incident stands between onset and close."""
 

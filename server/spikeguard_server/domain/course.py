@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.classifier import classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import CURES, Episode
@@ -38,6 +39,8 @@ class Course:
         bad = not all(map(math.isfinite, (loss, *norms)))
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
+        if not episode.treated and not episode.went_back:
+            episode.evidence.see(sample)
         if episode.trend is not None and not bad:
             episode.note_loss((loss - episode.trend.at(sample.step)) / episode.scale)
         if episode.verb is not None:
@@ -88,7 +91,7 @@ class Course:
             judgement = replace(judgement, kind=Kind.RECOVERABLE, confidence=0.98)
         self._hand_back()
         state.episode = None
-        events.append(Closed(step, outcome, judgement))
+        events.append(Closed(step, outcome, judgement, rank(episode.evidence)))
 
     def _hand_back(self) -> None:
         """The baseline goes on at the level that the run is at now."""
@@ -114,6 +117,7 @@ class Course:
                 excess=episode.newest_excess,
                 worst_z=dict(episode.worst_z),
                 settled=episode.settled,
+                causes=rank(episode.evidence),
             )
         )
 
@@ -121,6 +125,7 @@ class Course:
         """Judge whether the command worked."""
         episode, state, settings = self.episode, self.state, self.state.settings
         episode.verb_rows += 1
+        episode.evidence.see_again(sample.batches)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
         again = bad and not episode.drops
         if not bad and episode.verb is Verb.ROLLBACK:
@@ -150,6 +155,7 @@ class Course:
         state.detector.baseline.drop_waiting()
         state.detector.clear()
         episode.come_back()
+        episode.evidence.come_back(onset.step, onset.batches)
         for at, value in rows:
             episode.see(at, value, state.settings)
         kind = Kind.DIVERGENT if bad else Kind.LINGERING
@@ -157,4 +163,5 @@ class Course:
         reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
         episode.judgement = Judgement(kind, 0.7, reason)
         episode.told = episode.judgement
-        events.append(Recurred(step, onset.step, onset.batches, episode.judgement))
+        causes = rank(episode.evidence)
+        events.append(Recurred(step, onset.step, onset.batches, episode.judgement, causes))

@@ -12,6 +12,7 @@ from spikeguard_protocol import BatchRange, Kind, Verb
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Judgement, Trend
+from spikeguard_server.domain.evidence import Evidence
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
 RECENT = 128  # rows of excess that are kept
@@ -58,6 +59,7 @@ class Episode:
     treated: bool = False  # a command was applied at some time
     went_back: bool = False  # the run went on from an earlier step
     recurrences: int = 0
+    evidence: Evidence = field(default_factory=Evidence)  # of its cause
 
     def see(self, step: int, value: float, settings: DetectionSettings) -> None:
         """Take one more row of the loss."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, Kind, Outcome
+from spikeguard_server.domain.cause.suspicion import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Opened:
         default_factory=dict
     )  # signal -> its first anomalous step
     dropped: bool = False  # the reflex kept the onset's update out of the weights
+    causes: Ranking = ()  # what may have started it, as far as the evidence goes by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Revised:
     excess: float | None  # newest loss minus the extrapolated trend, nats
     worst_z: Mapping[str, float] = field(default_factory=dict)  # signal -> largest z so far
     settled: bool = False  # the horizon was reached: the kind will not change without new evidence
+    causes: Ranking = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Recurred:
     onset_step: int
     onset_batches: BatchRange | None
     judgement: Judgement
+    causes: Ranking = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class Closed:
     step: int
     outcome: Outcome
     judgement: Judgement
+    causes: Ranking = ()
 
 
 Event = Precursor | Opened | Revised | Recurred | Closed

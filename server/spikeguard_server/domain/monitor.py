@@ -10,11 +10,13 @@ import math
 from collections.abc import Sequence
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.course import CURES, GRAD_NORMS, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
+from spikeguard_server.domain.evidence import gather
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample
@@ -87,7 +89,8 @@ class Monitor:
         episode, self._state.episode = self._state.episode, None
         if episode is None:
             return []
-        return [Closed(episode.newest_step, Outcome.RUN_ENDED, episode.judgement)]
+        causes = rank(episode.evidence)
+        return [Closed(episode.newest_step, Outcome.RUN_ENDED, episode.judgement, causes)]
 
     def dump(self) -> bytes:
         """The whole state, a few kB."""
@@ -112,6 +115,7 @@ class Monitor:
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
         warnings = self._look_at_leading(sample)
+        state.traces.take(sample)
         dropped = sample.values.get(DROPPED, 0.0) >= 1.0
         if loss is not None or DROPPED in sample.values:
             state.drops = state.drops + 1 if dropped else 0
@@ -127,6 +131,7 @@ class Monitor:
         state = self._state
         state.detector.clear()
         state.detector.baseline.cut(step, state.settings)
+        state.traces.cut(step)
         for leading in state.leading.values():
             leading.baseline.cut(step, state.settings)
         if state.episode is not None:
@@ -184,7 +189,8 @@ class Monitor:
         judgement = Judgement(Kind.OUTLIER_BATCH, 0.95, reason)
         self._open(sample, outlier, LOSS, judgement, False, events)
         state.episode = None
-        events.append(Closed(sample.step, Outcome.OUTLIER, judgement))
+        causes = events[-1].causes if isinstance(events[-1], Opened) else ()
+        events.append(Closed(sample.step, Outcome.OUTLIER, judgement, causes))
 
     def _open(
         self,
@@ -210,6 +216,7 @@ class Monitor:
             episode.see(sample.step, loss, state.settings)
         episode.newest_step = sample.step
         episode.drops = state.drops
+        episode.evidence = gather(state.traces, onset.step, onset.batches, trend, dropped)
         if judgement.kind is not Kind.OUTLIER_BATCH:
             detector.baseline.drop_waiting()
             detector.clear()
@@ -226,6 +233,7 @@ class Monitor:
                 judgement=judgement,
                 first_moves=dict(episode.first_moves),
                 dropped=dropped,
+                causes=rank(episode.evidence),
             )
         )
 

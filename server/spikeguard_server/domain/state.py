@@ -18,9 +18,10 @@ from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Detector
 from spikeguard_server.domain.episode import Episode
+from spikeguard_server.domain.evidence import Traces
 from spikeguard_server.domain.leading import Leading
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 _MAGIC = b"spikeguard-monitor "
 
 
@@ -40,6 +41,7 @@ class State:
     judged_step: int | None = None  # the newest whose loss was judged
     attentive_until: int | None = None
     drops: int = 0  # dropped updates in a row
+    traces: Traces = field(default_factory=Traces)  # newest rows, for the cause of what may come
 
     def leading_of(self, name: str) -> Leading:
         """What is known of a leading signal; nothing yet, if it was never seen."""

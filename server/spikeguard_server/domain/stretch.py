@@ -37,6 +37,7 @@ def take_calm(state: State, samples: Sequence[Sample], events: list[Event]) -> i
     z = detector.look_at_calm(steps[:plain], places, losses[:plain], batches, settings)
     if z:
         _take_leading(state, steps[: len(z)], places, values, z, events)
+        state.traces.take_all(steps[: len(z)], values)
         state.newest_step = state.judged_step = steps[len(z) - 1]
         state.drops = 0
     return len(z)

@@ -1,0 +1,221 @@
+"""How well causes are named: destabilised runs of the trainer, whose fault is known.
+
+`python -m benchmarks.causes [--runs DIR] [--half tuning] [--out FILE] [--json]`. Reads the runs
+that `benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks
+for the ranking when the incident closes or the run ends. `--half held_out` scores the runs that no
+constant was chosen on. Slow signals come as a run sends them by default, every 10 steps, and at
+every step: two tables.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.causes_truth import right_causes
+from benchmarks.destabilised import SIGNALS, Columns, Measured, file_of, parameters, read_all
+from benchmarks.machine import machine
+from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs, runs_of
+from benchmarks.naming_score import SLOW, confidences, share
+from spikeguard_protocol import Cause, Signal
+from spikeguard_server.domain.cause.layers import LayerRow, clues_of_layers, first_layer
+from spikeguard_server.domain.cause.suspicion import Ranking, again
+from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+
+RUNS = Path(".spikeguard/naming2")
+SLOW_EVERY = 10  # steps, the agent's default
+PHASE = 5  # of them: the fault strikes half way between two measurements
+LEARNT = 300  # rows before the fork that the monitor learns the run from
+NONE = "no incident"
+LAYERS = (Signal.GRAD_NORM.value, Signal.PARAM_NORM.value)  # as the files hold them
+AROUND = (64, 24)  # rows of norms by layer before and from the onset on
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What one run's incident was put down to."""
+
+    run: Run
+    ranking: Ranking  # empty: there was no incident
+    layer: str | None = None
+
+    @property
+    def said(self) -> str:
+        return self.ranking[0].cause.value if self.ranking else NONE
+
+    @property
+    def right(self) -> bool:
+        return self.said in right_causes(self.run)
+
+    @property
+    def in_two(self) -> bool:
+        """Whether a right one is among the first two."""
+        return any(one.cause in right_causes(self.run) for one in self.ranking[:2])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score and print."""
+    options = _options(arguments)
+    report = _report(options)
+    text = json.dumps(report, indent=1)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n")
+    print(text if options.json else _table(report))
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> Namespace:
+    parser = ArgumentParser(prog="python -m benchmarks.causes", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs are kept")
+    parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
+    parser.add_argument("--out", type=Path, help="file for the result")
+    parser.add_argument("--quick", action="store_true", help="the first healthy run of each seed")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _report(options: Namespace) -> dict[str, Any]:
+    chosen = list(healthy_runs())
+    chosen = [chosen[0], chosen[len(chosen) // 2]] if options.quick else chosen
+    pairs = [(healthy, run) for healthy in chosen for run in runs_of(healthy)]
+    pairs = [pair for pair in pairs if pair[1].tunes is (options.half == "tuning")]
+    there = [pair for pair in pairs if _there(options.runs, *pair)]
+    ways = {"every_step": (1, False), "as_sent": (SLOW_EVERY, False), "with_layers": (1, True)}
+    return {
+        "half": options.half,
+        "runs": len(there),
+        "not_made_yet": len(pairs) - len(there),
+        **{
+            name: summarise([name_cause(options.runs, run, *how) for _, run in there])
+            for name, how in ways.items()
+        },
+        "machine": machine(),
+    }
+
+
+def _there(folder: Path, healthy: Healthy, run: Run) -> bool:
+    return all(file_of(folder, str(name)).exists() for name in (healthy, run))
+
+
+def name_cause(folder: Path, run: Run, slow_every: int, layers: bool) -> Named:
+    """Watch one run to its end and take the last ranking that was told."""
+    made = _joined(folder, run)
+    opened, ranking = watch(made.rows, slow_every)
+    if opened is None:
+        return Named(run, ())
+    lead = None
+    if layers:
+        lead = first_layer(_layer_rows(made, opened.onset_step), opened.onset_step)
+        ranking = again(ranking, clues_of_layers(lead)) if lead else ranking
+    return Named(run, ranking, lead.layer if lead else None)
+
+
+def _joined(folder: Path, run: Run) -> Measured:
+    before, after = read_all(folder, str(run.healthy)), read_all(folder, str(run))
+    kept = slice(FORK - LEARNT, FORK)
+    return after.after(Measured(before.rows[kept], before.layers[kept]))
+
+
+def watch(rows: Columns, slow_every: int) -> tuple[Opened | None, Ranking]:
+    """The first incident after the fork, and the newest ranking of its causes.
+
+    `rows` (steps from FORK - LEARNT + 1, SIGNALS).
+    """
+    monitor, events = Monitor(), list[Event]()
+    for step, values in enumerate(rows.tolist(), start=FORK - LEARNT + 1):
+        slow = monitor.attentive or (step + PHASE) % slow_every == 0
+        pairs = zip(SIGNALS, values, strict=True)
+        measured = {name: value for name, value in pairs if slow or name not in SLOW}
+        events += monitor.observe([Sample(step, measured)])
+    events += monitor.end()
+    later = [event for event in events if event.step > FORK]
+    at = next((row for row, event in enumerate(later) if isinstance(event, Opened)), None)
+    if at is None:
+        return None, ()
+    opened, ranking = later[at], Ranking()
+    for event in later[at:]:
+        if isinstance(event, Opened | Revised | Recurred | Closed):
+            ranking = event.causes
+        if isinstance(event, Closed):
+            break
+    assert isinstance(opened, Opened)
+    return opened, ranking
+
+
+def _layer_rows(made: Measured, onset: int) -> list[LayerRow]:
+    """Norms by parameter around the onset, as a run with `layer_norms_every=1` sends them."""
+    names, start = parameters(), FORK - LEARNT + 1
+    first, last = onset - AROUND[0], onset + AROUND[1]
+    return [
+        LayerRow(step, signal, dict(zip(names, norms.tolist(), strict=True)))
+        for step, both in enumerate(made.layers.astype(np.float64), start=start)
+        if first <= step < last
+        for signal, norms in zip(LAYERS, both, strict=True)
+    ]
+
+
+def summarise(named: Sequence[Named]) -> dict[str, Any]:
+    """Every figure of one way of measuring."""
+    seen = [one for one in named if one.ranking]
+    told = [one for one in seen if one.said != Cause.UNKNOWN]
+    pairs = [(one.ranking[0].confidence, one.right) for one in seen]
+    return {
+        "right": share([one.right for one in seen]),
+        "right_of_named": share([one.right for one in told]),
+        "among_first_two": share([one.in_two for one in seen]),
+        "without_incident": len(named) - len(seen),
+        "confusion": _confusion(named),
+        **confidences(pairs),
+        "each": [_row(one) for one in named],
+    }
+
+
+def _confusion(named: Sequence[Named]) -> dict[str, dict[str, int]]:
+    """fault -> what it was put down to -> runs."""
+    table: dict[str, Counter[str]] = {}
+    for one in named:
+        table.setdefault(_fault(one.run), Counter())[one.said] += 1
+    return {fault: dict(row.most_common()) for fault, row in sorted(table.items())}
+
+
+def _fault(run: Run) -> str:
+    right = " or ".join(sorted(right_causes(run)))
+    return f"{run.fault.name.value} ({right})"
+
+
+def _row(one: Named) -> list[Any]:
+    """run, right causes, said, confidence, layer"""
+    sure = round(one.ranking[0].confidence, 3) if one.ranking else None
+    return [str(one.run), sorted(right_causes(one.run)), one.said, sure, one.layer]
+
+
+def _table(report: dict[str, Any]) -> str:
+    lines = [f"{report['runs']} runs ({report['half']}), {report['not_made_yet']} not made yet"]
+    for way in ("every_step", "as_sent", "with_layers"):
+        found = report[way]
+        lines.append(f"{way}: {found['without_incident']} without incident")
+        for name in ("right", "right_of_named", "among_first_two"):
+            entry = found[name]
+            low, high = entry["interval"]
+            lines.append(f"  {name}: {entry['right']} of {entry['of']} ({low} to {high})")
+        lines.append(f"  Brier score {found['brier']}")
+        lines += [f"  {fault}: {row}" for fault, row in found["confusion"].items()]
+        lines += [
+            f"  said {e['said']}: {e['right']} of {e['of']}" for e in found.get("reliability", ())
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

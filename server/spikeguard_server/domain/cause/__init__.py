@@ -1,0 +1,1 @@
+"""Why an incident began: what may have caused it, ranked, from what was measured alone."""

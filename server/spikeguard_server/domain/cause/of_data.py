@@ -1,0 +1,108 @@
+"""Clues in the data of the first steps: how the loss came and went, and what the tokens were.
+
+Law: pure. A batch shows in its own loss; weights show from the next step on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+from spikeguard_protocol import Cause
+from spikeguard_server.domain.baseline import median
+from spikeguard_server.domain.cause.measured import GRAD_NORMS, excesses, first_measured, ratios
+from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS, Evidence, Trace
+from spikeguard_server.domain.line import NORMAL_MAD
+
+FIRST_ROWS = 8  # of the loss, in which a sudden rise has its peak
+SUDDEN = 6.0  # scales
+BACK = 3.0  # scales
+PART = 0.1  # of the peak, that counts as back too
+DROP = 3.0  # an excess over that of the next row, where bad data ends
+CALM_GRADIENT = 2.0  # over the usual norm
+STRANGE = 6.0  # deviations of a statistic of the tokens
+LEAST_DEVIATION = 0.01  # of the entropy, as a part of it
+UNSEEN = 0.01  # share of new tokens that is worth a word
+
+
+def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the loss jumped within one step, and went with the batches that brought it."""
+    rows = [row for row in excesses(evidence) if math.isfinite(row[1])]
+    if not rows:
+        return
+    peak = max(height for _, height in rows[:FIRST_ROWS])
+    step, height = rows[0]
+    if height < SUDDEN or height < peak / 2:
+        yield Clue(Cause.BAD_BATCH, -1.5)
+        yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
+        return
+    yield Clue(Cause.BAD_BATCH, 1.5, f"the loss rose by {height:.3g} scales within step {step}")
+    yield from _return(evidence, rows, peak)
+
+
+def _climb(rows: list[tuple[int, float]], peak: float) -> str:
+    step = next(step for step, height in rows if height >= peak)
+    return f"the loss climbed by steps up to step {step}"
+
+
+def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
+    for (_, before), (step, height) in pairwise(rows):
+        if height <= max(BACK, PART * peak):
+            if before < DROP * max(height, BACK):
+                return  # it came down by degrees
+            yield Clue(Cause.BAD_BATCH, 2.5, _back(evidence, step))
+            return
+    if len(rows) >= FIRST_ROWS:
+        yield Clue(Cause.BAD_BATCH, -1.0)
+
+
+def _back(evidence: Evidence, step: int) -> str:
+    reason = f"with step {step} the loss was back at once"
+    grad = first_measured(evidence, GRAD_NORMS)
+    ratio = dict(ratios(evidence, grad)).get(step) if grad else None
+    calm = ratio is not None and ratio < CALM_GRADIENT
+    return f"{reason}, and the gradient norm too" if calm else reason
+
+
+def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
+    """What the statistics of the onset's tokens say, where they are sent."""
+    far = _entropy(evidence)
+    new = _at_onset(evidence, UNSEEN_TOKENS)
+    if far is not None:
+        value, middle, away = far
+        if away >= STRANGE:
+            reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
+            yield Clue(Cause.BAD_BATCH, 4.0, reason)
+        else:
+            yield Clue(Cause.BAD_BATCH, -0.7)
+    if new is None:
+        return
+    value, before = new
+    if value < UNSEEN or value < 5.0 * max(before, default=0.0):
+        yield Clue(Cause.RARE_TOKENS, -3.0)
+        return
+    reason = f"{value:.1%} of its tokens were never seen before"
+    ordinary = far is not None and far[2] < STRANGE
+    yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason)
+    yield Clue(Cause.BAD_BATCH, 0.0 if ordinary else 1.5)
+
+
+def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
+    """Value at the onset, median before, and the distance in robust deviations."""
+    found = _at_onset(evidence, TOKEN_ENTROPY)
+    if found is None:
+        return None
+    value, before = found
+    middle = median(before)
+    spread = NORMAL_MAD * median([abs(other - middle) for other in before])
+    return value, middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
+
+
+def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None:
+    before = [v for v in evidence.before.get(name, Trace()).values if math.isfinite(v)]
+    value = evidence.after.get(name, Trace()).at(evidence.onset_step)
+    if value is None or not math.isfinite(value) or len(before) < 5:
+        return None
+    return value, before

@@ -1,0 +1,42 @@
+"""Clues in the learning rate.
+
+Law: pure. The loss of a step is measured before its update, so that a learning rate shows in the
+next step's loss at the earliest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from spikeguard_protocol import Cause, Signal
+from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.evidence import Evidence
+
+RISE = 1.3  # of the learning rate within the steps that are kept before the onset
+
+
+def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the learning rate rose shortly before the onset."""
+    rows = [r for r in evidence.whole(Signal.LR.value).rows() if r[0] <= evidence.onset_step]
+    if len(rows) < 2:
+        return
+    first, lowest = min(rows, key=lambda row: row[1])
+    later = [row for row in rows if row[0] > first]
+    highest = max((rate for _, rate in later), default=lowest)
+    if lowest <= 0.0 or highest < RISE * lowest:
+        yield Clue(Cause.LR_TOO_HIGH, -1.0)
+        return
+    rise = highest / lowest
+    began = next(s for s, value in later if value >= math.sqrt(lowest * highest))
+    reason = (
+        f"the learning rate rose {rise:.3g}-fold, from {lowest:.3g} to {highest:.3g}, at step "
+        f"{began}, {_ahead(evidence.onset_step - began)}"
+    )
+    yield Clue(Cause.LR_TOO_HIGH, min(6.0, 1.0 + 2.0 * math.log(rise)), reason)
+
+
+def _ahead(steps: int) -> str:
+    if steps == 0:
+        return "where the loss left its trend"
+    return f"{steps} step{'s' * (steps != 1)} before the loss left its trend"

@@ -1,0 +1,90 @@
+"""Clues in the weights and in Adam's second moment.
+
+Law: pure. Two bounds hold for every step of AdamW: the norm of the weights changes by no more than
+the norm of the update, and no element of the second moment falls below beta2 times what it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from spikeguard_protocol import Cause, Signal
+from spikeguard_server.domain.cause.measured import (
+    GRAD_NORMS,
+    LEAD,
+    UPDATE_NORMS,
+    Move,
+    first_measured,
+    moves,
+    ratios,
+)
+from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.evidence import Evidence
+
+LEAST_BETA2 = 0.9  # smaller ones are hardly in use
+FIRST_ROWS = 6  # of a norm, from shortly before the onset on
+GREW = 2.0  # an update over its usual norm, against the same of the gradient
+LARGE = 3.0
+
+
+def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the weights were changed by something else than updates."""
+    known = [move for move in moves(evidence) if move.explained is not None]
+    strange = [move for move in known if move.unexplained]
+    if strange:
+        yield _changed(max(strange, key=lambda move: (move.exact, move.change)))
+    elif known:
+        yield Clue(Cause.WEIGHT_CORRUPTION, -2.5 if all(move.exact for move in known) else -1.5)
+
+
+def _changed(move: Move) -> Clue:
+    assert move.explained is not None
+    explained = f"{move.explained:.3g}" if move.exact else f"about {move.explained:.3g}"
+    reason = (
+        f"the norm of the weights changed by {move.change:.3g} from {move.before:.4g} between "
+        f"steps {move.first} and {move.last}; the updates in between explain at most {explained}"
+    )
+    over = math.log(move.change / max(move.explained, 1e-30))
+    return Clue(Cause.WEIGHT_CORRUPTION, 8.0 if move.exact else min(6.0, 2.0 + over), reason)
+
+
+def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the second moment fell, or updates grew without gradients that ask for it."""
+    yield from _fallen(evidence)
+    yield from _outgrown(evidence)
+
+
+def _fallen(evidence: Evidence) -> Iterator[Clue]:
+    near = evidence.onset_step
+    for (first, a), (last, b) in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
+        bound = a * LEAST_BETA2 ** (last - first)
+        if last >= near - LEAD and first <= near and b < 0.95 * bound:
+            reason = (
+                f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
+                f"{first} and {last}; with beta2 of {LEAST_BETA2:g} or more it stays at {bound:.3g}"
+            )
+            yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason)
+            return
+
+
+def _outgrown(evidence: Evidence) -> Iterator[Clue]:
+    name, grad = (first_measured(evidence, names) for names in (UPDATE_NORMS, GRAD_NORMS))
+    if name is None or grad is None:
+        return
+    rows = [row for row in ratios(evidence, name) if math.isfinite(row[1])][:FIRST_ROWS]
+    if not rows:
+        return
+    step, grew = max(rows, key=lambda row: row[1])
+    gradients = [ratio for at, ratio in ratios(evidence, grad) if at <= step]
+    if any(not math.isfinite(ratio) for ratio in gradients):
+        return
+    asked = max(gradients, default=1.0)
+    if grew >= LARGE and grew >= GREW * asked:
+        reason = (
+            f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
+            "the second moment that divides them was too small"
+        )
+        yield Clue(Cause.STALE_SECOND_MOMENT, 3.0 + min(2.0, math.log(grew / asked / GREW)), reason)
+    elif grew < GREW:
+        yield Clue(Cause.STALE_SECOND_MOMENT, -1.5)

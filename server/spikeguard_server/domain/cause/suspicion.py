@@ -1,0 +1,68 @@
+"""A possible cause of an incident, how likely it is, and what speaks for and against it.
+
+Law: frozen; a ranking holds every cause once, the likeliest first, and adds up to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spikeguard_protocol import Cause
+
+SHOWN = 0.05  # confidence from which a cause is worth showing
+NOTHING = "nothing that was measured tells the causes apart"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """One cause as the evidence has it."""
+
+    cause: Cause
+    confidence: float  # probability that it is this one and no other, in [0, 1]
+    reasons: tuple[str, ...] = ()  # sentences with numbers and steps, the weightiest first
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One observation, and how it shifts the odds of one cause against all others."""
+
+    cause: Cause
+    weight: float  # logarithm of the likelihood ratio
+    reason: str = ""  # "" where it only speaks against
+
+
+Ranking = tuple[Suspicion, ...]
+
+
+def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranking:
+    """The causes once `clues` are counted; `prior` holds each with its logarithmic weight."""
+    said = {cause: tuple(_reasons(cause, clues)) for cause in Cause}
+    start = dict(prior)
+    scores = {c: start[c] + sum(clue.weight for clue in clues if clue.cause is c) for c in start}
+    most = max(scores.values())
+    parts = {cause: math.exp(score - most) for cause, score in scores.items()}
+    whole = sum(parts.values())
+    found = [Suspicion(cause, part / whole, said[cause]) for cause, part in parts.items()]
+    return tuple(sorted(found, key=lambda one: -one.confidence))
+
+
+def again(ranking: Ranking, clues: Sequence[Clue]) -> Ranking:
+    """`ranking` once more `clues` are counted, which say something of their own."""
+    prior = [(one.cause, math.log(max(one.confidence, 1e-12))) for one in ranking]
+    before = {one.cause: one.reasons for one in ranking}
+    return tuple(
+        Suspicion(one.cause, one.confidence, (*one.reasons, *before[one.cause]))
+        for one in ranked(prior, clues)
+    )
+
+
+def worth_showing(ranking: Ranking) -> Ranking:
+    """The likely ones, and always the likeliest."""
+    return tuple(one for place, one in enumerate(ranking) if not place or one.confidence >= SHOWN)
+
+
+def _reasons(cause: Cause, clues: Sequence[Clue]) -> list[str]:
+    mine = [clue for clue in clues if clue.cause is cause and clue.reason]
+    return [clue.reason for clue in sorted(mine, key=lambda clue: -clue.weight)]

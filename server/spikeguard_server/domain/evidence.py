@@ -1,0 +1,166 @@
+"""What is kept of the rows around an onset, from which the cause of an incident is read.
+
+Law: rows only, in constant memory: the newest of each watched signal, and of an open incident the
+last before its onset and the first from there on. What they mean is `cause`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from spikeguard_protocol import BatchRange, Signal
+from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.sample import Sample
+
+TOKEN_ENTROPY = "token_entropy"  # nats, of the batch's histogram of tokens; sent by the user
+UNSEEN_TOKENS = "unseen_tokens"  # share of the batch's tokens that were new; sent by the user
+WATCHED: tuple[str, ...] = (
+    Signal.LOSS.value,
+    Signal.GRAD_NORM.value,
+    Signal.GRAD_NORM_AT_STEP.value,
+    Signal.UPDATE_NORM.value,
+    Signal.UPDATE_NORM_SAMPLED.value,
+    Signal.ADAM_V_NORM.value,
+    Signal.PARAM_NORM.value,
+    Signal.LR.value,
+    TOKEN_ENTROPY,
+    UNSEEN_TOKENS,
+)
+BEFORE = 16  # rows of a signal that are kept from before the onset
+AFTER = 24  # and from the onset on
+NEWEST = BEFORE + AFTER
+DIGITS = 7  # significant, of what is kept: as many as the fp32 norms have
+
+
+@dataclass(slots=True)
+class Trace:
+    """Rows of one signal, of rising steps."""
+
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, step: int, value: float) -> None:
+        """Take a row, unless its step was already there."""
+        if not self.steps or step > self.steps[-1]:
+            self.steps.append(step)
+            self.values.append(float(f"{value:.{DIGITS}g}"))
+
+    def keep(self, rows: int) -> None:
+        """Only the newest `rows`."""
+        del self.steps[:-rows]
+        del self.values[:-rows]
+
+    def cut(self, step: int) -> None:
+        """Forget `step` and what follows."""
+        keep = sum(1 for known in self.steps if known < step)
+        del self.steps[keep:]
+        del self.values[keep:]
+
+    def rows(self) -> list[tuple[int, float]]:
+        return list(zip(self.steps, self.values, strict=True))
+
+    def pairs(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
+        """Neighbouring rows."""
+        return pairwise(self.rows())
+
+    def at(self, step: int) -> float | None:
+        """What was measured at `step`."""
+        return self.values[self.steps.index(step)] if step in self.steps else None
+
+
+@dataclass(slots=True)
+class Traces:
+    """The newest rows of every watched signal."""
+
+    of: dict[str, Trace] = field(default_factory=dict)
+
+    def take(self, sample: Sample) -> None:
+        """Take what one sample has of them."""
+        for name in WATCHED:
+            if (value := sample.values.get(name)) is not None:
+                trace = self._trace(name)
+                trace.add(sample.step, value)
+                trace.keep(NEWEST)
+
+    def take_all(self, steps: Sequence[int], values: Sequence[Mapping[str, float]]) -> None:
+        """Take samples of rising steps, the same as one by one."""
+        for name in WATCHED:
+            newest = [row for row in range(len(steps)) if name in values[row]][-NEWEST:]
+            if newest:
+                trace = self._trace(name)
+                for row in newest:
+                    trace.add(steps[row], values[row][name])
+                trace.keep(NEWEST)
+
+    def cut(self, step: int) -> None:
+        """The run went back: forget `step` and what follows."""
+        for trace in self.of.values():
+            trace.cut(step)
+
+    def _trace(self, name: str) -> Trace:
+        known = self.of.get(name)
+        if known is None:
+            known = self.of[name] = Trace()
+        return known
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The rows around one onset, and what came of going back over it."""
+
+    onset_step: int = 0
+    onset_batches: BatchRange | None = None
+    trend: Trend | None = None  # of the loss, from before the onset
+    dropped: bool = False  # the reflex kept the onset's update out of the weights
+    before: dict[str, Trace] = field(default_factory=dict)
+    after: dict[str, Trace] = field(default_factory=dict)
+    again_step: int | None = None  # where it came back after a command
+    again_batches: BatchRange | None = None
+    passed: bool = False  # the onset's batches were trained on again and nothing stood out
+
+    def see(self, sample: Sample) -> None:
+        """Take one more sample of the incident."""
+        for name in WATCHED:
+            value = sample.values.get(name)
+            if value is not None and sample.step >= self.onset_step:
+                trace = self.after.setdefault(name, Trace())
+                if len(trace.steps) < AFTER:
+                    trace.add(sample.step, value)
+
+    def see_again(self, batches: BatchRange | None) -> None:
+        """`batches` were trained on after a command."""
+        then = self.onset_batches
+        if batches is not None and then is not None:
+            self.passed |= then.first < batches.end and batches.first < then.end
+
+    def come_back(self, step: int, batches: BatchRange | None) -> None:
+        """The spike came back at `step`, which consumed `batches`."""
+        self.again_step, self.again_batches, self.passed = step, batches, False
+
+    def whole(self, name: str) -> Trace:
+        """Every row that is kept of a signal."""
+        before, after = self.before.get(name, Trace()), self.after.get(name, Trace())
+        return Trace(before.steps + after.steps, before.values + after.values)
+
+
+def gather(
+    traces: Traces,
+    onset_step: int,
+    onset_batches: BatchRange | None,
+    trend: Trend | None,
+    dropped: bool,
+) -> Evidence:
+    """What is known when an incident opens: the newest rows, parted at its onset."""
+    evidence = Evidence(onset_step, onset_batches, trend, dropped)
+    for name, trace in traces.of.items():
+        early = [row for row in trace.rows() if row[0] < onset_step][-BEFORE:]
+        late = [row for row in trace.rows() if row[0] >= onset_step][:AFTER]
+        evidence.before[name] = _trace(early)
+        evidence.after[name] = _trace(late)
+    return evidence
+
+
+def _trace(rows: Sequence[tuple[int, float]]) -> Trace:
+    return Trace([step for step, _ in rows], [value for _, value in rows])
