@@ -1,0 +1,224 @@
+"""What is disturbed: replicas as processes of their own, on one real Postgres that can be killed.
+
+Law: every process is started here and ended here, by its own id; every replica listens on
+127.0.0.1. A replica is forked from a process that has read the code already: so it starts in a
+tenth of a second, and is killed with a signal like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random, SystemRandom
+from threading import Lock
+
+import psutil
+import sqlalchemy as sql
+
+from benchmarks.ingest_servers import HOST
+from spikeguard_protocol import Role, Verb
+from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
+from spikeguard_server.grants import Grant, issue_token, put_policy
+from spikeguard_server.migrations import migrate
+from spikeguard_server.postgres import embedded
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+from spikeguard_server.up_serve import listen, serve
+
+READY_S = 60.0
+PORTS = range(20_000, 30_000)  # below those that clients get: one that calls a dead server's port
+# from that very port would be connected to itself, and hold it
+PRELOADED = ("benchmarks.faults_site", "spikeguard_server.app")
+_FORKING = get_context("forkserver")
+
+
+@dataclass
+class Database:
+    """One Postgres of our own, with its data in `directory`."""
+
+    directory: Path
+    durable: bool = True
+    url: str = ""
+    _running: ExitStack = field(default_factory=ExitStack)
+
+    def start(self) -> None:
+        """Start it, on what it held before."""
+        self.url = self._running.enter_context(embedded(self.directory, durable=self.durable))
+
+    def stop(self) -> None:
+        """Stop it in order: connections are cut, what was committed is written down."""
+        self._running.close()
+
+    def crash(self) -> None:
+        """SIGKILL to every process of it; what was committed has to come back from the log."""
+        for process in (self.postmaster, *self.backends()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._running.close()
+
+    @property
+    def postmaster(self) -> psutil.Process:
+        """The process that the others are children of."""
+        file = self.directory / "data" / "postmaster.pid"
+        return psutil.Process(int(file.read_text().splitlines()[0]))
+
+    def backends(self) -> list[psutil.Process]:
+        """Its processes but the first."""
+        with suppress(psutil.NoSuchProcess, OSError, ValueError, IndexError):
+            return list(self.postmaster.children())
+        return []
+
+    def cut_connections(self) -> int:
+        """End every connection of the replicas; returns how many there were."""
+        with self.control() as connection:
+            return len(connection.execute(_CUT).all())
+
+    @contextmanager
+    def control(self) -> Iterator[sql.Connection]:
+        """A connection of our own."""
+        engine = sql.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+
+_CUT = sql.text(
+    "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'spikeguard'"
+)
+
+
+def _serve(settings: Settings, port: int, log: Path) -> None:
+    """The life of a replica: what `spikeguard serve` does on a database that is migrated."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(handle, sys.stdout.fileno())
+    os.dup2(handle, sys.stderr.fileno())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with listen(HOST, port) as listener:
+        serve(settings, open_engine(settings), listener)
+
+
+def free_port() -> int:
+    """A port of `PORTS` that nobody listens on just now."""
+    for port in SystemRandom().sample(PORTS, 50):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
+            return port
+    raise RuntimeError(f"no port of {PORTS} is free")
+
+
+@dataclass
+class Replica:
+    """One server process on a port of its own, which can be killed and started again."""
+
+    settings: Settings
+    log: Path
+    port: int = field(default_factory=free_port)
+    starts: int = 0
+    _child: BaseProcess | None = None
+    _changing: Lock = field(default_factory=Lock)
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Fork it and wait until it is ready."""
+        with self._changing:
+            process = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
+            process.start()
+            self.starts += 1
+            self._child = process
+        self.await_ready()
+
+    def kill(self) -> None:
+        """SIGKILL, at whatever it is doing."""
+        with self._changing:
+            if self._child is not None:
+                self._child.kill()
+                self._child.join()
+
+    def await_ready(self) -> None:
+        """Wait until it answers that it can take messages."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                urllib.request.urlopen(f"{self.url}/readyz", timeout=5).close()
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"{self.url} is not ready:\n{self.log.read_text()[-2000:]}")
+
+
+@dataclass
+class Site:
+    """Replicas on one database."""
+
+    database: Database
+    replicas: list[Replica]
+    token: str
+    url: str  # of the database that the replicas share
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where messages can go."""
+        return [replica.url for replica in self.replicas]
+
+
+def new_site(database: Database, name: str, replicas: int, **settings: float) -> Site:
+    """An empty migrated database `name`, whose policy approves rollbacks, and its replicas."""
+    with database.control() as connection:
+        connection.execute(sql.text(f"CREATE DATABASE {name}"))
+    url = database.url.replace("/postgres?", f"/{name}?")
+    made = replace(Settings(database_url=url, tick_s=0.2), **settings)  # type: ignore[arg-type]
+    token = _prepare(made)
+    log = database.directory.parent / f"{name}.log"
+    return Site(database, [Replica(made, log) for _ in range(replicas)], token, url)
+
+
+def _prepare(settings: Settings) -> str:
+    auto = Approval(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
+    policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
+    engine = open_engine(settings)
+    migrate(engine)
+    with engine.begin() as connection:
+        put_policy(connection, "default", policy_to_mapping(policy), "benchmark")
+        token = issue_token(connection, Grant(Role.AGENT), "benchmark")[0]
+    engine.dispose()
+    return token
+
+
+@contextmanager
+def running(site: Site) -> Iterator[Site]:
+    """The replicas of `site`, alive; none of them is left at the end."""
+    started = []
+    try:
+        for member in site.replicas:
+            started.append(member)
+            member.start()
+        yield site
+    finally:
+        for member in started:
+            member.kill()
+
+
+def preload(environment: Mapping[str, str] | None = None) -> None:
+    """Let replicas be forked from a process that has imported what they need."""
+    os.environ.update(environment or {"OMP_NUM_THREADS": "1"})
+    _FORKING.set_forkserver_preload(list(PRELOADED))
+
+
+def somebody(site: Site, random: Random) -> Replica:
+    """One of the replicas."""
+    return random.choice(site.replicas)

@@ -1,0 +1,94 @@
+"""What can happen to a message between a job and its servers.
+
+Law: whatever is done here may happen on a real network, and nothing here tells the job of it: it
+learns what an agent would learn, an answer or none.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from threading import Thread
+from urllib.parse import urlsplit
+
+from benchmarks.faults_job import TrainingJob
+from spikeguard.transport import Verdict
+from spikeguard_protocol import Message, encode
+
+SHARE = 0.12  # of the messages, to each kind of mischief
+OLD = 8  # messages that may come again
+MOST_AGE_S = 45.0  # a clock off by more makes a message history, which is another promise
+
+
+def plainly(job: TrainingJob, message: Message) -> Verdict:
+    """To any replica, as a balancer would."""
+    return job.line().send(message)
+
+
+class Mischief:
+    """Tears messages, loses answers, sends twice, out of order and late. One for each job."""
+
+    def __init__(self) -> None:
+        self._sent: list[Message] = []
+        self.done: dict[str, int] = {}
+
+    def __call__(self, job: TrainingJob, message: Message) -> Verdict:
+        """Do something to `message`, then send it as it should be."""
+        tricks = (self._tear, self._lose_the_answer, self._repeat, self._send_all_at_once,
+                  self._run_ahead)  # fmt: skip
+        for trick in tricks:
+            if job.random.random() < SHARE:
+                name = trick.__name__.strip("_")
+                self.done[name] = self.done.get(name, 0) + 1
+                trick(job, message)
+        late = replace(message, age_s=message.age_s + job.random.uniform(0, MOST_AGE_S))
+        self._sent = [*self._sent[-OLD:], message]
+        return job.line().send(late)
+
+    def _tear(self, job: TrainingJob, message: Message) -> None:
+        request = _request(job, message)
+        _post(job, request[: job.random.randrange(1, len(request))])
+
+    def _lose_the_answer(self, job: TrainingJob, message: Message) -> None:
+        _post(job, _request(job, message))
+
+    def _repeat(self, job: TrainingJob, message: Message) -> None:
+        del message
+        for old in job.random.sample(self._sent, min(2, len(self._sent))):
+            job.line().send(old)
+
+    def _send_all_at_once(self, job: TrainingJob, message: Message) -> None:
+        requests = [(url, _request(job, message)) for url in job.addresses]
+        threads = [Thread(target=_post_to, args=pair, kwargs={"hear": True}) for pair in requests]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _run_ahead(self, job: TrainingJob, message: Message) -> None:
+        """By two, so that it leaves a hole even if the one before is being stored just now."""
+        verdict = job.line().send(replace(message, sequence=message.sequence + 2))
+        assert verdict.ack is None, "a message was taken that left a hole"
+
+
+def _request(job: TrainingJob, message: Message) -> bytes:
+    body = encode(message)
+    head = (
+        f"POST /v1/messages HTTP/1.1\r\nHost: spikeguard\r\nAuthorization: Bearer {job.token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _post(job: TrainingJob, data: bytes) -> None:
+    _post_to(job.random.choice(job.addresses), data)
+
+
+def _post_to(url: str, data: bytes, *, hear: bool = False) -> None:
+    """Send `data` and hang up, before or after the answer."""
+    parts = urlsplit(url)
+    with suppress(OSError), socket.create_connection((parts.hostname, parts.port), 10) as line:
+        line.sendall(data)
+        if hear:
+            line.recv(65536)
