@@ -25,12 +25,13 @@ from spikeguard.data import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.forward import Forward
-from spikeguard.guard import Guard, Parts
+from spikeguard.guard import Guard
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.mailbox import Mailbox
 from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox, leftovers
+from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_drop
@@ -128,8 +129,7 @@ def attach(
         _facts(model, optimizer, chosen, micro_batches),
         _version(),
     )
-    guard = Guard(parts, model, optimizer)
-    guard.forward = forward if world.leads else None
+    guard = Guard(parts, model, optimizer, forward if world.leads else None)
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()

@@ -13,8 +13,7 @@ update. The host waits nowhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,19 +26,33 @@ from spikeguard.settings import Settings
 from spikeguard.updates import all_parameters, sample_of
 from spikeguard_protocol import BatchRange, Signal
 
+# plain strings: a member of an enum takes longer to look up and to hash
+ADAM_V_NORM = Signal.ADAM_V_NORM.value
+GRAD_NORM = Signal.GRAD_NORM.value
+GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
+LOSS = Signal.LOSS.value
+LR = Signal.LR.value
+PARAM_NORM = Signal.PARAM_NORM.value
+UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
+UPDATE_NORM = Signal.UPDATE_NORM.value
+UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
 LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One step's sample while its values are on their way."""
 
     step: int
     segment: int
-    batches: BatchRange | None
+    position: int  # of its batch in the data order
     known: dict[str, float]  # measured on the host
     pending: Pending
     layers: Pending | None = None  # gradient norm by parameter
+
+    @property
+    def batches(self) -> BatchRange:
+        """What the step consumed."""
+        return BatchRange(self.position, self.position + 1)
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
@@ -111,7 +124,7 @@ class Collector:
         if norm is None:
             return torch.zeros(())
         self._grad_norm = norm
-        self._scalars[Signal.GRAD_NORM] = norm
+        self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm
@@ -134,7 +147,7 @@ class Collector:
         if norm is None:
             return torch.zeros(())
         self._grad_norm = norm
-        self._scalars[Signal.GRAD_NORM] = norm
+        self._scalars[GRAD_NORM] = norm
         clipped = rule.judge(norm, each)
         self._scalars |= clipped.signals
         self._scale(held, clipped.factor)
@@ -204,7 +217,7 @@ class Collector:
         norm = self._norm_at_step()
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[Signal.UPDATE_DROPPED] = self._reflex.before_step(norm, loss)
+            self._scalars[UPDATE_DROPPED] = self._reflex.before_step(norm, loss)
         self._sample.before_step()
         if self.is_slow(step) and self._settings.exact_update_norm:
             self._everything.before_step()
@@ -216,9 +229,9 @@ class Collector:
             norm = self._measured()
             if norm is None:
                 return None
-            self._scalars[Signal.GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
+            self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
         elif scale is not None:
-            self._scalars[Signal.GRAD_NORM] = norm / scale
+            self._scalars[GRAD_NORM] = norm / scale
         if scale is not None:
             self._layers = {name: value / scale for name, value in self._layers.items()}
         return norm if scale is None else norm / scale
@@ -227,39 +240,36 @@ class Collector:
     def after_step(self) -> None:
         """In the optimizer's post-hook: how far the parameters moved."""
         self._reflex.after_step()
-        self._keep(Signal.UPDATE_NORM_SAMPLED, self._sample.after_step(self._rates))
-        self._keep(Signal.UPDATE_NORM, self._everything.after_step(self._rates))
+        self._keep(UPDATE_NORM_SAMPLED, self._sample.after_step(self._rates))
+        self._keep(UPDATE_NORM, self._everything.after_step(self._rates))
         if self._rates:
             rate = self._rates[0]
             if isinstance(rate, Tensor):
-                self._scalars[Signal.LR] = rate.clone()
+                self._scalars[LR] = rate.clone()
             else:
-                self._known[Signal.LR] = float(rate)
+                self._known[LR] = float(rate)
 
     def is_slow(self, step: int) -> bool:
         """Whether the signals that read everything are measured at `step`."""
         return self.attentive or step % self._settings.slow_signals_every == 0
 
-    @torch.no_grad()
-    def finish_step(
-        self, step: int, segment: int, batches: BatchRange | None, known: dict[str, float]
-    ) -> Row:
+    def finish_step(self, step: int, segment: int, position: int, known: dict[str, float]) -> Row:
         """Send the step's scalars on their way."""
         if self.is_slow(step):
-            self._keep(Signal.PARAM_NORM, global_norm([p.detach() for p in self._parameters]))
-            self._keep(Signal.ADAM_V_NORM, global_norm(second_moments(self._optimizer)))
+            self._measure_slowly()
         self._keep_loss()
-        row = Row(
-            step,
-            segment,
-            batches,
-            {**self._known, **known},
-            self._readback.send(self._scalars),
-            self._readback.send_many(self._layers) if self._layers else None,
-        )
+        known.update(self._known)
+        sent = self._readback.send(self._scalars)
+        layers = self._readback.send_many(self._layers) if self._layers else None
         self.reset()
         self._step = step
-        return row
+        return Row(step, segment, position, known, sent, layers)
+
+    @torch.no_grad()
+    def _measure_slowly(self) -> None:
+        parameters = [p.detach() for p in self._parameters]
+        self._keep(PARAM_NORM, global_norm(parameters))
+        self._keep(ADAM_V_NORM, global_norm(second_moments(self._optimizer)))
 
     def reset(self) -> None:
         """Forget what was measured since the last step."""
@@ -267,7 +277,17 @@ class Collector:
         self._layers = {}
         self.losses.take()
 
-    def _keep(self, signal: Signal, value: Tensor | None) -> None:
+    def note(self, signal: str, value: Tensor | float) -> None:
+        """Add a value of this step under a name: () on any device, or known on the host.
+
+        Before `guard.step()`; it travels with the step's other values (`readback.WIDTH` at most).
+        """
+        if isinstance(value, Tensor):
+            self._scalars[signal] = value.detach()
+        else:
+            self._known[signal] = value
+
+    def _keep(self, signal: str, value: Tensor | None) -> None:
         if value is not None:
             self._scalars[signal] = value
 
@@ -277,7 +297,7 @@ class Collector:
             return
         total, weight = taken
         plain = isinstance(weight, float) and weight == 1.0
-        self._scalars[Signal.LOSS] = total if plain else total / weight
+        self._scalars[LOSS] = total if plain else total / weight
         if self._ranks > 1:
             self._scalars[LOSS_SUM] = total
             if isinstance(weight, Tensor):

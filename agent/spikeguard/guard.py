@@ -2,89 +2,48 @@
 
 Law: every call is shielded; a failure of the agent's own is counted and logged, never raised.
 The loop's own errors (the loader's, the model's) pass through untouched.
+Cost: `step` moves references; of what it does besides the slow norms and saving, its floor is some
+twenty calls of the interpreter. Records are made by the outbox's thread (`reporter`).
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from spikeguard.agreement import Agreed, Agreement, Word
+from spikeguard.agreement import Agreement, Word
+from spikeguard.beginning import introduce, resume
 from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
-from spikeguard.collector import Collector, Row
-from spikeguard.data import DataFeed
 from spikeguard.endings import Endings
-from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.executor import Executor
-from spikeguard.faults import Faults, log
 from spikeguard.forward import Forward
-from spikeguard.journal import Journal
-from spikeguard.learning_rate import ScaledRates
-from spikeguard.mailbox import Mailbox
-from spikeguard.offline import Shelf
-from spikeguard.outbox import Outbox
-from spikeguard.progress import Progress
-from spikeguard.readback import DEPTH
-from spikeguard.recovery import Recovery
-from spikeguard.sender import Sender
-from spikeguard.settings import Settings
-from spikeguard.targets import Target
-from spikeguard.world import World, all_agree, in_step, leave_world, share_text
-from spikeguard_protocol import (
-    AttemptEnded,
-    AttemptStarted,
-    BatchRange,
-    CommandResult,
-    LayerNorms,
-    Record,
-    Samples,
-    SegmentReason,
-    SegmentStarted,
-    Signal,
-    Verb,
-)
-from spikeguard_protocol.messages import MAX_LAYERS
+from spikeguard.parts import Parts
+from spikeguard.reporter import Reporter
+from spikeguard.world import in_step, leave_world
+from spikeguard_protocol import AttemptEnded, Record, Signal, Verb
 
 Batch = TypeVar("Batch")
-
-
-@dataclass(slots=True)
-class Parts:
-    """What `attach()` has put together."""
-
-    world: World
-    settings: Settings
-    progress: Progress
-    feed: DataFeed
-    rates: ScaledRates
-    collector: Collector
-    recovery: Recovery
-    journal: Journal
-    mailbox: Mailbox
-    faults: Faults
-    agreement: Agreement | None
-    outbox: Outbox | None  # rank 0
-    sender: Sender | Shelf | None  # without a server, what is said is kept
-    tokens_per_step: int | None
-    facts: dict[str, str]  # optimizer, betas, ... for the record
-    version: str
+STEP_TIME, TOKENS_PER_SECOND = Signal.STEP_TIME.value, Signal.TOKENS_PER_SECOND.value
 
 
 class Guard:
     """Watches one training loop and acts in it. Made by `attach()`; one per optimizer."""
 
     def __init__(
-        self, parts: Parts, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+        self,
+        parts: Parts,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        forward: Forward | None = None,
     ) -> None:
         self._p, self._model = parts, model
+        self._reporter = Reporter(parts, forward)
         self._executor = Executor(
             parts.world,
             parts.progress,
@@ -97,8 +56,6 @@ class Guard:
             self._drain,
             parts.faults,
         )
-        self._rows: deque[Row] = deque()
-        self.forward: Forward | None = None
         self._begun = self._ended = False
         self._last_step_at: float | None = None
         self._hooks = [
@@ -143,20 +100,7 @@ class Guard:
         Call it before the first step, on all ranks. Raises `ResumeError` if there are checkpoints
         and none can be restored: to begin at zero would hide that.
         """
-        problems: list[str] = []
-        for target in self._shared_candidates():
-            problem = self._resumed_from(target)
-            if problem is None:
-                return self.steps
-            log.warning("checkpoint %s was passed over: %s", target.name, problem)
-            problems.append(f"{target.name}: {problem}")
-        if problems:
-            raise ResumeError(
-                "no checkpoint could be restored; repair one or point CheckpointDirectory at an "
-                f"empty folder to begin anew. {'; '.join(problems)}"
-            )
-        self._p.recovery.take_up_scale(None)
-        return 0
+        return resume(self._p)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield micro-batches of `loader`; leaves out what was skipped, goes back in a rollback.
@@ -165,8 +109,7 @@ class Guard:
         iterated anew from the random numbers its pass began with.
         """
         self._p.feed.in_use = True
-        with self._p.faults.shield("begin"):
-            self._begin()
+        self._begin()
         yield from self._p.feed.batches(loader)
 
     def loss(self, loss: Tensor, weight: float | Tensor | None = None) -> Tensor:
@@ -199,15 +142,21 @@ class Guard:
 
     def step(self) -> None:
         """Call once after each optimizer step, when gradients are spent."""
-        faults, progress = self._p.faults, self._p.progress
-        with faults.shield("begin"):
+        parts = self._p
+        faults, progress = parts.faults, parts.progress
+        if not self._begun:
             self._begin()
         segment = progress.segment
         with faults.shield("rates"):
-            self._p.rates.after_step()
+            parts.rates.after_step()
         progress.steps += 1
-        position = self._p.feed.finish_step()
-        self._deliver(self._row(position))
+        position = parts.feed.finish_step()
+        self._measured(position)
+        if parts.agreement is None:
+            self._alone()
+        elif not parts.agreement.broken:
+            with faults.shield("agreement"), in_step(parts.world):
+                self._together(parts.agreement)
         if progress.segment == segment:
             with faults.shield("save"):
                 self._save()
@@ -246,15 +195,14 @@ class Guard:
                 self._report(AttemptEnded(reason))
             if self._p.sender is not None:
                 self._p.sender.finish(self._p.settings.flush_s)
-        if self.forward is not None:
-            with self._p.faults.shield("finish"):
-                self.forward.close()
+        with self._p.faults.shield("finish"):
+            self._reporter.close()
 
     def _report(self, record: Record) -> None:
-        if self._p.outbox is not None and self._p.sender is not None:
-            self._p.outbox.put(record)
-            if isinstance(record, CommandResult | SegmentStarted):
-                self._p.sender.wake()
+        self._reporter.report(record)
+
+    def _drain(self) -> None:
+        self._reporter.drain(self._executor.announced)
 
     # ---- the optimizer's hooks -------------------------------------------------------------
 
@@ -279,91 +227,47 @@ class Guard:
 
     # ---- a step's sample -------------------------------------------------------------------
 
-    def _row(self, position: int) -> Row | None:
-        progress, known = self._p.progress, self._times()
-        batches = BatchRange(position, position + 1)
+    def _measured(self, position: int) -> None:
+        progress = self._p.progress
         with self._p.faults.shield("collect"):
-            return self._p.collector.finish_step(progress.steps, progress.segment, batches, known)
+            known = self._times()
+            row = self._p.collector.finish_step(progress.steps, progress.segment, position, known)
+            self._reporter.add(row)
+            return
         with suppress(Exception):
             self._p.collector.reset()
-        return None
 
     def _times(self) -> dict[str, float]:
         now, last = time.perf_counter(), self._last_step_at
         self._last_step_at = now
         if last is None or now <= last:
             return {}
-        times: dict[str, float] = {Signal.STEP_TIME: now - last}
+        times: dict[str, float] = {STEP_TIME: now - last}
         if self._p.tokens_per_step is not None:
-            times[Signal.TOKENS_PER_SECOND] = self._p.tokens_per_step / (now - last)
+            times[TOKENS_PER_SECOND] = self._p.tokens_per_step / (now - last)
         return times
 
-    def _deliver(self, row: Row | None) -> None:
-        """Pass on what has arrived, then act on what all ranks know."""
-        if row is not None:
-            self._rows.append(row)
-        if self._p.agreement is None:
-            with self._p.faults.shield("deliver"):
-                self._deliver_alone()
-            with self._p.faults.shield("orders"):
-                self._executor.act_alone()
-        elif not self._p.agreement.broken:
-            with self._p.faults.shield("agreement"), in_step(self._p.world):
-                self._deliver_together(self._p.agreement)
+    def _alone(self) -> None:
+        """Pass on what has arrived, then act on what has come."""
+        with self._p.faults.shield("deliver"):
+            self._reporter.deliver_alone()
+            mailbox = self._p.mailbox
+            self._p.collector.attentive = mailbox.attentive
+            self._protect(mailbox.protected)
+        with self._p.faults.shield("orders"):
+            self._executor.act_alone()
 
-    def _deliver_alone(self) -> None:
-        while self._rows and (self._rows[0].pending.arrived() or len(self._rows) >= DEPTH):
-            row = self._rows.popleft()
-            self._sample(row, row.read())
-        self._p.collector.attentive = self._p.mailbox.attentive
-        self._protect(self._p.mailbox.protected)
-
-    def _deliver_together(self, agreement: Agreement) -> None:
+    def _together(self, agreement: Agreement) -> None:
+        """The same where all ranks have to know it first."""
         mailbox = self._p.mailbox
         word = Word(self._executor.announce(), mailbox.attentive, self._pins())
-        agreed = agreement.exchange(word, self._due_row())
+        agreed = self._reporter.deliver_together(agreement, word)
         if agreed is None:
             return
-        self._sample_agreed(agreed)
         self._p.collector.attentive = agreed.word.attentive
         self._p.recovery.protected = mailbox.protected
         self._protect_pins(agreed.word.pins)
         self._executor.act_together(agreed.word.serial)
-
-    def _due_row(self) -> Row | None:
-        """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
-        if not self._rows:
-            return None
-        on_device = self._rows[0].pending.event is not None
-        lag = self._p.settings.agreement_lag if on_device else 0
-        return self._rows.popleft() if len(self._rows) > lag else None
-
-    def _drain(self) -> None:
-        """Pass on every row there is, waiting for it; all ranks at the same boundary."""
-        if self._p.agreement is not None and not self._p.agreement.broken:
-            for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
-                row = self._rows.popleft() if self._rows else None
-                agreed = self._p.agreement.exchange(Word(self._executor.announced), row)
-                self._sample_agreed(agreed)
-            for settled in self._p.agreement.drain():
-                self._sample_agreed(settled)
-            return
-        while self._rows:
-            row = self._rows.popleft()
-            self._sample(row, row.read())
-
-    def _sample_agreed(self, agreed: Agreed | None) -> None:
-        if agreed is not None and agreed.row is not None:
-            self._sample(agreed.row, agreed.values)
-
-    def _sample(self, row: Row, values: dict[str, float]) -> None:
-        if self.forward is not None:
-            self.forward.put(row.step, values)
-        columns = {name: (value,) for name, value in values.items()}
-        self._report(Samples(row.segment, (row.step,), columns, (row.batches,)))
-        if row.layers is not None and self._p.outbox is not None:
-            norms = dict(list(row.layers.read().items())[:MAX_LAYERS])
-            self._report(LayerNorms(row.segment, row.step, Signal.GRAD_NORM, norms))
 
     def _protect(self, names: frozenset[str]) -> None:
         self._p.recovery.protected = names
@@ -395,56 +299,10 @@ class Guard:
             with self._p.faults.shield("checkpoint"):
                 recovery.checkpoint()
 
-    # ---- beginning -------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Tell the server of this attempt, once, when its loop is known."""
         if self._begun:
             return
         self._begun = True
-        progress = self._p.progress
-        resumed = progress.parent is not None
-        self._report(
-            AttemptStarted(
-                progress.parent,
-                self._p.world.size,
-                tuple(self._executor.capabilities()),
-                self._p.version,
-                self._p.tokens_per_step,
-                self._p.facts,
-            )
-        )
-        reason = SegmentReason.RESUME if resumed else SegmentReason.START
-        self._report(
-            SegmentStarted(progress.segment, reason, progress.parent, self._p.feed.position)
-        )
-        for result in self._p.journal.unfinished() if self._p.world.leads else []:
-            self._p.journal.end(result)
-            self._report(result)
-
-    def _shared_candidates(self) -> Iterator[Target]:
-        """Rank 0's list on every rank; a rank that cannot see one says so in the vote."""
-        mine = [target.name for target in self._p.recovery.candidates()]
-        for name in share_text(self._p.world, "\n".join(mine)).split():
-            found = self._p.recovery.find(name)
-            if all_agree(self._p.world, found is not None) and found is not None:
-                yield found
-
-    def _resumed_from(self, target: Target) -> str | None:
-        """Restore `target` on all ranks; why not, if one cannot."""
-        recovery, tree, problem = self._p.recovery, None, None
-        try:
-            tree = recovery.load(target)
-            problem = recovery.refusal(tree)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        if not all_agree(self._p.world, problem is None) or tree is None:
-            return problem or "another rank cannot read it"
-        try:
-            recovery.restore(target, tree, self._p.progress.segment)
-            recovery.take_up_scale(target)
-        except Exception as error:
-            problem = f"restoring it failed half-way: {error!r}"
-        if not all_agree(self._p.world, problem is None):
-            raise AttemptAborted(problem or f"another rank failed to restore {target.name}")
-        return None
+        with self._p.faults.shield("begin"):
+            introduce(self._p, self._executor.capabilities(), self._report)

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from spikeguard_protocol import (
     AttemptEnded,
@@ -46,6 +46,12 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 _NOTE = re.compile(r"([0-9]{12}) (open|ended)")
 
 
+class Draft(Protocol):
+    """What a call makes a record of, out of values that nobody changes any more."""
+
+    def __call__(self) -> Record: ...
+
+
 @dataclass(slots=True)
 class _Letter:
     """One message; its lines are on disk, or in memory where the disk failed."""
@@ -66,7 +72,7 @@ class Outbox:
         self.run, self.attempt = run, attempt
         self.folder = folder
         self._limit = limit
-        self._waiting: deque[tuple[float, Record]] = deque()
+        self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed = 0
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
@@ -84,8 +90,8 @@ class Outbox:
         self._writer.daemon = True
         self._writer.start()
 
-    def put(self, record: Record) -> None:
-        """Called from the loop: never waits."""
+    def put(self, record: Record | Draft) -> None:
+        """Called from the loop: never waits. A draft is made a record by the writer's thread."""
         if len(self._waiting) >= WAITING:
             self._overflowed += 1
             return
@@ -191,8 +197,8 @@ class Outbox:
             with suppress(OSError):  # sealing sees that the file is short
                 self._file.flush()
 
-    def _add(self, at: float, record: Record) -> None:
-        line = json.dumps(to_json(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    def _add(self, at: float, record: Record | Draft) -> None:
+        line = self._line(record)
         letter = self._open
         assert letter.lines is not None
         letter.lines.append(line)
@@ -202,6 +208,13 @@ class Outbox:
         self._append_to_disk(line)
         if letter.size > SEAL_BYTES or letter.records >= SEAL_RECORDS:
             self._seal()
+
+    def _line(self, record: Record | Draft) -> bytes:
+        try:
+            return _encoded(record() if callable(record) else record)
+        except Exception as error:  # whatever it was made of: the writer goes on
+            number = self._open.sequence
+            return _encoded(Gap(number, number, f"could not be written: {error!r}"[:500], 1))
 
     def _append_to_disk(self, line: bytes) -> None:
         try:
@@ -232,7 +245,7 @@ class Outbox:
         return [record for line in lines if (record := _record(line)) is not None]
 
     def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
-        lines = [json.dumps(to_json(r), allow_nan=False).encode() + b"\n" for r in records]
+        lines = [_encoded(record) for record in records]
         letter.size, letter.records = sum(map(len, lines)), len(lines)
         letter.thinned = True
         letter.lines = lines
@@ -368,6 +381,10 @@ def _synced(file: IO[bytes]) -> bool:
         with suppress(OSError):
             file.close()
     return True
+
+
+def _encoded(record: Record) -> bytes:
+    return json.dumps(to_json(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _record(line: bytes) -> Record | None:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 DEPTH = 64  # steps
-WIDTH = 32  # scalars a step
+WIDTH = 56  # scalars a step; with what the host knows, what a record of samples holds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pending:
     """Scalars on their way; `row` may be read once `event` has passed."""
 
@@ -30,12 +30,19 @@ class Pending:
         """Whether reading now would not wait."""
         return self.event is None or bool(self.event.query())
 
-    def read(self) -> dict[str, float]:
-        """The values, waiting for the copy if it must."""
+    def take(self) -> list[float]:
+        """The values, waiting for the copy if it must; the row is free for another step then."""
+        if isinstance(self.row, list):
+            return self.row
         if self.event is not None:
             self.event.synchronize()
-        values = self.row if isinstance(self.row, list) else self.row.tolist()
-        return dict(zip(self.names, values, strict=True))
+        taken: list[float] = self.row.tolist()
+        self.row, self.event = taken, None
+        return taken
+
+    def read(self) -> dict[str, float]:
+        """The values by name, waiting for the copy if it must."""
+        return dict(zip(self.names, self.take(), strict=True))
 
 
 class Readback:
@@ -48,8 +55,7 @@ class Readback:
 
     def send(self, scalars: Mapping[str, Tensor]) -> Pending:
         """Start the copy of `scalars`, each () on any device."""
-        names = tuple(scalars)[:WIDTH]
-        values = [scalars[name] for name in names]
+        names, values = tuple(scalars)[:WIDTH], list(scalars.values())[:WIDTH]
         if all(value.is_cpu for value in values):
             return Pending(names, [value.item() for value in values], None)
         stacked = _stack(values)

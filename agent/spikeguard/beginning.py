@@ -1,0 +1,88 @@
+"""How an attempt begins: where it goes on from, and how it introduces itself.
+
+Law: before the first step, on all ranks. A checkpoint is restored on every rank or on none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from spikeguard.errors import AttemptAborted, ResumeError
+from spikeguard.faults import log
+from spikeguard.parts import Parts
+from spikeguard.targets import Target
+from spikeguard.world import all_agree, share_text
+from spikeguard_protocol import AttemptStarted, Record, SegmentReason, SegmentStarted, Verb
+
+
+def introduce(
+    parts: Parts, capabilities: tuple[Verb, ...], report: Callable[[Record], None]
+) -> None:
+    """Tell the server of this attempt, and of commands an earlier one left without an answer."""
+    progress = parts.progress
+    report(
+        AttemptStarted(
+            progress.parent,
+            parts.world.size,
+            tuple(capabilities),
+            parts.version,
+            parts.tokens_per_step,
+            parts.facts,
+        )
+    )
+    resumed = progress.parent is not None
+    reason = SegmentReason.RESUME if resumed else SegmentReason.START
+    report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
+    for result in parts.journal.unfinished() if parts.world.leads else []:
+        parts.journal.end(result)
+        report(result)
+
+
+def resume(parts: Parts) -> int:
+    """Restore the newest checkpoint that is not abandoned; returns its step, 0 if none.
+
+    Raises `ResumeError` if there are checkpoints and none can be restored.
+    """
+    problems: list[str] = []
+    for target in _shared_candidates(parts):
+        problem = _resumed_from(parts, target)
+        if problem is None:
+            return parts.progress.steps
+        log.warning("checkpoint %s was passed over: %s", target.name, problem)
+        problems.append(f"{target.name}: {problem}")
+    if problems:
+        raise ResumeError(
+            "no checkpoint could be restored; repair one or point CheckpointDirectory at an "
+            f"empty folder to begin anew. {'; '.join(problems)}"
+        )
+    parts.recovery.take_up_scale(None)
+    return 0
+
+
+def _shared_candidates(parts: Parts) -> Iterator[Target]:
+    """Rank 0's list on every rank; a rank that cannot see one says so in the vote."""
+    mine = [target.name for target in parts.recovery.candidates()]
+    for name in share_text(parts.world, "\n".join(mine)).split():
+        found = parts.recovery.find(name)
+        if all_agree(parts.world, found is not None) and found is not None:
+            yield found
+
+
+def _resumed_from(parts: Parts, target: Target) -> str | None:
+    """Restore `target` on all ranks; why not, if one cannot."""
+    recovery, tree, problem = parts.recovery, None, None
+    try:
+        tree = recovery.load(target)
+        problem = recovery.refusal(tree)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    if not all_agree(parts.world, problem is None) or tree is None:
+        return problem or "another rank cannot read it"
+    try:
+        recovery.restore(target, tree, parts.progress.segment)
+        recovery.take_up_scale(target)
+    except Exception as error:
+        problem = f"restoring it failed half-way: {error!r}"
+    if not all_agree(parts.world, problem is None):
+        raise AttemptAborted(problem or f"another rank failed to restore {target.name}")
+    return None

@@ -1,0 +1,119 @@
+"""What is told of a step: from its row, still on the way from the device, to the outbox.
+
+Law: the loop hands over references and goes on. Records are put together and checked by the
+outbox's own thread, out of values that nobody changes any more. Order is that of the loop: a
+step's sample lies in the outbox before whatever was saved or done after it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from spikeguard.agreement import Agreed, Agreement, Word
+from spikeguard.collector import Row
+from spikeguard.forward import Forward
+from spikeguard.parts import Parts
+from spikeguard.readback import DEPTH
+from spikeguard_protocol import CommandResult, LayerNorms, Record, Samples, SegmentStarted, Signal
+from spikeguard_protocol.messages import MAX_LAYERS
+
+
+class SampleDraft(NamedTuple):
+    """One step's values; a call makes the record."""
+
+    row: Row
+    agreed: dict[str, float] | None  # where all ranks' losses were put together
+
+    def __call__(self) -> Samples:
+        row = self.row
+        values = row.read() if self.agreed is None else self.agreed
+        columns = {name: (value,) for name, value in values.items()}
+        return Samples(row.segment, (row.step,), columns, (row.batches,))
+
+
+class LayerDraft(NamedTuple):
+    """One step's gradient norms by parameter; a call waits for them and makes the record."""
+
+    row: Row
+
+    def __call__(self) -> LayerNorms:
+        row = self.row
+        norms = row.layers.read() if row.layers is not None else {}
+        kept = dict(list(norms.items())[:MAX_LAYERS])
+        return LayerNorms(row.segment, row.step, Signal.GRAD_NORM.value, kept)
+
+
+class Reporter:
+    """Holds the rows of the last steps until their values have arrived."""
+
+    def __init__(self, parts: Parts, forward: Forward | None) -> None:
+        self._p, self._forward = parts, forward
+        self._rows: deque[Row] = deque()
+
+    def report(self, record: Record) -> None:
+        """Tell the server of something other than a sample."""
+        if self._p.outbox is not None and self._p.sender is not None:
+            self._p.outbox.put(record)
+            if isinstance(record, CommandResult | SegmentStarted):
+                self._p.sender.wake()
+
+    def add(self, row: Row) -> None:
+        """A step was made."""
+        self._rows.append(row)
+
+    def deliver_alone(self) -> None:
+        """In a job of one process: pass on what has arrived."""
+        rows = self._rows
+        while rows and (rows[0].pending.arrived() or len(rows) >= DEPTH):
+            self._sample(rows.popleft())
+
+    def deliver_together(self, agreement: Agreement, word: Word) -> Agreed | None:
+        """All ranks at the same boundary: pass on an earlier step; what was agreed then."""
+        agreed = agreement.exchange(word, self._due_row())
+        self._sample_agreed(agreed)
+        return agreed
+
+    def drain(self, announced: int) -> None:
+        """Pass on every row there is, waiting for it; all ranks at the same boundary."""
+        agreement = self._p.agreement
+        if agreement is not None and not agreement.broken:
+            self._drain_together(agreement, announced)
+            return
+        while self._rows:
+            self._sample(self._rows.popleft())
+
+    def close(self) -> None:
+        """The attempt ended."""
+        if self._forward is not None:
+            self._forward.close()
+
+    def _drain_together(self, agreement: Agreement, announced: int) -> None:
+        for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
+            row = self._rows.popleft() if self._rows else None
+            self._sample_agreed(agreement.exchange(Word(announced), row))
+        for settled in agreement.drain():
+            self._sample_agreed(settled)
+
+    def _due_row(self) -> Row | None:
+        """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
+        if not self._rows:
+            return None
+        on_device = self._rows[0].pending.event is not None
+        lag = self._p.settings.agreement_lag if on_device else 0
+        return self._rows.popleft() if len(self._rows) > lag else None
+
+    def _sample_agreed(self, agreed: Agreed | None) -> None:
+        if agreed is not None and agreed.row is not None:
+            self._sample(agreed.row, agreed.values)
+
+    def _sample(self, row: Row, agreed: dict[str, float] | None = None) -> None:
+        row.pending.take()
+        if self._forward is not None:
+            self._forward.put(row.step, row.read() if agreed is None else agreed)
+        outbox = self._p.outbox
+        if outbox is None:
+            return
+        outbox.put(SampleDraft(row, agreed))
+        if row.layers is not None:
+            outbox.put(LayerDraft(row))
