@@ -1,4 +1,4 @@
-"""What the container tests share: the script that makes the secrets, loaded from its place."""
+"""What the container tests share: scripts of `deploy/`, loaded from their places."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "deploy/init/make_secrets.py"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 @pytest.fixture(scope="session")
 def make_secrets() -> ModuleType:
     """`deploy/init/make_secrets.py`, which lies in no package because it runs on a stock image."""
-    spec = importlib.util.spec_from_file_location("make_secrets", SCRIPT)
+    return _loaded(DEPLOY / "init/make_secrets.py")
+
+
+@pytest.fixture(scope="session")
+def make_dashboards() -> ModuleType:
+    """`deploy/grafana/make_dashboards.py`."""
+    return _loaded(DEPLOY / "grafana/make_dashboards.py")
+
+
+def _loaded(script: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

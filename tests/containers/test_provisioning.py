@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -113,6 +114,16 @@ def test_no_two_panels_of_a_dashboard_overlap(path: Path) -> None:
         apart = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or apart, (one, other)
     assert all(p["gridPos"]["x"] + p["gridPos"]["w"] <= 24 for p in panels)
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_is_what_its_code_makes(path: Path, make_dashboards: ModuleType) -> None:
+    """`python deploy/grafana/make_dashboards.py` writes them anew."""
+    assert path.read_text() == make_dashboards.text(path.stem)
+
+
+def test_there_is_a_dashboard_for_everything_that_is_made(make_dashboards: ModuleType) -> None:
+    assert {path.stem for path in DASHBOARDS} == make_dashboards.BOARDS.keys()
 
 
 def test_grafana_finds_its_dashboards_where_they_are_mounted() -> None:

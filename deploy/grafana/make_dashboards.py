@@ -1,0 +1,344 @@
+"""The three Grafana dashboards as code: fleet, one run, on call.
+
+    python deploy/grafana/make_dashboards.py
+
+writes `dashboards/*.json`, which Grafana is provisioned with; a test holds that both agree. Law:
+every panel says what it shows and reads the one provisioned data source; queries ask only for what
+the server tells (docs/operations.md, "Grafana").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as words
+from grafana_foundation_sdk.models import dashboard as models
+
+PLACE = Path(__file__).with_name("dashboards")
+SOURCE = models.DataSourceRef(type_val="prometheus", uid="spikeguard-prometheus")
+WIDTH = 24  # columns of Grafana's grid
+MESSAGES = 'spikeguard_http_request_duration_seconds_bucket{route="/v1/messages"}'
+CALM = {0.0: "transparent"}
+WARN = {0.0: "transparent", 1.0: "orange"}
+BAD = {0.0: "transparent", 1.0: "red"}
+WAITED_S = {0.0: "transparent", 60.0: "orange", 300.0: "red"}  # an alert fires at 300
+GOOD = {0.0: "red", 1.0: "green"}
+
+Panel = Any  # each kind has a builder type of its own, with the same methods
+
+
+@dataclass(frozen=True)
+class Query:
+    """One PromQL expression and the legend of its series."""
+
+    expr: str
+    legend: str = ""
+
+    def target(self, ref: str, *, instant: bool) -> prometheus.Dataquery:
+        """The query as a panel asks it."""
+        made = prometheus.Dataquery().ref_id(ref).datasource(SOURCE)
+        made = made.expr(self.expr).legend_format(self.legend)
+        return made.instant() if instant else made.range()
+
+
+def _panel(
+    made: Panel, title: str, about: str, size: tuple[int, int], queries: Sequence[Query],
+    *, instant: bool = False,
+) -> Panel:  # fmt: skip
+    made = made.title(title).description(about).datasource(SOURCE).span(size[0]).height(size[1])
+    for number, query in enumerate(queries):
+        made = made.with_target(query.target(chr(ord("A") + number), instant=instant))
+    return made
+
+
+def number(
+    title: str, about: str, query: str, limits: dict[float, str], width: int = 4,
+    unit: str = "none",
+) -> Panel:  # fmt: skip
+    """One number, as it is now; coloured from the limits on."""
+    steps = [
+        models.Threshold(value=limit or None, color=color)
+        for limit, color in sorted(limits.items())
+    ]
+    shown = common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
+    made = _panel(stat.Panel(), title, about, (width, 4), [Query(query)], instant=True)
+    return (
+        made.unit(unit)
+        .no_value("none")
+        .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
+        .color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
+        .color_mode(words.BigValueColorMode.BACKGROUND)
+        .graph_mode(words.BigValueGraphMode.NONE)
+        .justify_mode(words.BigValueJustifyMode.CENTER)
+        .text_mode(words.BigValueTextMode.VALUE)
+        .reduce_options(shown)
+    )
+
+
+def lines(
+    title: str, about: str, *queries: Query, width: int = 12, height: int = 8, unit: str = "none"
+) -> Panel:
+    """Curves over time. A hole stays a hole: nothing was measured there."""
+    legend = common.VizLegendOptions().show_legend(True)
+    legend = legend.display_mode(words.LegendDisplayMode.LIST)
+    tooltip = common.VizTooltipOptions().mode(words.TooltipDisplayMode.MULTI)
+    return (
+        _panel(timeseries.Panel(), title, about, (width, height), queries)
+        .unit(unit)
+        .legend(legend.placement(words.LegendPlacement.BOTTOM))
+        .tooltip(tooltip.sort(words.SortOrder.DESCENDING))
+        .draw_style(words.GraphDrawStyle.LINE)
+        .line_width(1)
+        .fill_opacity(0)
+        .show_points(words.VisibilityMode.NEVER)
+        .span_nulls(False)
+    )
+
+
+def states(title: str, about: str, query: Query, calm: str, bad: str, width: int = 12) -> Panel:
+    """When something was so: 0 and 1 over time."""
+    mapping = models.ValueMap(
+        {
+            "0": models.ValueMappingResult(text=calm, color="transparent", index=0),
+            "1": models.ValueMappingResult(text=bad, color="red", index=1),
+        }
+    )
+    return (
+        _panel(statetimeline.Panel(), title, about, (width, 8), [query])
+        .mappings([mapping])
+        .show_value(words.VisibilityMode.NEVER)
+        .merge_values(True)
+        .fill_opacity(80)
+        .line_width(0)
+        .legend(common.VizLegendOptions().show_legend(False))
+    )
+
+
+def listing(title: str, about: str, query: str, hidden: Sequence[str], width: int = 12) -> Panel:
+    """One row a series, with its labels."""
+    kept = models.DataTransformerConfig(
+        id_val="organize", options={"excludeByName": dict.fromkeys(hidden, True)}
+    )
+    made = _panel(table.Panel(), title, about, (width, 8), [Query(query)], instant=True)
+    for target in made._internal.targets or []:
+        target.format_val = "table"
+    return made.with_transformation(kept)
+
+
+def _variable(name: str, label: str, values: str, *, several: bool) -> dashboard.QueryVariable:
+    made = dashboard.QueryVariable(name).label(label).datasource(SOURCE)
+    made = made.query({"query": f"label_values({values}, {name})", "refId": "variable"})
+    made = made.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    made = made.sort(models.VariableSort.ALPHABETICAL_ASC).multi(several).include_all(several)
+    return made.all_value(".*") if several else made
+
+
+def _opened(which: str) -> dashboard.AnnotationQuery:
+    """A mark where a spike opened."""
+    now = f"spikeguard_run_incident_open{which} == 1"
+    expr = f"{now} unless spikeguard_run_incident_open{which} offset 30s == 1"
+    made = dashboard.AnnotationQuery().name("Spike opened").datasource(SOURCE)
+    return made.enable(True).icon_color("red").expr(expr)
+
+
+def _board(name: str, title: str, about: str, panels: Sequence[Panel]) -> dashboard.Dashboard:
+    links = dashboard.DashboardLink("spikeguard").type(models.DashboardLinkType.DASHBOARDS)
+    made = (
+        dashboard.Dashboard(title)
+        .uid(f"spikeguard-{name}")
+        .description(about)
+        .tags(["spikeguard"])
+        .readonly()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .refresh("10s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .link(links.tags(["spikeguard"]).as_dropdown(True).include_vars(True).keep_time(True))
+    )
+    for place, panel in enumerate(panels, 1):
+        made = made.with_panel(panel.id(place))
+    return made
+
+
+def fleet() -> dashboard.Dashboard:
+    """Every live run, what is wrong with it, and what waits for a person."""
+    which, name = '{project=~"$project", run=~"$run"}', "{{project}}/{{run}}"
+    panels = [
+        number("Live runs", "Runs that sent a message lately.",
+               'sum(spikeguard_runs{state="live"}) or vector(0)', CALM),
+        number("Silent runs", "Runs that stopped sending without saying that they ended.",
+               'sum(spikeguard_runs{state="silent"}) or vector(0)', WARN),
+        number("Open spikes", "Incidents that have not closed.",
+               "sum(spikeguard_incidents_open) or vector(0)", BAD),
+        number("Approvals waiting", "Proposed commands that wait for a person.",
+               "sum(spikeguard_approvals_waiting) or vector(0)", WARN),
+        number("Oldest approval", "How long the oldest of them has waited.",
+               "max(spikeguard_approval_oldest_age_seconds) or vector(0)", WAITED_S, unit="s"),
+        number("Scrapes answered", "All scrapes of the server, as a share; 100 % when all is well.",
+               'avg(up{job=~"spikeguard-.*"})', GOOD, unit="percentunit"),
+        lines("Loss", "Nats at the newest step. NaN and infinities leave a gap here and are "
+              "shown on the incident page.", Query(f"spikeguard_run_loss_nats{which}", name),
+              height=9),
+        lines("Gradient norm", "Global L2 norm before clipping, at the newest step.",
+              Query(f"spikeguard_run_grad_norm{which}", name), height=9),
+        states("Open spikes", "When each run had a spike open.",
+               Query(f"spikeguard_run_incident_open{which}", name), "calm", "spike"),
+        lines("Speed", "Tokens a second of each run.",
+              Query(f"spikeguard_run_tokens_per_second{which}", name)),
+        lines("Spikes by kind", "Open and closed, since the beginning.",
+              Query("sum by (kind) "
+                    "(spikeguard_incidents_open or spikeguard_incidents_closed_total)",
+                    "{{kind}}"), width=8),
+        lines("Commands by state", "All commands, since the beginning.",
+              Query("sum by (verb, state) "
+                    "(spikeguard_commands_unfinished or spikeguard_commands_finished_total)",
+                    "{{verb}} {{state}}"), width=8),
+        lines("Age of data", "Seconds since each run's newest message.",
+              Query(f"spikeguard_run_data_age_seconds{which}", name), width=8, unit="s"),
+        lines("Samples stored", "Samples a second, by server process.",
+              Query("sum by (instance) (rate(spikeguard_ingest_samples_total[1m]))",
+                    "{{instance}}"), width=8),
+        lines("Messages", "Messages a second by what became of them.",
+              Query("sum by (result) (rate(spikeguard_ingest_messages_total[1m]))", "{{result}}"),
+              width=8),
+        _latency(8),
+    ]  # fmt: skip
+    about = "Every live run, what is wrong with it, and what waits for a person."
+    made = _board("fleet", "spikeguard: fleet", about, panels)
+    made = made.with_variable(_variable("project", "Project", "spikeguard_run_last_step",
+                                        several=True))  # fmt: skip
+    runs = 'spikeguard_run_last_step{project=~"$project"}'
+    return made.with_variable(_variable("run", "Run", runs, several=True)).annotation(
+        _opened(which)
+    )
+
+
+def _latency(width: int) -> Panel:
+    quantiles = ((0.5, "p50"), (0.99, "p99"))
+    return lines(
+        "Time to answer a message",
+        "Of POST /v1/messages: half of them and 99 of 100 are faster.",
+        *[
+            Query(f"histogram_quantile({share}, sum by (le) (rate({MESSAGES}[1m])))", name)
+            for share, name in quantiles
+        ],
+        width=width,
+        unit="s",
+    )
+
+
+def run() -> dashboard.Dashboard:
+    """One run: how it trains, and what it went through."""
+    which = '{project="$project", run="$run"}'
+    panels = [
+        number("Step", "The newest optimizer step.", f"spikeguard_run_last_step{which}", CALM),
+        number("Loss", "Nats at the newest step.", f"spikeguard_run_loss_nats{which}", CALM),
+        number("Gradient norm", "Global L2 norm before clipping.",
+               f"spikeguard_run_grad_norm{which}", CALM),
+        number("Speed", "Tokens a second.", f"spikeguard_run_tokens_per_second{which}", CALM),
+        number("Age of data", "Since the newest message; a run counts as silent after 60 s.",
+               f"spikeguard_run_data_age_seconds{which}",
+               {0.0: "transparent", 30.0: "orange", 60.0: "red"}, unit="s"),
+        number("Spike open", "1 while an incident of this run has not closed.",
+               f"spikeguard_run_incident_open{which}", BAD),
+        lines("Loss", "Nats at the newest step. NaN and infinities leave a gap.",
+              Query(f"spikeguard_run_loss_nats{which}", "loss"), height=10),
+        lines("Gradient norm", "Global L2 norm before clipping.",
+              Query(f"spikeguard_run_grad_norm{which}", "gradient norm"), height=10),
+        states("Open spikes", "When this run had a spike open.",
+               Query(f"spikeguard_run_incident_open{which}", "spike"), "calm", "spike"),
+        lines("Progress", "Optimizer steps a minute; below zero where a rollback took it back.",
+              Query(f"delta(spikeguard_run_last_step{which}[1m])", "steps a minute")),
+        lines("Speed", "Tokens a second.",
+              Query(f"spikeguard_run_tokens_per_second{which}", "tokens/s")),
+        lines("Age of data", "Seconds since the newest message.",
+              Query(f"spikeguard_run_data_age_seconds{which}", "age"), unit="s"),
+    ]  # fmt: skip
+    about = "One run: how it trains, and when it spiked. The incident's own page shows every step."
+    made = _board("run", "spikeguard: run", about, panels)
+    made = made.with_variable(_variable("project", "Project", "spikeguard_run_last_step",
+                                        several=False))  # fmt: skip
+    runs = 'spikeguard_run_last_step{project="$project"}'
+    return made.with_variable(_variable("run", "Run", runs, several=False)).annotation(
+        _opened(which)
+    )
+
+
+def on_call() -> dashboard.Dashboard:
+    """What a person on call looks at first: what fires, what waits, what failed."""
+    fires = 'ALERTS{alertstate="firing", severity!="none"}'
+    failed = ('sum by (verb, state) (spikeguard_commands_finished_total{state=~"failed|refused"} '
+              'or spikeguard_commands_unfinished{state="unknown"})')  # fmt: skip
+    spiking = "on (project, run) (spikeguard_run_incident_open == 1)"
+    panels = [
+        number("Critical alerts", "Alerts that fire and should wake somebody.",
+               'count(ALERTS{alertstate="firing", severity="critical"}) or vector(0)', BAD),
+        number("Divergent spikes", "Open spikes that do not come back by themselves.",
+               'sum(spikeguard_incidents_open{kind="divergent"}) or vector(0)', BAD),
+        number("Approvals waiting", "Proposed commands that wait for a person.",
+               "sum(spikeguard_approvals_waiting) or vector(0)", WARN),
+        number("Oldest approval", "How long the oldest of them has waited; it expires to nothing.",
+               "max(spikeguard_approval_oldest_age_seconds) or vector(0)", WAITED_S, unit="s"),
+        number("Silent runs", "Runs that stopped sending without saying that they ended.",
+               'sum(spikeguard_runs{state="silent"}) or vector(0)', WARN),
+        number("Time is driven", "Replicas whose ticker runs; with none, nothing expires and no "
+               "silence is noticed.", "sum(spikeguard_ticker_up) or vector(0)", GOOD),
+        states("Alerts", "What fired when; docs/operations.md says what to do about each.",
+               Query(f"max by (alertname) ({fires})", "{{alertname}}"), "calm", "fires"),
+        listing("Runs with an open spike", "Open them in spikeguard's dashboard.",
+                "spikeguard_run_incident_open == 1", ("Time", "__name__", "instance", "job")),
+        lines("Loss of spiking runs", "Nats, of the runs with an open spike.",
+              Query(f"spikeguard_run_loss_nats and {spiking}", "{{project}}/{{run}}")),
+        lines("Gradient norm of spiking runs", "Global L2 norm before clipping.",
+              Query(f"spikeguard_run_grad_norm and {spiking}", "{{project}}/{{run}}")),
+        lines("Commands that were not carried out", "Refused, failed, or without a result.",
+              Query(failed, "{{verb}} {{state}}"), width=8),
+        lines("Answers that were errors", "Requests a second that the server refused or failed.",
+              Query('sum by (status) (rate(spikeguard_http_requests_total{status=~"[45].."}[5m]))',
+                    "{{status}}"), width=8),
+        lines("Samples dropped by agents", "By their own count, since the beginning.",
+              Query("spikeguard_dropped_samples_total", "samples"), width=8),
+        _latency(8),
+        lines("Messages that wait", "In each server process; beyond its limit agents are told "
+              "to come back.", Query("spikeguard_ingest_waiting", "{{instance}}"), width=8),
+        lines("Scrapes", "1 while an address answers Prometheus.",
+              Query('up{job=~"spikeguard-.*"}', "{{job}} {{instance}}"), width=8),
+    ]  # fmt: skip
+    about = "What fires, what waits for a person, what failed, and whether the server is well."
+    return _board("on-call", "spikeguard: on call", about, panels)
+
+
+BOARDS: dict[str, Callable[[], dashboard.Dashboard]] = {
+    "fleet": fleet,
+    "run": run,
+    "on-call": on_call,
+}
+
+
+def text(name: str) -> str:
+    """The JSON of one dashboard."""
+    return json.dumps(BOARDS[name]().build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    """Write all of them."""
+    for name in BOARDS:
+        (PLACE / f"{name}.json").write_text(text(name))
+
+
+if __name__ == "__main__":
+    main()
