@@ -1,7 +1,9 @@
 """How all ranks come to act at the same step.
 
 One tiny asynchronous reduction a step on the agent's own gloo group carries rank 0's word (the
-number of the newest order, whether to be attentive, which snapshots to pin) and every rank's loss.
+number of the newest order, whether to be attentive, which snapshots to pin) and every rank's loss;
+where parameters are sharded also every rank's part of the slow norms, so that no wish to see more
+ever decides which collectives the job's own ranks make.
 At step N every rank reads the slot of step N - K, so all learn of an order at the same boundary.
 Law: nobody branches on whether a slot is ready: it is waited for, with the group's timeout. After
 a failed wait this rank never votes again, so no command can be carried out by some ranks alone.
@@ -25,6 +27,13 @@ from spikeguard_protocol import Signal
 
 PINS = 2
 _SERIAL, _ATTENTIVE, _SUM, _WEIGHT, _PINS = 0, 1, 2, 3, 4
+PARTS = (
+    Signal.PARAM_NORM,
+    Signal.ADAM_V_NORM,
+    Signal.UPDATE_NORM,
+    Signal.UPDATE_NORM_SAMPLED,
+)
+_PARTS = _PINS + 2 * PINS  # square and count of each, where sharded
 Pin = tuple[int, int]  # step and segment of a snapshot
 
 
@@ -58,8 +67,8 @@ class _Slot:
 class Agreement:
     """The slots in flight; at most K."""
 
-    def __init__(self, world: World, lag: int) -> None:
-        self._world, self._lag = world, lag
+    def __init__(self, world: World, lag: int, sharded: bool = False) -> None:
+        self._world, self._lag, self._sharded = world, lag, sharded
         self._slots: deque[_Slot] = deque()
 
     @property
@@ -79,12 +88,14 @@ class Agreement:
 
     def _post(self, word: Word, row: Row | None) -> _Slot:
         values = row.read() if row is not None else {}
-        sums = torch.zeros(_PINS + 2 * PINS, dtype=torch.float64)
+        sums = torch.zeros(_PARTS + 2 * len(PARTS), dtype=torch.float64)
         if self._world.leads:
             sums[_SERIAL], sums[_ATTENTIVE] = word.serial, float(word.attentive)
             for place, (step, segment) in enumerate(word.pins[:PINS]):
                 sums[_PINS + 2 * place], sums[_PINS + 2 * place + 1] = step, segment
         sums[_SUM], sums[_WEIGHT] = values.get(LOSS_SUM, 0.0), values.get(LOSS_WEIGHT, 0.0)
+        if self._sharded:
+            sums[_PARTS:] = torch.tensor(_squares(values), dtype=torch.float64)
         own = values.get(Signal.LOSS, -math.inf)
         worst = torch.tensor([math.inf if math.isnan(own) else own], dtype=torch.float64)
         works = [
@@ -101,7 +112,23 @@ class Agreement:
         sums = slot.sums.tolist()
         pairs = [(int(sums[_PINS + 2 * n]), int(sums[_PINS + 2 * n + 1])) for n in range(PINS)]
         word = Word(int(sums[_SERIAL]), sums[_ATTENTIVE] > 0, tuple(p for p in pairs if p[0]))
-        return Agreed(word, slot.row, _reduced(slot.values, sums, float(slot.worst[0])))
+        values = _reduced(slot.values, sums, float(slot.worst[0]))
+        if self._sharded:
+            values = _whole(values, sums[_PARTS:], self._world.size)
+        return Agreed(word, slot.row, values)
+
+
+def _squares(values: dict[str, float]) -> list[float]:
+    """For each of `PARTS`: the square of this rank's part, and whether it has one."""
+    parts = [values.get(signal) for signal in PARTS]
+    return [n for p in parts for n in ((p * p, 1.0) if p is not None else (0.0, 0.0))]
+
+
+def _whole(values: dict[str, float], sums: list[float], ranks: int) -> dict[str, float]:
+    """`values` with the global norms that every rank had a part of, and no other parts."""
+    rest = {name: value for name, value in values.items() if name not in PARTS}
+    pairs = zip(PARTS, sums[::2], sums[1::2], strict=True)
+    return rest | {signal: math.sqrt(total) for signal, total, count in pairs if count == ranks}
 
 
 def _reduced(values: dict[str, float], sums: list[float], worst: float) -> dict[str, float]:

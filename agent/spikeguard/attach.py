@@ -37,6 +37,7 @@ from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_drop
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
+from spikeguard.shards import is_sharded
 from spikeguard.snapshots import Snapshots
 from spikeguard.training_state import TrainingState
 from spikeguard.transport import Transport
@@ -122,7 +123,9 @@ def attach(
         journal,
         mailbox,
         faults,
-        Agreement(world, chosen.agreement_lag) if world.size > 1 else None,
+        Agreement(world, chosen.agreement_lag, is_sharded(model.parameters()))
+        if world.size > 1
+        else None,
         outbox,
         sender,
         tokens_per_step,

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from spikeguard.clipping import Rule
-from spikeguard.norms import combine, each_norm, global_norm, gradients, local, second_moments
+from spikeguard.norms import combine, each_norm, global_norm, gradients, own_norm, second_moments
 from spikeguard.readback import Pending, Readback
 from spikeguard.reflex import Reflex, loss_scale
 from spikeguard.settings import Settings
+from spikeguard.shards import is_sharded, local
 from spikeguard.updates import all_parameters, sample_of
 from spikeguard_protocol import BatchRange, Signal
 
@@ -103,6 +104,7 @@ class Collector:
         self._optimizer, self._reflex, self._settings = optimizer, reflex, settings
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
+        self._sharded = is_sharded(model.parameters())
         self._layers: dict[str, Tensor] = {}
         self._step = 0
         self._ranks = ranks
@@ -208,7 +210,7 @@ class Collector:
 
     def _wants_layers(self, step: int) -> bool:
         every = self._settings.layer_norms_every
-        return every > 0 and (self.attentive or step % every == 0)
+        return every > 0 and ((self.attentive and not self._sharded) or step % every == 0)
 
     @torch.no_grad()
     def before_step(self, step: int, rates: Sequence[Any]) -> None:
@@ -268,8 +270,8 @@ class Collector:
     @torch.no_grad()
     def _measure_slowly(self) -> None:
         parameters = [p.detach() for p in self._parameters]
-        self._keep(PARAM_NORM, global_norm(parameters))
-        self._keep(ADAM_V_NORM, global_norm(second_moments(self._optimizer)))
+        self._keep(PARAM_NORM, own_norm(parameters, self._sharded))
+        self._keep(ADAM_V_NORM, own_norm(second_moments(self._optimizer), self._sharded))
 
     def reset(self) -> None:
         """Forget what was measured since the last step."""

@@ -11,46 +11,71 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from spikeguard.shards import alike, by_copies, is_sharded, local, root, settled, shared_out, summed
 
 _HALF = (torch.float16, torch.bfloat16)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's shard of `tensor`; a plain tensor is its own."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
     """L2 over all `tensors` and, for sharded ones, over all ranks: () fp32; None if none.
 
-    Sharded tensors cost one reduction on the job's own device group, without a host wait on NCCL.
+    Sharded tensors cost one reduction of one number for each way they are sharded (one under
+    FSDP2), on the job's own device group, without a host wait on NCCL. Collective where sharded.
     """
-    plain = [t for t in tensors if not isinstance(t, DTensor)]
-    sharded = [t for t in tensors if isinstance(t, DTensor)]
+    groups = alike(tensors)
+    if not groups:
+        return _plain_norm(list(tensors)) if tensors else None
+    tensors = [settled(t) for t in tensors]
+    groups = alike(tensors)
+    spread = {place for places in groups for place in places}
+    plain = [t for place, t in enumerate(tensors) if place not in spread]
     parts = [_plain_norm(plain)] if plain else []
-    if sharded:
-        total = torch.nn.utils.get_total_norm(sharded)
-        parts.append(total.full_tensor() if isinstance(total, DTensor) else total)
+    for places in groups:
+        own = _plain_norm([local(tensors[place]) for place in places])
+        parts.append(root(summed(own.double().square(), tensors[places[0]])))
     return combine(parts)
 
 
+def own_norm(tensors: Sequence[Tensor], sharded: bool) -> Tensor | None:
+    """L2 of what this rank holds of `tensors`, () fp32; meets no other rank.
+
+    `sharded` (some tensors of the job are): the squares of all ranks' answers add up to the
+    square of the global norm, whatever several ranks hold counted once. Otherwise the norm itself.
+    """
+    if not sharded:
+        return _plain_norm(list(tensors)) if tensors else None
+    parts = by_copies(tensors).items()
+    return combine([shared_out(_plain_norm(held), ranks) for ranks, held in parts])
+
+
 def each_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """L2 of each, () fp32, on its own device; of a sharded tensor over all ranks."""
+    """L2 of each, () fp32, on its own device; of a sharded tensor over all ranks.
+
+    One reduction for each way they are sharded, however many there are. Collective where sharded.
+    """
+    if is_sharded(tensors):
+        tensors = [settled(t) for t in tensors]
+    norms = _each_plain_norm([local(t) for t in tensors])
+    for places in alike(tensors):
+        device = norms[places[0]].device
+        own = torch.stack([norms[place].to(device).double() for place in places])
+        whole = root(summed(own.square(), tensors[places[0]]))
+        for place, norm in zip(places, whole.unbind(), strict=True):
+            norms[place] = norm
+    return norms
+
+
+def _each_plain_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
     norms: dict[int, Tensor] = {}
-    plain = [(n, t) for n, t in enumerate(tensors) if not isinstance(t, DTensor)]
-    halves = [(n, t) for n, t in plain if t.dtype in _HALF]
-    full = [(n, t) for n, t in plain if t.dtype not in _HALF]
+    halves = [(n, t) for n, t in enumerate(tensors) if t.dtype in _HALF]
+    full = [(n, t) for n, t in enumerate(tensors) if t.dtype not in _HALF]
     if full:
         measured = torch._foreach_norm([t for _, t in full])
         norms |= zip((n for n, _ in full), measured, strict=True)
     if halves:  # accumulated and returned in fp32: bf16 keeps three digits
         measured = torch._foreach_norm([t for _, t in halves], 2, dtype=torch.float32)
         norms |= zip((n for n, _ in halves), measured, strict=True)
-    for place, tensor in enumerate(tensors):
-        if isinstance(tensor, DTensor):
-            total = torch.linalg.vector_norm(tensor)
-            norms[place] = total.full_tensor() if isinstance(total, DTensor) else total
     return [norms[place].float() for place in range(len(tensors))]
 
 

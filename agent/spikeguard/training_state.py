@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.norms import local
+from spikeguard.shards import local
 from spikeguard.targets import Tree, shape_mismatch
 
 

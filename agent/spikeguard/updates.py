@@ -4,24 +4,40 @@ Law: decay included, divided by the rate that the step really used, so that an L
 move it. On the device only. Cost: the sample is cloned before each step (at most
 `update_sample_share` of the parameters); the exact norm keeps one buffer the size of this rank's
 parameters, made at its first use, and reads and writes the parameters' bytes four times.
+Of sharded parameters this rank measures its own part and meets no other rank: squares add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spikeguard.norms import combine, global_norm, local, sampled_rows
+from spikeguard.norms import combine, global_norm, sampled_rows
+from spikeguard.shards import copies, is_sharded, local, shared_out
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Parts of one parameter group's tensors that equally many ranks hold."""
+
+    group: int
+    held_by: int
+    tensors: list[Tensor]
 
 
 class Moved:
-    """The movement of some parameters, kept apart by learning rate."""
+    """The movement of what `find` names, kept apart by learning rate.
 
-    def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
-        self._groups = groups
+    Asked at the first step only: FSDP2 may move its shards until the first forward pass.
+    """
+
+    def __init__(self, find: Callable[[], list[Stretch]]) -> None:
+        self._find = find
+        self._stretches: list[Stretch] = []
         self._before: list[list[Tensor]] | None = None
         self._armed = False
 
@@ -29,10 +45,10 @@ class Moved:
     def before_step(self) -> None:
         """Remember where the parameters stand."""
         if self._before is None:
-            self._before = [[torch.empty_like(t) for t in group] for group in self._groups]
-        for kept, group in zip(self._before, self._groups, strict=True):
-            if group:
-                torch._foreach_copy_(kept, [t.detach() for t in group])
+            self._stretches = self._find()
+            self._before = [[torch.empty_like(t) for t in s.tensors] for s in self._stretches]
+        for kept, stretch in zip(self._before, self._stretches, strict=True):
+            torch._foreach_copy_(kept, stretch.tensors)
         self._armed = True
 
     @torch.no_grad()
@@ -42,27 +58,48 @@ class Moved:
             return None
         self._armed = False
         norms = []
-        for kept, group, rate in zip(self._before, self._groups, rates, strict=True):
-            if group and (isinstance(rate, Tensor) or rate > 0.0):
-                torch._foreach_sub_(kept, [t.detach() for t in group])
+        for kept, stretch in zip(self._before, self._stretches, strict=True):
+            rate = rates[stretch.group]
+            if isinstance(rate, Tensor) or rate > 0.0:
+                torch._foreach_sub_(kept, stretch.tensors)
                 norm = global_norm(kept)
-                norms += [norm / rate] if norm is not None else []
+                norms += [shared_out(norm, stretch.held_by) / rate] if norm is not None else []
         return combine(norms)
 
 
 def all_parameters(optimizer: torch.optim.Optimizer) -> Moved:
     """The movement of everything the optimizer trains."""
-    return Moved([list(group["params"]) for group in optimizer.param_groups])
+    groups = [list(group["params"]) for group in optimizer.param_groups]
+    sharded = is_sharded(p for group in groups for p in group)
+    return Moved(lambda: _stretches(groups, {}, sharded))
 
 
 def sample_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, share: float) -> Moved:
-    """The movement of a fixed sample: one matrix per block, at most `share` of the parameters."""
+    """The movement of a fixed sample: one matrix per block, at most `share` of the parameters.
+
+    Of a sharded matrix every rank takes its share from its own rows, so the work is shared alike.
+    """
     named = list(model.named_parameters())
-    rows = dict(sampled_rows([(name, local(p)) for name, p in named], share))
+    sharded = is_sharded(p for _, p in named)
+    rows = dict(sampled_rows(named, share))
     chosen = {id(p): rows[name] for name, p in named if name in rows}
-    return Moved(
-        [
-            [local(p.detach())[: chosen[id(p)]] for p in group["params"] if id(p) in chosen]
-            for group in optimizer.param_groups
-        ]
-    )
+    groups = [[p for p in g["params"] if id(p) in chosen] for g in optimizer.param_groups]
+    return Moved(lambda: _stretches(groups, chosen, sharded))
+
+
+def _stretches(
+    groups: Sequence[Sequence[Tensor]], rows: dict[int, int], sharded: bool
+) -> list[Stretch]:
+    """This rank's part of each parameter, or of `rows[id(parameter)]` rows of it."""
+    found: dict[tuple[int, int], list[Tensor]] = {}
+    for number, group in enumerate(groups):
+        for parameter in group:
+            key = (number, copies(parameter) if sharded else 1)
+            found.setdefault(key, []).append(_part(parameter, rows.get(id(parameter))))
+    return [Stretch(number, held_by, parts) for (number, held_by), parts in found.items()]
+
+
+def _part(parameter: Tensor, rows: int | None) -> Tensor:
+    """What lies here; of `rows` of all rows as large a share as of all rows lies here."""
+    part = local(parameter.detach())
+    return part if rows is None else part[: -(-rows * len(part) // len(parameter))]

@@ -1,0 +1,260 @@
+"""A small sharded training job (FSDP2): tied, frozen, half-precision parameters and two groups.
+
+Runs as one process or as several ranks that share every batch; writes what each rank saw.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
+from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
+
+ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
+MICRO = 2
+SETTINGS = Settings(slow_signals_every=1, snapshot_every=5, send_interval_s=0.02)
+
+RULES: dict[str, Callable[[], Rule]] = {
+    "fixed": lambda: Fixed(0.4),
+    "zclip": lambda: ZClip(warm_up=3, max_threshold=0.5, z_threshold=1.0),
+    "adagc": lambda: AdaGC(warm_up=3),
+    "hybrid": lambda: Hybrid(ZClip(warm_up=3, z_threshold=1.0), AdaGC(warm_up=3)),
+}
+
+
+class Network(nn.Module):
+    """Word to next word; the last layer is the first one's weight."""
+
+    def __init__(self, coarse: torch.dtype) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 13), nn.GELU(), nn.Linear(13, WIDTH)) for _ in range(2)
+        )
+        self.frozen = nn.Linear(WIDTH, WIDTH)
+        self.coarse = nn.Linear(WIDTH, WIDTH, dtype=coarse)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        for block in self.blocks:
+            x = x + block(x)
+        x = self.frozen(x) + self.coarse(x.to(self.coarse.weight.dtype)).float()
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+class Words:
+    """This rank's rows of each micro-batch, a pure function of its number."""
+
+    def __init__(self, rank: int, size: int, left_out: range = range(0)) -> None:
+        self.rank, self.size, self.left_out, self.read = rank, size, left_out, 0
+
+    def __iter__(self) -> Words:
+        return self
+
+    def __next__(self) -> Tensor:
+        while self.read // MICRO in self.left_out:
+            self.read += 1
+        self.read += 1
+        whole = np.random.default_rng(self.read - 1).integers(0, WORDS, (ROWS, 4))
+        share = ROWS // self.size
+        return torch.from_numpy(whole[self.rank * share : (self.rank + 1) * share])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = state["read"]
+
+
+class ShardedJob:
+    """One attempt at training `Network`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        rule: Rule | None = None,
+        coarse: torch.dtype = torch.float32,
+        left_out: range = range(0),
+        checkpoints: CheckpointDirectory | None = None,
+        settings: Settings = SETTINGS,
+        server: str | None = None,
+    ) -> None:
+        torch.manual_seed(5)
+        self.model, self.rule, self.size = Network(coarse), rule, size
+        if size > 1:
+            for block in self.model.blocks:
+                fully_shard(block)
+            fully_shard(self.model.coarse)
+            fully_shard(self.model)
+        decayed = [p for p in self.model.parameters() if p.requires_grad and p.ndim > 1]
+        rest = [p for p in self.model.parameters() if p.requires_grad and p.ndim == 1]
+        groups: list[dict[str, Any]] = [
+            {"params": decayed},
+            {"params": rest, "weight_decay": 0.0, "lr": 3e-2},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-2, fused=True)
+        self.seen: list[dict[str, float]] = []
+        self.trail: list[tuple[int, int]] = []
+        self.spoil: Callable[[ShardedJob], object] = id
+        self.guard: Guard = attach(
+            self.model,
+            self.optimizer,
+            run="sharded",
+            checkpoints=checkpoints,
+            directory=folder / "guard",
+            micro_batches=MICRO,
+            settings=settings,
+            server=server,
+            forward=Forward(self._note),
+        )
+        self._batches = iter(self.guard.batches(Words(rank, size, left_out)))
+
+    def _note(self, values: dict[str, float], step: int) -> None:
+        self.seen.append({"step": step, **values})
+
+    def train_to(self, step: int, most: int = 1000) -> None:
+        """Until `guard.steps` is `step`; at most `most` optimizer steps."""
+        while self.guard.steps != step and most and self.train_step():
+            most -= 1
+
+    def train_step(self) -> bool:
+        """One optimizer step; False when the data ended or the run was stopped."""
+        for micro in range(MICRO):
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            if self.size > 1:
+                self.model.set_requires_gradient_sync(micro == MICRO - 1)  # type: ignore[operator]
+            scores = self.model(batch[:, :-1])
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
+            (self.guard.loss(loss) / MICRO).backward()
+        self.spoil(self)
+        if self.rule is None:
+            self.guard.clip_grad_norm_(0.5)
+        else:
+            self.guard.clip_(self.rule)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        before = self.guard.steps
+        self.guard.step()
+        self.trail.append((before + 1, self.guard.steps))
+        return True
+
+    def weights(self) -> dict[str, Tensor]:
+        """Whole parameters, in double precision. Collective."""
+        with torch.no_grad():
+            return {
+                name: (p.full_tensor() if isinstance(p, DTensor) else p).double().clone()
+                for name, p in self.model.named_parameters()
+            }
+
+    def shards(self) -> list[Tensor]:
+        """This rank's bits of weights, moments and step counters."""
+        own = [p for g in self.optimizer.param_groups for p in g["params"]]
+        states = [t for p in own for t in self.optimizer.state[p].values()]
+        return [
+            (t.to_local() if isinstance(t, DTensor) else t).detach().clone() for t in own + states
+        ]
+
+
+def spoil_one_shard(job: ShardedJob) -> None:
+    """A NaN in one number of the last rank's shard, at step 6 alone."""
+    if job.guard.steps == 5 and dist.get_rank() == dist.get_world_size() - 1:
+        grad = job.model.blocks[0][0].weight.grad  # type: ignore[index]
+        assert isinstance(grad, DTensor)
+        grad.to_local()[0, 0] = float("nan")
+
+
+def measured(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Each clipping rule for eight steps: what was reported, and the weights it led to."""
+    told: dict[str, Any] = {}
+    for name, make in RULES.items():
+        job = ShardedJob(folder / name, rank, size, rule=make())
+        job.train_to(8)
+        job.guard.finish()
+        weights = {key: value.tolist() for key, value in job.weights().items()}
+        told[name] = {"seen": job.seen, "weights": weights, "faults": job.guard.faults}
+    return told
+
+
+def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """With a bf16 layer: the norms of whole tensors in double precision, beside the reported."""
+    job = ShardedJob(folder / "mixed", rank, size, coarse=torch.bfloat16)
+    expected: list[dict[str, float]] = []
+    before: list[Tensor] = []
+
+    def look(job: ShardedJob) -> None:
+        trained = [p for p in job.model.parameters() if p.requires_grad]
+        before[:] = _whole(trained)
+        expected.append({"grad_norm_raw": _norm(_whole([p.grad for p in trained]))})
+
+    job.spoil = look
+    for _ in range(4):
+        job.train_step()
+        trained = [p for p in job.model.parameters() if p.requires_grad]
+        rates = {
+            id(p): group["lr"] for group in job.optimizer.param_groups for p in group["params"]
+        }
+        moved = [
+            (new - old) / rates[id(p)]
+            for p, old, new in zip(trained, before, _whole(trained), strict=True)
+        ]
+        moments = [job.optimizer.state[p]["exp_avg_sq"] for p in trained]
+        expected[-1] |= {"param_norm": _norm(_whole(trained)), "update_norm": _norm(moved)}
+        expected[-1]["adam_v_norm"] = _norm(_whole(moments))
+    job.guard.finish()
+    return {"seen": job.seen, "expected": expected, "faults": job.guard.faults}
+
+
+def _whole(tensors: list[Any]) -> list[Tensor]:
+    with torch.no_grad():
+        return [(t.full_tensor() if isinstance(t, DTensor) else t).double() for t in tensors]
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return float(torch.stack([t.square().sum() for t in tensors]).sum().sqrt())
+
+
+def dropped(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Whether a NaN in one shard left this rank's bits as they were, and the next step did not."""
+    job = ShardedJob(folder / "dropped", rank, size)
+    job.spoil = spoil_one_shard
+    bits = []
+    for _ in range(7):
+        job.train_step()
+        bits.append(job.shards())
+    job.guard.finish()
+    same = [all(map(torch.equal, one, two)) for one, two in itertools.pairwise(bits)]
+    return {"same": same, "seen": job.seen, "faults": job.guard.faults}
+
+
+def main(plan: dict[str, Any]) -> None:
+    """What one rank of a test does."""
+    rank, size, folder = plan["rank"], plan["size"], Path(plan["folder"])
+    torch.set_num_threads(1)
+    meeting = f"file://{plan['meeting']}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+    told = {name: globals()[name](folder, rank, size) for name in plan["scenes"]}
+    (folder / f"rank{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if plan := globals().get("PLAN"):
+    main(plan)

@@ -1,0 +1,109 @@
+"""A model sharded over ranks (FSDP2) is measured, clipped and guarded as on a single device."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from . import sharded_job
+
+JOB = Path(sharded_job.__file__)
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "torch.distributed.fsdp", "numpy", "spikeguard"])
+CLOSE = 1e-4  # fp32, eight steps, gradients added up in another order
+
+
+def run_ranks(folder: Path, size: int, scenes: list[str], **more: Any) -> list[Any]:
+    """What each of `size` real processes told after `scenes`."""
+    plan = {"folder": str(folder), "size": size, "scenes": scenes, **more}
+    plan["meeting"] = str(folder / f"meeting-{len(list(folder.iterdir()))}")
+    ranks = [
+        FORKS.Process(target=runpy.run_path, args=(str(JOB), {"PLAN": {**plan, "rank": r}}, "rank"))
+        for r in range(size)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(120)
+    hung = [rank for rank in ranks if rank.is_alive()]
+    for rank in hung:
+        rank.kill()
+        rank.join()
+    assert not hung, "a rank hung"
+    assert [rank.exitcode for rank in ranks] == [0] * size
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    torch.set_num_threads(1)
+    return sharded_job.measured(tmp_path_factory.mktemp("alone"), 0, 1)
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    scenes = ["measured", "mixed", "dropped"]
+    return run_ranks(tmp_path_factory.mktemp("ranks"), request.param, scenes)
+
+
+GLOBAL = {
+    "train/grad_norm_raw",
+    "train/param_norm",
+    "train/adam_v_norm",
+    "train/update_norm",
+    "train/loss",
+    "train/grad_norm_clipped",
+    "train/lambda",
+}
+
+
+@pytest.mark.parametrize("rule", list(sharded_job.RULES))
+def test_every_norm_is_that_of_a_single_process(ranks: Any, alone: Any, rule: str) -> None:
+    """Tied once, frozen never, two groups with rates of their own, two micro-batches a step;
+    11 words and 13 features are divided by neither 2 nor 4 ranks."""
+    for told in ranks:
+        assert told["measured"][rule]["faults"] == {}
+    seen, expected = ranks[0]["measured"][rule]["seen"], alone[rule]["seen"]
+    assert [s["step"] for s in seen] == [s["step"] for s in expected] == list(range(1, 9))
+    for one, other in zip(seen, expected, strict=True):
+        assert one.keys() >= GLOBAL
+        for name in GLOBAL:
+            assert one[name] == pytest.approx(other[name], rel=CLOSE), (name, one["step"])
+        assert other["train/update_norm_sampled"] > 0.0
+        assert one["train/update_norm_sampled"] > 0.0
+
+
+@pytest.mark.parametrize("rule", list(sharded_job.RULES))
+def test_a_rule_clips_shards_as_it_clips_the_whole(ranks: Any, alone: Any, rule: str) -> None:
+    for name, weights in alone[rule]["weights"].items():
+        for told in ranks:
+            sharded = torch.tensor(told["measured"][rule]["weights"][name])
+            assert torch.allclose(sharded, torch.tensor(weights), rtol=1e-3, atol=1e-5), name
+    clipped = [s["train/grad_norm_clipped"] for s in alone[rule]["seen"]]
+    raw = [s["train/grad_norm_raw"] for s in alone[rule]["seen"]]
+    assert any(c < 0.95 * r for c, r in zip(clipped, raw, strict=True))
+
+
+def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> None:
+    told = ranks[0]["mixed"]
+    assert told["faults"] == {}
+    for one, expected in zip(told["seen"], told["expected"], strict=True):
+        for name, value in expected.items():
+            assert one[f"train/{name}"] == pytest.approx(value, rel=1e-5), (name, one["step"])
+
+
+def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
+    """Weights, moments and step counters keep their bits; the step after moves them again."""
+    for told in ranks:
+        assert told["dropped"]["same"] == [False, False, False, False, True, False]
+        assert told["dropped"]["faults"] == {}
+    flags = [s["train/update_dropped"] for s in ranks[0]["dropped"]["seen"]]
+    assert flags == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    assert math.isnan(ranks[0]["dropped"]["seen"][5]["train/grad_norm_raw"])
