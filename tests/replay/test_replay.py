@@ -40,6 +40,7 @@ def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str
         "confidence",
         "pre_loss",
         "peak_loss",
+        "causes",
     }
     assert incident["onset_step"] == 301
     assert incident["detected_step"] in (301, 302)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
+from spikeguard_server.domain.cause.layers import FirstLayer
+from spikeguard_server.domain.cause.suspicion import Ranking
 from spikeguard_server.domain.events import Trend
 
 
@@ -40,6 +42,8 @@ class Incident:
     recurred_segment: SegmentId | None = None  # where it came back the last time
     recurred_step: int | None = None  # the onset of that
     recurred_batches: BatchRange | None = None
+    causes: Ranking = ()  # what may have started it, the likeliest first
+    first_layer: FirstLayer | None = None  # that moved, where norms by layer are sent
 
     @property
     def newest_segment(self) -> SegmentId:

@@ -105,6 +105,7 @@ def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
         worst_z={event.signal: event.z},
         first_moves=dict(event.first_moves),
         anomalous_step=event.step,
+        causes=event.causes,
     )
 
 
@@ -129,6 +130,7 @@ def _revised(incident: Incident, event: Revised) -> Incident:
         worst_z={**incident.worst_z, **event.worst_z},
         settled=event.settled,
         anomalous_step=_anomalous_step(incident, event),
+        causes=event.causes or incident.causes,
     )
 
 
@@ -153,6 +155,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         recurred_segment=segment,
         recurred_step=event.onset_step,
         recurred_batches=event.onset_batches,
+        causes=event.causes or incident.causes,
     )
 
 
@@ -163,4 +166,5 @@ def _closed(incident: Incident, event: Closed) -> Incident:
         settled=True,
         closed_step=event.step,
         outcome=event.outcome,
+        causes=event.causes or incident.causes,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spikeguard_protocol import Outcome
+from spikeguard_server.domain.cause.suspicion import Ranking, worth_showing
 from spikeguard_server.domain.events import (
     Closed,
     Event,
@@ -39,6 +40,7 @@ class Found:
     closed_step: int | None = None
     outcome: Outcome | None = None
     revisions: tuple[Revised, ...] = ()
+    causes: Ranking = ()
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -51,6 +53,14 @@ class Found:
             "confidence": round(self.judgement.confidence, 4),
             "pre_loss": self.pre_loss,
             "peak_loss": self.peak_loss,
+            "causes": [
+                {
+                    "cause": one.cause.value,
+                    "confidence": round(one.confidence, 4),
+                    "reasons": list(one.reasons),
+                }
+                for one in worth_showing(self.causes)
+            ],
         }
 
 
@@ -101,7 +111,10 @@ def fold(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[Found, ...
             found.append(_opened(event))
         elif isinstance(event, Revised):
             found[-1] = replace(
-                found[-1], judgement=event.judgement, revisions=(*found[-1].revisions, event)
+                found[-1],
+                judgement=event.judgement,
+                revisions=(*found[-1].revisions, event),
+                causes=event.causes,
             )
         elif isinstance(event, Closed):
             found[-1] = replace(
@@ -109,6 +122,7 @@ def fold(events: Iterable[Event], samples: Sequence[Sample]) -> tuple[Found, ...
                 judgement=event.judgement,
                 closed_step=event.step,
                 outcome=event.outcome,
+                causes=event.causes,
             )
     return tuple(_with_peak(one, samples) for one in found)
 
@@ -123,6 +137,7 @@ def _opened(event: Opened) -> Found:
         pre_loss=event.pre_loss,
         peak_loss=None,
         trend=event.trend,
+        causes=event.causes,
     )
 
 

@@ -29,8 +29,18 @@ def _paragraph(number: int, found: Found) -> str:
         before = "" if found.pre_loss is None else f"from {found.pre_loss:.4g} "
         lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step}")
     lines.append(f"    {found.judgement.reason}")
+    lines += [f"    {line}" for line in _causes(found)]
     lines.append(f"    {_ending(found)}")
     return "\n".join(lines)
+
+
+def _causes(found: Found) -> list[str]:
+    """The likeliest cause and what speaks for it."""
+    if not found.causes:
+        return []
+    likeliest = found.causes[0]
+    name = str(likeliest.cause).replace("_", " ")
+    return [f"likely cause: {name} ({likeliest.confidence:.0%}): " + "; ".join(likeliest.reasons)]
 
 
 def _ending(found: Found) -> str:

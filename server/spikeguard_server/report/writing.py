@@ -6,6 +6,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 from __future__ import annotations
 
 from spikeguard_protocol import Outcome, Signal, verb_of
+from spikeguard_server.report.causes import causes_of
 from spikeguard_server.report.document import (
     Block,
     Bullets,
@@ -72,6 +73,7 @@ def _sections(facts: PostMortem) -> list[Section]:
         Section("Symptoms", _symptoms(facts)),
         Section("Evidence", _evidence(facts)),
         Section("Classification", _classification(facts)),
+        *([Section("Likely cause", causes_of(facts.incident))] if facts.incident.causes else []),
         Section("Commands", commands_of(facts)),
         Section("Outcome", (Paragraph(_outcome(facts)), *_judgements(facts))),
         Section("Cost", _cost(facts)),
