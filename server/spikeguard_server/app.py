@@ -41,6 +41,7 @@ from spikeguard_server.errors import (
 from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.ingest.bell import Bell
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.pages import refusal_page
 from spikeguard_server.routes.answers import Answer, answer_of
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
@@ -86,7 +87,7 @@ def create_app(
         openapi_url=None,
         default_response_class=Answer,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, bell),
+        lifespan=_lifespan(services, turns, bell, Notifier(settings, engine) if ticker else None),
     )
     app.state.services = services
     app.state.bell = bell
@@ -104,7 +105,7 @@ def create_app(
 
 
 def _lifespan(
-    services: Services, turns: Turns, bell: Bell
+    services: Services, turns: Turns, bell: Bell, notifier: Notifier | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
@@ -112,11 +113,15 @@ def _lifespan(
         bell.start()
         if services.ticker is not None:
             services.ticker.start()
+        if notifier is not None:
+            notifier.start()
         try:
             yield
         finally:
             turns.stop(STOP_S)
             bell.stop()
+            if notifier is not None:
+                notifier.stop()
             if services.ticker is not None:
                 services.ticker.stop()
 

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,6 +60,8 @@ class Settings:
     detector_snapshot_steps: int = field(default=1000, metadata=_number(1))
     detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
     incident_steps_before: int = field(default=200, metadata=_number(0))
+    notify_every_s: float = field(default=1.0, metadata=_number(0.02, 3600))  # looks at the outbox
+    notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
 
 
@@ -70,6 +73,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         name = PREFIX + entry.name.upper()
         if (text := environment.get(name, "")) and entry.name != "database_url":
             found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
+    _check_networks(found.get("notify_networks", ""))
     return Settings(database_url=_database_url(environment), **found)
 
 
@@ -82,6 +86,16 @@ def require_database(settings: Settings) -> Settings:
             "Set it to postgresql://USER@HOST/NAME, or use `spikeguard up` for an embedded one",
         )
     return settings
+
+
+def _check_networks(text: str) -> None:
+    try:
+        for part in filter(None, text.split(",")):
+            ip_network(part.strip())
+    except ValueError as error:
+        raise SettingError(
+            PREFIX + "NOTIFY_NETWORKS", "takes networks with commas between them", str(error)
+        ) from None
 
 
 def _value(name: str, text: str, limits: Mapping[str, Any], kind: type) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from spikeguard_server import tables_notices  # noqa: F401 - its tables belong to the metadata
 from spikeguard_server.tables import metadata
 
 context.configure(

@@ -1,6 +1,7 @@
 """The record of every change of state: who, what, before and after, why. Append-only.
 
 Law: written in the transaction of the change itself, under the run's lock, numbered without holes.
+What people are to be told of it goes into the outbox in the same breath.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server import tables
+from spikeguard_server.repository.notices import note
 from spikeguard_server.repository.text import storable
 
 SERVER = "server"  # the actor where no person and no policy acted
@@ -41,3 +43,5 @@ def append(
             reason=None if reason is None else storable(reason),
         )
     )  # fmt: skip
+    if run_id != tables.FLEET:
+        note(connection, run_id, action, subject)

@@ -1,0 +1,135 @@
+"""Whether a channel is told of something now, later or not at all, always with the reason.
+
+Law: pure; time comes in as seconds. Silence and quiet hours delay, they lose nothing: what is
+still true when they end is told then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from spikeguard_protocol import Kind, Outcome
+from spikeguard_server.domain.channel import Channel
+from spikeguard_server.domain.topics import LAST, PRESSING, Topic, Urgency, urgency_of
+
+HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})
+
+
+class Act(StrEnum):
+    """What becomes of a message."""
+
+    SEND = "send"
+    HOLD = "hold"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with a message. `wait_s` counts where it is held."""
+
+    act: Act
+    reason: str = ""
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hush:
+    """A reason to say nothing for so many seconds more."""
+
+    left_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a message would be about, as it stands now. `kind` is None for the run itself."""
+
+    run: str  # name
+    kind: Kind | None
+    outcome: Outcome | None
+    escalations: int
+    history: bool  # seen in data that is too old to page anybody
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What this channel was told of the subject before."""
+
+    times: int = 0
+    last_s_ago: float | None = None
+
+
+_SEND = Verdict(Act.SEND)
+
+
+def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
+    """Why `channel` never asked for this; None if it did."""
+    if not channel.enabled:
+        return "the channel is switched off"
+    if topic not in channel.topics:
+        return f"the channel does not ask for {topic}"
+    if channel.runs and not any(_matches(run, pattern) for pattern in channel.runs):
+        return f"the channel does not ask for run {run}"
+    return None
+
+
+def _matches(run: str, pattern: str) -> bool:
+    return run.startswith(pattern[:-1]) if pattern.endswith("*") else run == pattern
+
+
+def judge(
+    channel: Channel,
+    topics: frozenset[Topic],
+    subject: Subject,
+    said: Said,
+    *,
+    silence: Hush | None = None,
+    quiet: Hush | None = None,
+) -> Verdict:
+    """What to do with a message to `channel` about `topics` of `subject`.
+
+    `silence` is one that somebody put over it, `quiet` the policy's quiet hours, which let the
+    urgent pass.
+    """
+    if said.times == 0 and (reason := _needless(channel, topics, subject)):
+        return Verdict(Act.DROP, reason)
+    if silence is not None:
+        return Verdict(Act.HOLD, silence.reason, silence.left_s)
+    urgency = urgency_of(topics, subject.kind)
+    if quiet is not None and urgency is not Urgency.URGENT:
+        return Verdict(Act.HOLD, quiet.reason, quiet.left_s)
+    return _paced(channel, topics, said)
+
+
+def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> str | None:
+    """Why a conversation does not even begin."""
+    if subject.history:
+        return "it was seen in data that is too old to call anybody"
+    if subject.outcome in HARMLESS:
+        return f"it had ended as {subject.outcome} before anybody was told"
+    if topics <= {Topic.BACK, Topic.ENDED}:
+        return "nobody was told that anything was wrong"
+    if subject.kind is not None and subject.kind not in channel.kinds:
+        return f"the channel does not ask for {subject.kind} incidents"
+    if subject.escalations < channel.level:
+        return f"the channel is told from escalation {channel.level} on"
+    return None
+
+
+def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> Verdict:
+    """One message an incident at a time, unless it asks something or ends it."""
+    if said.last_s_ago is None or topics & (PRESSING | LAST):
+        return _SEND
+    left = channel.cooldown_s - said.last_s_ago
+    if left <= 0:
+        return _SEND
+    return Verdict(Act.HOLD, f"cooldown of {channel.cooldown_s:.0f} s", left)
+
+
+def backoff_s(failures: int, asked_s: float | None = None) -> float:
+    """Seconds until the next try after so many failures in a row; at least what was asked for."""
+    return max(asked_s or 0.0, min(5.0 * 2.0 ** (failures - 1), 900.0))
+
+
+GIVE_UP_AFTER = 12  # failures in a row: about two hours

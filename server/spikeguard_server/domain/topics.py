@@ -1,0 +1,85 @@
+"""What people are told about, and how much it asks of them.
+
+Law: a closed set. What happened is read off the audit's entry and nothing else; a change of state
+that stands in no row here is recorded and streamed, and tells nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from spikeguard_protocol import Kind
+
+
+class Topic(StrEnum):
+    """What happened, in the word that channels choose by."""
+
+    OPENED = "opened"  # a spike was seen
+    RENAMED = "renamed"  # it is held to be of another kind now
+    RECURRED = "recurred"  # it came back after a rollback
+    PROPOSED = "proposed"  # a command waits for somebody's decision
+    REVISED = "revised"  # what is proposed changed
+    ESCALATED = "escalated"  # nobody answered in time
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"  # nobody decided, or nothing came of it
+    APPLIED = "applied"  # the run did it
+    REFUSED = "refused"  # the run would not
+    FAILED = "failed"  # the run tried and could not
+    UNKNOWN = "unknown"  # the attempt ended without a result
+    CLOSED = "closed"
+    SILENT = "silent"  # the run sends nothing
+    BACK = "back"  # and does again
+    ENDED = "ended"  # or never will
+    TEST = "test"  # somebody pressed the button
+
+
+class Urgency(StrEnum):
+    """What a message asks of whoever gets it."""
+
+    INFO = "info"
+    WARNING = "warning"
+    URGENT = "urgent"  # a decision, or a run that is being lost
+
+
+_OF_INCIDENT: Mapping[str, Topic] = {
+    "open": Topic.OPENED,
+    "revise": Topic.RENAMED,
+    "recur": Topic.RECURRED,
+    "close": Topic.CLOSED,
+}
+_OF_COMMAND: Mapping[str, Topic] = {
+    "propose": Topic.PROPOSED,
+    "revise": Topic.REVISED,
+    "escalate": Topic.ESCALATED,
+    "approve": Topic.APPROVED,
+    "reject": Topic.REJECTED,
+    "expire": Topic.EXPIRED,
+    "apply": Topic.APPLIED,
+    "refuse": Topic.REFUSED,
+    "fail": Topic.FAILED,
+    "lose": Topic.UNKNOWN,
+}
+_OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
+
+ASKING = frozenset({Topic.PROPOSED, Topic.REVISED, Topic.ESCALATED})  # somebody has to decide
+PRESSING = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}  # no cooldown
+LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation
+USUAL = frozenset(Topic) - {Topic.TEST}
+
+
+def topic_of(action: str, incident: int | None, command: int | None) -> Topic | None:
+    """What an audit entry means to people; None for what nobody is told."""
+    if command is not None:
+        return _OF_COMMAND.get(action)
+    return (_OF_RUN if incident is None else _OF_INCIDENT).get(action)
+
+
+def urgency_of(topics: frozenset[Topic], kind: Kind | None) -> Urgency:
+    """How much a message about `topics` of an incident of `kind` asks. None: about the run."""
+    if topics & LAST or topics == {Topic.TEST}:
+        return Urgency.INFO
+    if topics & PRESSING or kind is Kind.DIVERGENT:
+        return Urgency.URGENT
+    return Urgency.INFO if kind is Kind.OUTLIER_BATCH else Urgency.WARNING

@@ -1,0 +1,99 @@
+"""Which addresses a message may go to.
+
+Law: a name is resolved once, every address is judged, and the connection goes to the address that
+was judged: what a name means a second later does not matter. Private, local and reserved addresses
+are refused unless the operator allows their network.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+_TRANSLATED = IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address in the last 32 bits
+
+
+class TargetRefused(Exception):
+    """A target that nothing is sent to. Says which rule, and what an operator can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to connect to."""
+
+    address: str
+    port: int
+    allowed: bool  # in a network that the operator named
+
+
+def read_networks(text: str) -> tuple[Network, ...]:
+    """`10.0.0.0/8, fd00::/8` as networks; raise `ValueError` for anything else."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def embedded(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address stands for, where it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    if address in _TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
+    """Whether the operator named a network that it lies in."""
+    real = embedded(address)
+    return any(real in network for network in networks if network.version == real.version)
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is an address of the internet at large."""
+    real = embedded(address)
+    return real.is_global and not real.is_multicast and not real.is_reserved
+
+
+def check_address(text: str, networks: Sequence[Network]) -> bool:
+    """Whether `text`, an IP address, was named by the operator; raise `TargetRefused` if not
+    public and not named."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        raise TargetRefused(f"{text[:60]!r} is no address") from None
+    if is_allowed(address, networks):
+        return True
+    if not is_public(address):
+        raise TargetRefused(
+            f"the target lies at {address}, which is no public address; an operator can allow its "
+            "network with SPIKEGUARD_NOTIFY_NETWORKS"
+        )
+    return False
+
+
+def resolve(host: str, port: int, networks: Sequence[Network]) -> Place:
+    """Where `host` is. Every address of it has to be good, or none is taken.
+
+    Raises `TargetRefused`, or `OSError` where the name does not resolve.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    judged = [(str(entry[4][0]), check_address(str(entry[4][0]), networks)) for entry in found]
+    if not judged:
+        raise OSError(f"{host} has no address")
+    address, allowed = judged[0]
+    return Place(address, port, allowed)

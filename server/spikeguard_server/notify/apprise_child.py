@@ -1,0 +1,95 @@
+"""The process that Apprise runs in: one message from standard input, one exit status.
+
+Law: the guard is in place before Apprise is imported, and cannot be taken away: an audit hook of
+the interpreter sees every connection with the address that it goes to, every file that is opened
+and every process that is started. A channel's url reaches no private address, no file of ours and
+no program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import ssl
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spikeguard_server.notify.addresses import (
+    Network,
+    TargetRefused,
+    check_address,
+    read_networks,
+)
+from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, REFUSED, SENT
+
+CONNECTIONS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
+PROGRAMS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork"})
+LOCAL = frozenset({"syslog", "dbus", "gnome", "macosx", "windows", "glib", "qt", "kde"})
+SYSTEM = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/mime.types", "/dev/null")
+
+
+class Guard:
+    """Refuses what a message has no business with, and remembers that it had to."""
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self._networks = networks
+        self._folders = _readable()
+        self.refused = False
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """What the interpreter calls before it does `event`."""
+        if event in CONNECTIONS:
+            self._connect(arguments[1])
+        elif event in PROGRAMS:
+            raise PermissionError("a channel starts no program")
+        elif event == "open" and isinstance(arguments[0], str):
+            self._open(arguments[0])
+
+    def _connect(self, address: Any) -> None:
+        host = address[0] if isinstance(address, tuple) else address
+        try:
+            check_address(str(host), self._networks)
+        except TargetRefused as refusal:
+            self.refused = True
+            raise OSError(str(refusal)) from refusal
+
+    def _open(self, path: str) -> None:
+        real = os.path.realpath(path)
+        if real not in SYSTEM and not real.startswith(self._folders):
+            raise PermissionError("a channel reads no file of ours")
+
+
+def _readable() -> tuple[str, ...]:
+    """Where code, certificates and time zones are."""
+    certificates = ssl.get_default_verify_paths()
+    found = [sys.prefix, sys.base_prefix, *site.getsitepackages(), *sysconfig.get_paths().values()]
+    found += [str(Path(__file__).parents[2]), "/usr/share/zoneinfo", "/etc/ssl"]
+    found += [path for path in (certificates.cafile, certificates.capath) if path]
+    return tuple({os.path.realpath(path) for path in found if len(path) > 1})
+
+
+def main() -> int:
+    """Send what standard input says."""
+    given = json.load(sys.stdin)
+    guard = Guard(read_networks(",".join(given["networks"])))
+    sys.addaudithook(guard)
+    if given["url"].partition("://")[0].lower() in LOCAL:
+        return BAD_URL
+    import apprise
+
+    asset = apprise.AppriseAsset(app_id="spikeguard", app_desc="spikeguard", async_mode=False)
+    box = apprise.Apprise(asset=asset)
+    if not box.add(given["url"]):
+        return BAD_URL
+    kind = apprise.NotifyType(given["kind"])
+    if box.notify(body=given["body"], title=given["title"], notify_type=kind):
+        return SENT
+    return REFUSED if guard.refused else NOT_SENT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

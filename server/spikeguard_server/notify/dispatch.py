@@ -1,0 +1,95 @@
+"""From the outbox to conversations: which channels of the project ask for what happened.
+
+Law: one run a transaction; a notice leaves the outbox in the transaction that makes it somebody's.
+Where nobody is told, the log says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Verb
+from spikeguard_server.domain.channel import Channel
+from spikeguard_server.domain.telling import uninterested
+from spikeguard_server.domain.topics import LAST, Topic
+from spikeguard_server.repository.channels import channels_of
+from spikeguard_server.repository.conversations import (
+    Entry,
+    Key,
+    Result,
+    add_topics,
+    begun,
+    log,
+)
+from spikeguard_server.repository.notices import Notice, take_notices
+from spikeguard_server.repository.reading_notices import Told, read_told
+
+NO_CHANNEL = "the project has no channel"
+ONLY_A_LOOK = "watching asks nothing of anybody"
+
+
+def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -> int:
+    """Hand what waits of the run to the channels that ask for it; how many notices there were."""
+    notices = take_notices(connection, run_id)
+    if not notices:
+        return 0
+    told = read_told(connection, run_id, history_after_s)
+    channels = channels_of(connection, told.project)
+    known = begun(connection, run_id)
+    entries: list[Entry] = []
+    for number in sorted({notice.incident or 0 for notice in notices}):
+        mine = [notice for notice in notices if (notice.incident or 0) == number]
+        topics = frozenset(notice.topic for notice in mine if not _only_a_look(notice))
+        looks = frozenset(notice.topic for notice in mine if _only_a_look(notice)) - topics
+        if looks:
+            entries.append(_dropped(run_id, told, number, None, looks, ONLY_A_LOOK))
+        if topics and not channels:
+            entries.append(_dropped(run_id, told, number, None, topics, NO_CHANNEL))
+        for channel in channels:
+            key = Key(run_id, number, channel.name)
+            entries += _offer(connection, key, told, channel, topics, key in known)
+    log(connection, entries)
+    return len(notices)
+
+
+def _only_a_look(notice: Notice) -> bool:
+    return notice.verb == Verb.WATCH.value
+
+
+def _offer(
+    connection: sql.Connection,
+    key: Key,
+    told: Told,
+    channel: Channel,
+    topics: frozenset[Topic],
+    began: bool,
+) -> Sequence[Entry]:
+    """Add what the channel asks for to its conversation; what it does not ask for is logged."""
+    reasons = {topic: uninterested(channel, topic, told.name) for topic in topics}
+    if began and channel.enabled:  # an alert that was raised is taken down again
+        reasons |= dict.fromkeys(topics & LAST, None)
+    wanted = [topic for topic, reason in reasons.items() if reason is None]
+    if wanted:
+        add_topics(connection, key, told.project, wanted)
+    refused: dict[str, set[Topic]] = {}
+    for topic, reason in reasons.items():
+        if reason is not None:
+            refused.setdefault(reason, set()).add(topic)
+    return [
+        _dropped(key.run_id, told, key.incident, channel.name, frozenset(dropped), reason)
+        for reason, dropped in refused.items()
+    ]
+
+
+def _dropped(
+    run_id: UUID,
+    told: Told,
+    incident: int,
+    channel: str | None,
+    topics: frozenset[Topic],
+    reason: str,
+) -> Entry:
+    return Entry(run_id, told.project, incident, channel, topics, Result.DROPPED, reason)

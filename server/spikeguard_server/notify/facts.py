@@ -1,0 +1,183 @@
+"""From rows to a message: the run or the incident as it stands when it is told.
+
+Law: reads only, in one transaction, at the moment of telling; a message that waited tells the
+present, not what was so when it was put into the outbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
+from spikeguard_server.domain.cost import cost_of
+from spikeguard_server.domain.telling import Said, Subject
+from spikeguard_server.domain.topics import Topic
+from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
+from spikeguard_server.report.wording import action_of as sentence_of
+from spikeguard_server.repository.commands import action_of
+from spikeguard_server.repository.conversations import Conversation
+from spikeguard_server.repository.reading import Row
+from spikeguard_server.repository.reading_costs import read_pace
+from spikeguard_server.repository.reading_incidents import (
+    CommandFacts,
+    read_commands,
+    read_incident,
+)
+from spikeguard_server.repository.reading_notices import Told, read_told
+from spikeguard_server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a message is made of and judged by."""
+
+    subject: Subject
+    told: Told
+    spike: Spike | None
+    links: Mapping[str, str]
+    now: datetime
+
+
+def read_facts(
+    connection: sql.Connection, held: Conversation, settings: Settings, now: datetime
+) -> Facts:
+    """The subject of a conversation as it stands now."""
+    told = read_told(connection, held.key.run_id, settings.history_after_s)
+    run = RunId(told.project, told.name)
+    number = held.key.incident
+    if number == 0:
+        subject = Subject(told.name, None, None, 0, history=False)
+        return Facts(subject, told, None, _run_links(settings, run), now)
+    row = read_incident(connection, held.key.run_id, run, number)
+    spike, waiting = read_spike(connection, row)
+    outcome = None if row.outcome is None else Outcome(row.outcome)
+    subject = Subject(told.name, Kind(row.kind), outcome, spike.escalations, history=told.history)
+    links = _links(settings, IncidentId(run, number), waiting)
+    return Facts(subject, told, spike, links, now)
+
+
+def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]:
+    """An incident in words, and the number of the command that waits."""
+    key = (row.run_id, row.number)
+    known = read_commands(connection, [key]).get(key, [])
+    waiting = read_commands(connection, [key], waiting_only=True).get(key, [])
+    run = RunId(row.project, row.name)
+    spike = Spike(
+        id=str(IncidentId(run, row.number)),
+        kind=Kind(row.kind),
+        confidence=row.confidence,
+        reason=row.reason,
+        state=row.state,
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+        signal=row.signal,
+        onset_step=row.onset_step,
+        peak_step=row.peak_step,
+        pre_loss=row.pre_loss,
+        peak_loss=row.peak_loss,
+        excess=row.excess,
+        newest_step=row.newest_step,
+        recurrences=row.recurrences,
+        opened_at=row.opened_at,
+        closed_at=row.closed_at,
+        waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
+        last_command=_last(known),
+    )
+    return spike, waiting[-1].row.number if waiting else None
+
+
+def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
+    action, pace = action_of(row.arguments), read_pace(connection, incident)
+    cost = cost_of(action, pace.situation(), pace.policy)
+    id = CommandId(IncidentId(RunId(row.project, row.name), row.incident), row.number)
+    return Waiting(
+        command=str(id),
+        revision=row.revision,
+        sentence=sentence_of(action),
+        reason=row.reason,
+        cost_steps=cost.steps,
+        cost_s=cost.seconds,
+        expires_in_s=max(0.0, row.expires_in_s),
+    )
+
+
+def _last(known: Sequence[CommandFacts]) -> str | None:
+    """What became of the newest command that is more than a proposal and more than a look."""
+    decided = [
+        facts.row
+        for facts in known
+        if facts.row.state != CommandState.PROPOSED and facts.row.verb != "watch"
+    ]
+    if not decided:
+        return None
+    row = decided[-1]
+    words = f"Last command: {sentence_of(action_of(row.arguments))}: {row.state}"
+    words += f" (decided by {row.decided_by})" if row.decided_by else ""
+    return f"{words}; {row.result}" if row.result else words
+
+
+def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:
+    run = incident.run
+    found = {}
+    if waiting is not None:
+        path = f"/confirm/{quote(run.project)}/{quote(run.name)}/{incident.number}/{waiting}"
+        found["Decide"] = settings.public_url.rstrip("/") + path
+    if settings.dashboard_url:
+        which = quote(f"{run.project}/{run.name}", safe="")
+        base = settings.dashboard_url.rstrip("/")
+        found["Curves"] = f"{base}/incident?run={which}&number={incident.number}"
+    return found
+
+
+def _run_links(settings: Settings, run: RunId) -> dict[str, str]:
+    if not settings.dashboard_url:
+        return {}
+    which = quote(f"{run.project}/{run.name}", safe="")
+    return {"Run": f"{settings.dashboard_url.rstrip('/')}/run?run={which}"}
+
+
+def key_of(run: RunId, incident: int) -> str:
+    """The name of a conversation on every other side."""
+    return f"spikeguard/{run.project}/{run.name}#{incident}"
+
+
+def message_of(facts: Facts, topics: frozenset[Topic], sequence: int, incident: int) -> Message:
+    """The message that `topics` make of `facts`."""
+    told = facts.told
+    return Message(
+        key=key_of(RunId(told.project, told.name), incident),
+        sequence=sequence,
+        topics=topics,
+        project=told.project,
+        run=told.name,
+        run_state=told.state,
+        title=title_of(topics, told.name, told.state, facts.spike, told.project),
+        at=facts.now,
+        spike=facts.spike,
+        links=facts.links,
+    )
+
+
+def test_message(project: str, now: datetime, who: str, number: int) -> Message:
+    """What the test button sends."""
+    topics = frozenset({Topic.TEST})
+    return Message(
+        key=f"spikeguard/{project}/test/{number}",
+        sequence=1,
+        topics=topics,
+        project=project,
+        run="test",
+        run_state="live",
+        title=f"{title_of(topics, '', '', None, project)}, by {who}",
+        at=now,
+    )
+
+
+def said(held: Conversation, now: datetime) -> Said:
+    """What the channel was told before, as the judge asks it."""
+    ago = None if held.told_at is None else max(0.0, (now - held.told_at).total_seconds())
+    return Said(held.told, ago)

@@ -1,0 +1,195 @@
+"""What a channel is told: one message about one incident, or about a run, as it stands now.
+
+Law: pure facts and their words. A message carries no curve and no configuration: whoever may look
+follows its link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from spikeguard_server.domain.topics import ASKING, LAST, Topic, Urgency, urgency_of
+from spikeguard_server.report.wording import ENDINGS, TIMES, count, duration, number, plural, word
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is proposed, and what it would cost."""
+
+    command: str  # public id
+    revision: int
+    sentence: str
+    reason: str
+    cost_steps: int
+    cost_s: float | None
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """An incident as it stands."""
+
+    id: str
+    kind: Any  # Kind
+    confidence: float
+    reason: str
+    state: str
+    outcome: Any  # Outcome | None
+    signal: str
+    onset_step: int
+    peak_step: int
+    pre_loss: float | None
+    peak_loss: float | None
+    excess: float | None
+    newest_step: int
+    recurrences: int
+    opened_at: datetime
+    closed_at: datetime | None
+    escalations: int = 0
+    waiting: Waiting | None = None
+    last_command: str | None = None  # what became of the newest one, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `key` names the conversation on every other side, whatever it is told."""
+
+    key: str
+    sequence: int  # of the conversation, from 1
+    topics: frozenset[Topic]
+    project: str
+    run: str
+    run_state: str
+    title: str
+    at: datetime
+    spike: Spike | None = None
+    links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
+
+    @property
+    def over(self) -> bool:
+        """Whether it ends the conversation."""
+        if Topic.TEST in self.topics:
+            return True
+        if self.spike is None:
+            return bool(self.topics & LAST)
+        return self.spike.state == "closed"
+
+    @property
+    def answered(self) -> bool:
+        """Whether somebody has taken it in hand."""
+        return bool(self.topics & {Topic.APPROVED, Topic.REJECTED}) and not self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody has to decide."""
+        return self.spike is not None and self.spike.waiting is not None
+
+    @property
+    def urgency(self) -> Urgency:
+        """What it asks of whoever gets it."""
+        topics = self.topics if self.asks else self.topics - ASKING
+        return urgency_of(topics or self.topics, self.spike.kind if self.spike else None)
+
+    def body(self) -> str:
+        """The message as plain text, one fact a line."""
+        lines = _of_run(self) if self.spike is None else _of_spike(self.spike)
+        return "\n".join([*lines, *(f"{name}: {url}" for name, url in self.links.items())])
+
+    def facts(self) -> dict[str, Any]:
+        """The message as plain data, for programs."""
+        return {
+            "key": self.key,
+            "sequence": self.sequence,
+            "topics": sorted(topic.value for topic in self.topics),
+            "status": "resolved" if self.over else "firing",
+            "urgency": self.urgency.value,
+            "project": self.project,
+            "run": self.run,
+            "run_state": self.run_state,
+            "title": self.title,
+            "text": self.body(),
+            "at": self.at.isoformat(),
+            "incident": None if self.spike is None else _incident(self.spike),
+            "links": dict(self.links),
+        }
+
+
+def _incident(spike: Spike) -> dict[str, Any]:
+    waiting = spike.waiting
+    return {
+        "id": spike.id,
+        "kind": spike.kind.value,
+        "confidence": spike.confidence,
+        "state": spike.state,
+        "outcome": None if spike.outcome is None else spike.outcome.value,
+        "signal": spike.signal,
+        "onset_step": spike.onset_step,
+        "newest_step": spike.newest_step,
+        "opened_at": spike.opened_at.isoformat(),
+        "proposal": None
+        if waiting is None
+        else {
+            "command": waiting.command,
+            "revision": waiting.revision,
+            "does": waiting.sentence,
+            "reason": waiting.reason,
+            "cost_steps": waiting.cost_steps,
+            "expires_in_s": waiting.expires_in_s,
+        },
+    }
+
+
+def _of_run(message: Message) -> Sequence[str]:
+    if Topic.TEST in message.topics:
+        return [f"A test of this channel of project {message.project}. Nothing is wrong."]
+    return [f"Run {message.run} is {message.run_state}."]
+
+
+def _of_spike(spike: Spike) -> Sequence[str]:
+    lines = [
+        f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
+        f"Onset at step {count(spike.onset_step)} ({spike.signal}); loss before "
+        f"{number(spike.pre_loss)}, peak {number(spike.peak_loss)} at step "
+        f"{count(spike.peak_step)}, above trend now {number(spike.excess)} at step "
+        f"{count(spike.newest_step)}",
+    ]
+    if spike.recurrences:
+        lines.append(f"Came back {spike.recurrences} {TIMES}")
+    if spike.escalations:
+        lines.append(f"Nobody has answered; escalation {spike.escalations}")
+    if spike.last_command:
+        lines.append(spike.last_command)
+    if (waiting := spike.waiting) is not None:
+        lines += [
+            f"Proposed: {waiting.sentence}",
+            f"Because {waiting.reason}",
+            f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)}); expires in "
+            f"{duration(waiting.expires_in_s)}, then nothing is done",
+        ]
+    return lines
+
+
+def title_of(
+    topics: frozenset[Topic], run: str, run_state: str, spike: Spike | None, project: str
+) -> str:
+    """The one line that a pager shows."""
+    if Topic.TEST in topics:
+        return f"spikeguard: a test of a channel of project {project}"
+    if spike is None:
+        return f"{run}: the run {_RUN_WORDS.get(run_state, f'is {run_state}')}"
+    kind = word(spike.kind.value)
+    if spike.state == "closed":
+        return f"{spike.id}: {ENDINGS[spike.outcome]} ({kind})"
+    if spike.waiting is not None:
+        return f"{spike.id}: {kind} spike, decide: {spike.waiting.sentence}"
+    return f"{spike.id}: {kind} spike in {spike.signal} at step {count(spike.onset_step)}"
+
+
+_RUN_WORDS = {
+    "silent": "sends nothing any more",
+    "live": "sends again",
+    "ended": "is over: it sent nothing for a long time, or said that it ended",
+}

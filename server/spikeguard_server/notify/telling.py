@@ -1,0 +1,162 @@
+"""One conversation told: claimed, judged, carried, and written down.
+
+Law: no transaction is open while a message travels. A lease keeps other replicas away meanwhile;
+who is killed between sending and writing is followed by another who sends again under the same
+key: at least once, and the other side knows it for the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import ProtocolError
+from spikeguard_server.domain.channel import Channel
+from spikeguard_server.domain.telling import GIVE_UP_AFTER, Act, Hush, Verdict, backoff_s, judge
+from spikeguard_server.notify.addresses import read_networks
+from spikeguard_server.notify.facts import message_of, read_facts, said
+from spikeguard_server.notify.kinds import Carriage, carry
+from spikeguard_server.notify.message import Message
+from spikeguard_server.notify.wire import DeliveryFailed
+from spikeguard_server.repository.channels import find_channel, silence_over
+from spikeguard_server.repository.conversations import (
+    Conversation,
+    Entry,
+    Key,
+    Result,
+    claim,
+    log,
+    postpone,
+    settle,
+)
+from spikeguard_server.repository.engine import database_now
+from spikeguard_server.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A message that is to be sent now."""
+
+    held: Conversation
+    channel: Channel
+    message: Message
+    carriage: Carriage
+
+
+def tell(engine: sql.Engine, key: Key, settings: Settings) -> bool:
+    """Tell one conversation, if it is due and free; whether its channel answered, if asked."""
+    with engine.begin() as connection:
+        held = claim(connection, key)
+        ready = None if held is None else _prepare(connection, held, settings)
+    if ready is None:
+        return True
+    began = monotonic()
+    failure = attempt(ready.channel, ready.message, ready.carriage)
+    took_ms = (monotonic() - began) * 1000.0
+    with engine.begin() as connection:
+        if failure is not None:
+            _failed(connection, ready, failure, took_ms)
+            return not failure.again
+        settle(connection, ready.held, sent=True, over=ready.message.over)
+        _note(connection, ready.held, Result.SENT, ready.message.title, took_ms)
+    return True
+
+
+def attempt(channel: Channel, message: Message, by: Carriage) -> DeliveryFailed | None:
+    """Send, and say what went wrong if anything did; a fault of ours is worth another try."""
+    try:
+        carry(channel, message, by)
+    except DeliveryFailed as failure:
+        return failure
+    except Exception as error:
+        _log.exception("notifier: channel %s of %s", channel.name, channel.project)
+        return DeliveryFailed(f"the server failed at it ({type(error).__name__})", again=True)
+    return None
+
+
+def _prepare(connection: sql.Connection, held: Conversation, settings: Settings) -> Ready | None:
+    """What to send now; None where it is held or dropped, which is written down."""
+    now = database_now(connection)
+    try:
+        channel = find_channel(connection, held.project, held.key.channel)
+    except ProtocolError as error:
+        channel = None
+        _log.warning("channel %s of %s cannot be read: %s", held.key.channel, held.project, error)
+    if channel is None:
+        _drop(connection, held, "the channel is gone")
+        return None
+    facts = read_facts(connection, held, settings, now)
+    verdict = judge(
+        channel, held.pending, facts.subject, said(held, now),
+        silence=_silence(connection, held, facts.told.name, now),
+    )  # fmt: skip
+    if verdict.act is Act.DROP:
+        _drop(connection, held, verdict.reason)
+        return None
+    if verdict.act is Act.HOLD:
+        _hold(connection, held, verdict)
+        return None
+    message = message_of(facts, held.pending, held.told + 1, held.key.incident)
+    networks = read_networks(settings.notify_networks)
+    return Ready(held, channel, message, Carriage(networks, held.told > 0, now.timestamp()))
+
+
+def _silence(
+    connection: sql.Connection, held: Conversation, run: str, now: datetime
+) -> Hush | None:
+    row = silence_over(connection, held.project, run, held.key.incident, now)
+    if row is None:
+        return None
+    left = (row.ends_at - now).total_seconds()
+    return Hush(left, f"silenced by {row.created_by} (silence {row.number}): {row.reason}")
+
+
+def _drop(connection: sql.Connection, held: Conversation, reason: str) -> None:
+    settle(connection, held, sent=False)
+    _note(connection, held, Result.DROPPED, reason)
+
+
+def _hold(connection: sql.Connection, held: Conversation, verdict: Verdict) -> None:
+    postpone(connection, held, verdict.wait_s, reason=verdict.reason)
+    if verdict.reason != held.held_for:
+        _note(connection, held, Result.HELD, f"{verdict.reason}: for {verdict.wait_s:.0f} s")
+
+
+def _failed(
+    connection: sql.Connection, ready: Ready, failure: DeliveryFailed, took_ms: float
+) -> None:
+    held = ready.held
+    failures = held.failures + 1
+    if failure.again and failures < GIVE_UP_AFTER:
+        wait_s = backoff_s(failures, failure.after_s)
+        postpone(connection, held, wait_s, failures=failures)
+        words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
+        _note(connection, held, Result.FAILED, words, took_ms)
+        return
+    settle(connection, held, sent=False)
+    _note(connection, held, Result.GIVEN_UP, f"{failure.reason} (try {failures})", took_ms)
+
+
+def _note(
+    connection: sql.Connection,
+    held: Conversation,
+    result: Result,
+    reason: str,
+    took_ms: float | None = None,
+) -> None:
+    key = held.key
+    log(
+        connection,
+        [
+            Entry(
+                key.run_id, held.project, key.incident, key.channel, held.pending, result, reason,
+                took_ms,
+            )
+        ],
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""A project with a channel, a spike on a real database, and a server that listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandId
+from spikeguard_server.domain.channel import channel_from_mapping
+from spikeguard_server.notify.notifier import tell_all
+from spikeguard_server.repository.channels import write_channel
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+from tests.server.notify.listener import Listener, listening
+from tests.server.store.jobs import Job, rows
+from tests.server.store.test_commands import spiked
+
+SECRET = "a secret of more than sixteen signs"
+SETTINGS = Settings(notify_networks="127.0.0.0/8", public_url="https://guard.example")
+
+
+@dataclass
+class Desk:
+    """Where a test tells people from."""
+
+    engine: sql.Engine
+    job: Job
+    settings: Settings = SETTINGS
+
+    @property
+    def command(self) -> CommandId:
+        """The rollback that waits for a decision."""
+        number = rows(self.engine, "select number from commands where verb = 'rollback'")[0][0]
+        return CommandId.parse(f"gpt#1.{number}")
+
+    @property
+    def revision(self) -> int:
+        """Of that command."""
+        found: int = rows(self.engine, "select revision from commands where verb = 'rollback'")[0][
+            0
+        ]
+        return found
+
+    def channel(self, kind: str = "webhook", name: str = "oncall", **rules: Any) -> None:
+        """Write a channel of the default project."""
+        plain = {"kind": kind, **rules}
+        with self.engine.begin() as connection:
+            write_channel(connection, channel_from_mapping("default", name, plain), "test")
+
+    def webhook(self, listener: Listener, name: str = "oncall", **rules: Any) -> None:
+        target = {"url": f"{listener.url}/hook", "secret": SECRET}
+        self.channel("webhook", name, target=target, **rules)
+
+    def tell(self) -> int:
+        """Tell everything that is due."""
+        return tell_all(self.engine, self.settings)
+
+    def later(self, seconds: float) -> None:
+        """As if so many seconds had gone by for every conversation."""
+        with self.engine.begin() as connection:
+            ago = f"- interval '{seconds} seconds'"
+            connection.execute(
+                sql.text(
+                    f"update conversations set due_at = due_at {ago}, told_at = told_at {ago}, "
+                    f"leased_until = leased_until {ago}"
+                )
+            )
+
+    def log(self) -> list[tuple[str | None, str, str]]:
+        """(channel, result, reason) of the delivery log, oldest first."""
+        found = rows(self.engine, "select channel, result, reason from deliveries order by id")
+        return [(channel, result, reason) for channel, result, reason in found]
+
+    def results(self) -> list[str]:
+        return [result for _, result, _ in self.log()]
+
+
+_NUMBERS = count()
+STORY = "spiked_story"
+
+
+@pytest.fixture(scope="session")
+def story(postgres: str) -> int:
+    """A database in which a rollback waits; the number of its last message."""
+    _execute(postgres, f"CREATE DATABASE {STORY} TEMPLATE migrated STRATEGY file_copy")
+    engine = open_engine(Settings(database_url=_named(postgres, STORY)))
+    job, _, _ = spiked(engine)
+    engine.dispose()
+    return job.sequence
+
+
+@pytest.fixture
+def desk(postgres: str, story: int) -> Iterator[Desk]:
+    """The desk of a run on which a rollback waits for a person; a database of its own."""
+    name = f"spiked_{next(_NUMBERS)}"
+    _execute(postgres, f"CREATE DATABASE {name} TEMPLATE {STORY} STRATEGY file_copy")
+    engine = open_engine(Settings(database_url=_named(postgres, name)))
+    yield Desk(engine, Job(engine, sequence=story))
+    engine.dispose()
+    _execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def calm(engine: sql.Engine) -> Desk:
+    """The desk of a database in which nothing has happened."""
+    return Desk(engine, Job(engine))
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as found:
+        yield found
+
+
+def _named(url: str, database: str) -> str:
+    return url.replace("/postgres?", f"/{database}?")
+
+
+def _execute(url: str, statement: str) -> None:
+    engine = sql.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sql.text(statement))
+    engine.dispose()

@@ -1,0 +1,69 @@
+"""A real HTTP server on a real socket that keeps what it is sent and answers as it is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Listener:
+    """Where requests go. `answers` are given in order; then it is 202."""
+
+    url: str = ""
+    received: list[Received] = field(default_factory=list)
+    answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    delay_s: float = 0.0
+
+    def paths(self) -> list[str]:
+        return [request.path for request in self.received]
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    """A listener while the block runs."""
+    listener = Listener()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            listener.received.append(Received(self.path, dict(self.headers), body))
+            time.sleep(listener.delay_s)
+            status, headers = listener.answers.pop(0) if listener.answers else (202, {})
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(b'{"status":"success"}')
+
+        def log_message(self, *arguments: Any) -> None:
+            del arguments
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    listener.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield listener
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

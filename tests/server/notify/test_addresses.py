@@ -1,0 +1,134 @@
+"""No message goes to an address that an operator did not mean."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spikeguard_server.domain.channel import Channel, ChannelError, channel_from_mapping
+from spikeguard_server.notify.addresses import (
+    TargetRefused,
+    check_address,
+    read_networks,
+    resolve,
+)
+from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, REFUSED, SENT
+from spikeguard_server.notify.wire import DeliveryFailed, post_json
+from tests.server.notify.listener import Listener
+
+LOCAL = read_networks("127.0.0.0/8")
+PRIVATE = [
+    "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+    "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::", "fe80::1%eth0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_an_address_that_is_not_public_is_refused(address: str) -> None:
+    """However it is written: the cloud's metadata service answers under several names."""
+    with pytest.raises(TargetRefused):
+        check_address(address, ())
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
+def test_a_public_address_is_good(address: str) -> None:
+    assert check_address(address, ()) is False
+
+
+def test_an_operator_allows_a_network_and_no_other() -> None:
+    assert check_address("127.0.0.1", LOCAL)
+    assert check_address("::ffff:127.0.0.1", LOCAL)
+    with pytest.raises(TargetRefused, match="SPIKEGUARD_NOTIFY_NETWORKS"):
+        check_address("10.0.0.1", LOCAL)
+
+
+def test_a_name_is_judged_by_every_address_that_it_has() -> None:
+    assert resolve("localhost", 80, read_networks("127.0.0.0/8,::1/128")).allowed
+    with pytest.raises(TargetRefused):
+        resolve("localhost", 80, ())
+
+
+def test_nothing_is_sent_to_a_private_address(listener: Listener) -> None:
+    with pytest.raises(DeliveryFailed, match="no public address") as refused:
+        post_json(listener.url, {}, ())
+    assert not refused.value.again
+    assert listener.received == []
+
+
+def test_a_redirect_is_not_followed(listener: Listener) -> None:
+    listener.answers = [(307, {"Location": "http://169.254.169.254/"})]
+    with pytest.raises(DeliveryFailed, match="answered 307"):
+        post_json(listener.url, {}, LOCAL)
+    assert len(listener.received) == 1
+
+
+def apprise(url: str, networks: str = "127.0.0.0/8") -> int:
+    """The exit status of the process that Apprise runs in."""
+    given = {"url": url, "title": "a title", "body": "a body", "kind": "info"}
+    done = subprocess.run(
+        [sys.executable, "-m", "spikeguard_server.notify.apprise_child"],
+        input=json.dumps({**given, "networks": [networks] if networks else []}).encode(),
+        capture_output=True,
+        timeout=60,
+    )
+    return done.returncode
+
+
+def test_apprise_reaches_allowed_addresses_only(listener: Listener) -> None:
+    host = listener.url.removeprefix("http://")
+    assert apprise(f"json://{host}/hook") == SENT
+    assert listener.received[0].json()["message"] == "a body"
+    assert apprise(f"json://{host}/hook", networks="") == REFUSED
+    assert len(listener.received) == 1
+
+
+def test_apprise_reads_no_file_and_starts_no_program(listener: Listener, tmp_path: Path) -> None:
+    """A template is a file that a url may name: it could be any file of the server's."""
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"text": "hidden"}')
+    host = listener.url.removeprefix("http://")
+    status = apprise(f"workflows://{host}/workflow/signature/?template={secret}")
+    assert status in (NOT_SENT, BAD_URL)
+    assert not any(b"hidden" in request.body for request in listener.received)
+    assert apprise("syslog://") == BAD_URL
+
+
+def channel(**plain: object) -> Channel:
+    return channel_from_mapping("default", "oncall", plain)
+
+
+@pytest.mark.parametrize(
+    ("plain", "field"),
+    [
+        ({"kind": "pigeon"}, "kind"),
+        ({"kind": "webhook"}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "ftp://x", "secret": "x" * 16}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://u:p@x", "secret": "x" * 16}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://x", "secret": "short"}}, "target.secret"),
+        ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
+        ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),
+        ({"kind": "apprise", "target": {"url": "a://b"}, "topics": ["lunch"]}, "topics"),
+        ({"kind": "apprise", "target": {"url": "a://b"}, "level": 9}, "level"),
+        ({"kind": "apprise", "target": {"url": "a://b"}, "runs": ["*a"]}, "runs"),
+        ({"kind": "apprise", "target": {"url": "a://b"}, "color": "red"}, "color"),
+    ],
+)
+def test_a_bad_channel_names_the_field(plain: dict[str, object], field: str) -> None:
+    with pytest.raises(ChannelError) as refused:
+        channel(**plain)
+    assert refused.value.field == field
+
+
+def test_a_channel_shows_nothing_of_what_is_secret() -> None:
+    target = {"url": "https://hooks.example/services/T0/B0/word", "secret": "another-hidden-word"}
+    found = channel(kind="webhook", target=target)
+    shown = f"{found!r} {found.shown_target()} {found.rules()}"
+    assert "word" not in shown
+    assert found.shown_target()["url"] == "https://hooks.example/…"
+    slack = channel(kind="apprise", target={"url": "slack://TokenA/TokenB/TokenC"})
+    assert slack.shown_target() == {"url": "slack://…"}

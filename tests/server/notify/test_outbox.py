@@ -1,0 +1,299 @@
+"""From what happened to what arrives: once, in order, with the reason where nothing does."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from time import monotonic, sleep
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Medium, TargetSaved
+from spikeguard_protocol.signature import SignatureRefused, verify
+from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.notify.notifier import Notifier, look
+from spikeguard_server.notify.telling import tell
+from spikeguard_server.repository.channels import NewSilence, add_silence, end_silence
+from spikeguard_server.repository.conversations import claim, wake
+from tests.server.notify.conftest import SECRET, Desk
+from tests.server.notify.listener import Listener, listening
+from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.test_commands import ONSET
+from tests.server.store.test_ticker import pass_time
+
+KEY = "spikeguard/default/gpt#1"
+
+
+def healed(engine: sql.Engine) -> Job:
+    """A job whose loss jumped for a few steps and came back."""
+    job = Job(engine)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 900, spiking(ONSET, length=4), batch=100)
+    assert value(engine, "select state from incidents") == "closed"
+    return job
+
+
+def test_what_happened_waits_in_the_outbox_of_its_own_transaction(desk: Desk) -> None:
+    engine, job = desk.engine, desk.job
+    before = rows(engine, "select topic, incident, command from notices order by id")
+    assert before[0] == ("opened", 1, None)
+    assert before[-1] == ("proposed", 1, 1)
+    saved = TargetSaved("step-560", 0, 560, 560, Medium.DISK)
+    with desk.engine.begin() as connection:
+        connection.execute(sql.text("alter table audit rename to hidden"))
+    with pytest.raises(sql.exc.ProgrammingError):
+        job.train(561, 760, spiking(ONSET, 9.0))
+    with desk.engine.begin() as connection:
+        connection.execute(sql.text("alter table hidden rename to audit"))
+    assert rows(engine, "select topic, incident, command from notices order by id") == before
+    job.sequence -= 1
+    job.send(saved)
+
+
+def test_one_message_tells_the_present_and_the_outbox_is_empty(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    assert desk.tell() == 1
+    [request] = listener.received
+    told = request.json()
+    assert (told["key"], told["sequence"], told["status"]) == (KEY, 1, "firing")
+    assert told["urgency"] == "urgent"
+    assert told["incident"]["proposal"]["command"] == "gpt#1.1"
+    assert told["links"]["Decide"] == "https://guard.example/confirm/default/gpt/1/1"
+    assert {"opened", "proposed"} <= set(told["topics"])
+    assert value(desk.engine, "select count(*) from notices") == 0
+    assert desk.tell() == 0
+    assert desk.results() == ["sent"]
+
+
+def test_a_webhook_is_signed_over_time_and_body(desk: Desk, listener: Listener) -> None:
+    desk.webhook(listener)
+    desk.tell()
+    [request] = listener.received
+    signed_at = float(request.headers["Spikeguard-Timestamp"])
+    verify(SECRET, request.headers, request.body, signed_at + 299)
+    for secret, body, now_s in [
+        ("another secret of that length", request.body, signed_at),
+        (SECRET, request.body + b" ", signed_at),
+        (SECRET, request.body, signed_at + 301),
+        (SECRET, request.body, signed_at - 301),
+    ]:
+        with pytest.raises(SignatureRefused):
+            verify(secret, request.headers, body, now_s)
+
+
+def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    job, command, revision = desk.job, desk.command, desk.revision
+    desk.tell()
+    approve(desk.engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    job.roll_back(str(command), 300, at_step=570, position=300)
+    desk.tell()
+    assert desk.results() == ["sent", "held"]  # neither asks anything: the cooldown holds them
+    desk.later(121)
+    desk.tell()
+    job.train(301, 700, segment=1, shift=20, batch=50)
+    desk.tell()
+    told = [request.json() for request in listener.received]
+    assert {entry["key"] for entry in told} == {KEY}
+    assert [entry["sequence"] for entry in told] == [1, 2, 3]
+    assert [entry["status"] for entry in told] == ["firing", "firing", "resolved"]
+    assert "decided by Ada" in told[1]["text"]
+    assert "recovered" in told[2]["title"]
+
+
+def test_a_spike_that_healed_before_anybody_was_told_wakes_nobody(
+    calm: Desk, listener: Listener
+) -> None:
+    calm.webhook(listener)
+    healed(calm.engine)
+    calm.tell()
+    assert listener.received == []
+    [(_, result, reason)] = [entry for entry in calm.log() if entry[0] is not None]
+    assert (result, "before anybody was told" in reason) == ("dropped", True)
+
+
+def test_data_too_old_to_act_on_calls_nobody(calm: Desk, listener: Listener) -> None:
+    calm.webhook(listener)
+    job = Job(calm.engine, age_s=3600.0)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 560, spiking(ONSET), batch=40)
+    calm.tell()
+    assert listener.received == []
+    assert {result for _, result, _ in calm.log()} == {"dropped"}
+    assert any("too old" in reason for _, _, reason in calm.log())
+
+
+def test_without_a_channel_the_log_says_so(desk: Desk) -> None:
+    desk.tell()
+    assert desk.log()[-1] == (None, "dropped", "the project has no channel")
+
+
+def test_a_channel_is_told_what_it_asks_for_and_the_log_why_not_the_rest(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener, "decisions", topics=["proposed"])
+    desk.webhook(listener, "others", runs=["llama-*"])
+    desk.webhook(listener, "later", level=1)
+    desk.webhook(listener, "off", enabled=False)
+    desk.tell()
+    assert [request.json()["topics"] for request in listener.received] == [["proposed"]]
+    reasons = {channel: reason for channel, _, reason in desk.log()}
+    assert "run gpt" in reasons["others"]
+    assert "escalation 1" in reasons["later"]
+    assert "switched off" in reasons["off"]
+
+
+def test_a_failed_delivery_is_tried_again_under_the_same_key(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    listener.answers = [(503, {}), (429, {"Retry-After": "90"})]
+    desk.tell()
+    assert desk.tell() == 0
+    desk.later(6)
+    desk.tell()
+    desk.later(80)
+    assert desk.tell() == 0  # it asked for 90 seconds
+    desk.later(11)
+    desk.tell()
+    keys = [request.headers["Idempotency-Key"] for request in listener.received]
+    assert keys == [f"{KEY}/1"] * 3
+    assert desk.results() == ["failed", "failed", "sent"]
+    assert "answered 503" in desk.log()[0][2]
+
+
+def test_what_is_refused_for_good_is_given_up_and_the_next_thing_told_anew(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener, cooldown_s=0)
+    listener.answers = [(410, {})]
+    command, revision = desk.command, desk.revision
+    desk.tell()
+    assert desk.results() == ["given_up"]
+    approve(desk.engine, command, revision, "Ada")
+    desk.tell()
+    assert desk.results() == ["given_up", "sent"]
+
+
+def test_a_channel_that_is_down_for_hours_is_given_up_and_no_secret_is_logged(desk: Desk) -> None:
+    target = {"url": "http://127.0.0.1:9/hook?key=hidden-word", "secret": SECRET}
+    desk.channel(target=target)
+    desk.tell()
+    for _ in range(20):
+        desk.later(1000)
+        desk.tell()
+    assert desk.results() == ["failed"] * 11 + ["given_up"]
+    assert not any("hidden-word" in reason or SECRET in reason for _, _, reason in desk.log())
+
+
+def test_a_silence_holds_and_its_end_tells_what_is_still_true(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    with desk.engine.begin() as connection:
+        add_silence(connection, NewSilence("default", "gpt", None, 0, 3600, "moving racks"), "Ada")
+    desk.tell()
+    [(_, result, reason)] = desk.log()
+    assert result == "held"
+    assert "Ada" in reason
+    assert "moving racks" in reason
+    assert listener.received == []
+    with desk.engine.begin() as connection:
+        assert end_silence(connection, "default", 1, "Grace")
+        wake(connection, "default")
+    desk.tell()
+    assert len(listener.received) == 1
+
+
+def test_a_maintenance_window_begins_when_it_was_planned(desk: Desk, listener: Listener) -> None:
+    desk.webhook(listener)
+    with desk.engine.begin() as connection:
+        add_silence(connection, NewSilence("default", None, None, 3600, 60, "power"), "Ada")
+        add_silence(connection, NewSilence("other", None, None, 0, 60, "not us"), "Ada")
+    desk.tell()
+    assert len(listener.received) == 1
+
+
+def test_two_replicas_tell_one_conversation_once(desk: Desk, listener: Listener) -> None:
+    desk.webhook(listener)
+    listener.delay_s = 0.2
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(desk.tell) for _ in range(4)]:
+            done.result(30)
+    assert len(listener.received) == 1
+    assert desk.results() == ["sent"]
+
+
+def test_a_sender_that_died_is_followed_by_another_when_its_lease_ends(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    [(_, key)] = look(desk.engine, desk.settings)
+    with desk.engine.begin() as connection:
+        assert claim(connection, key) is not None
+    assert tell(desk.engine, key, desk.settings)
+    assert listener.received == []
+    desk.later(91)
+    desk.tell()
+    assert [request.json()["sequence"] for request in listener.received] == [1]
+
+
+def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener: Listener) -> None:
+    desk.webhook(listener, cooldown_s=0)
+    command, revision = desk.command, desk.revision
+    listener.delay_s = 0.3
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(desk.tell)
+        while not listener.received:
+            sleep(0.005)
+        approve(desk.engine, command, revision, "Ada")
+        look(desk.engine, desk.settings)
+        telling.result(30)
+    listener.delay_s = 0.0
+    desk.tell()
+    assert [request.json()["sequence"] for request in listener.received] == [1, 2]
+    assert "approved" in listener.received[1].json()["topics"]
+
+
+def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
+    calm: Desk, listener: Listener
+) -> None:
+    calm.webhook(listener)
+    job = Job(calm.engine)
+    job.start()
+    job.train(1, 10)
+    assert pass_time(calm.engine, 61)
+    calm.tell()
+    calm.tell()
+    job.train(11, 20)
+    calm.tell()
+    told = [(r.json()["key"], r.json()["status"], r.json()["title"]) for r in listener.received]
+    assert told == [
+        ("spikeguard/default/gpt#0", "firing", "gpt: the run sends nothing any more"),
+        ("spikeguard/default/gpt#0", "resolved", "gpt: the run sends again"),
+    ]
+
+
+def test_a_hanging_channel_holds_up_no_other(desk: Desk, listener: Listener) -> None:
+    """Nor the server's stop."""
+    with listening() as hanging:
+        hanging.delay_s = 1.5
+        desk.webhook(hanging, "a-hanging-one")
+        desk.webhook(listener, "prompt")
+        notifier = Notifier(replace(desk.settings, notify_every_s=0.02), desk.engine)
+        notifier.start()
+        began = monotonic()
+        while not (listener.received and hanging.received):
+            assert monotonic() < began + 1.2
+            sleep(0.01)
+        notifier.stop()
+        assert not notifier.alive
+        assert monotonic() < began + 5.0
