@@ -19,6 +19,7 @@ from spikeguard_server.domain.history import History
 from spikeguard_server.domain.line import NORMAL_MAD, Line, fit_lines, long_run_variance
 
 ERRORS = 48  # newest out-of-sample errors that the scale has to cover
+FREQUENT = 0.5  # part of the upper tail's scale that a row has to exceed to stand out alone
 BEND = 0.6  # part of a falling slope that is extrapolated: loss curves bend upwards
 
 
@@ -45,6 +46,7 @@ class Fit:
     slope: float  # within the rows, a unit of log(step + 1)
     onward: float  # beyond them: a bend of the curve taken into account
     scale: float  # robust standard deviation of a row around the line
+    narrow: float  # the same by the middle of the rows, which outliers do not widen
     rows: int  # how many of the newest rows lie on it
     inertia: float  # how much farther noise carries a sum than where rows are hardly correlated
 
@@ -75,16 +77,17 @@ def scaled_fit(line: Line, errors: Sequence[float], falling: bool, floor: float)
     `errors` are the newest out-of-sample errors: the scale is never below what they show, so a
     curve that bends away from its line widens its own band instead of raising alarms.
     """
-    end, reach, level, slope, scale, rise, run, rows, alike, middle = line
+    end, reach, level, slope, spread, tail, rise, run, rows, alike, middle = line
     if len(errors) >= 8:
-        scale = max(scale, NORMAL_MAD * median(list(map(abs, errors))))
+        spread = max(spread, NORMAL_MAD * median(list(map(abs, errors))))
+    scale = max(spread, tail)
     onward = 0.0
     if falling and run > 0:
         newest = rise / run + 2.5 * scale / math.sqrt(rows // 2) / run
         onward = BEND * min(0.0, max(slope, newest))
-    least = floor * (abs(middle) if falling else 1.0)
-    kept = inertia(alike)
-    return Fit(end, reach, level, slope, onward, max(scale, least, 1e-12), rows, kept)
+    least = max(floor * (abs(middle) if falling else 1.0), 1e-12)
+    narrow = max(spread, FREQUENT * tail, least)
+    return Fit(end, reach, level, slope, onward, max(scale, least), narrow, rows, inertia(alike))
 
 
 def inertia(alike: float) -> float:

@@ -23,7 +23,8 @@ class DetectionSettings:
     suspect_z: float = 6.0  # one row this far off is held for confirmation
     confirm_z: float = 4.0  # the next row this far off confirms it
     warm_z: float = 4.0  # the row before this far off confirms it at once
-    outlier_z: float = 8.0  # an isolated row this far off is an event of its own,
+    lone_z: float = 5.0  # narrow scales from which a row between calm ones stands out alone,
+    outlier_z: float = 8.0  # and from which it is an event of its own,
     outlier_part: float = 0.05  # if it also stands out by this part of the loss
     drift_slack: float = 1.0  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it

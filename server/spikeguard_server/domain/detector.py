@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spikeguard_protocol import BatchRange
-from spikeguard_server.domain.baseline import Baseline, median
+from spikeguard_server.domain.baseline import Baseline, Fit, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.lone import Lone, Suspect
 from spikeguard_server.domain.quiet import Stretch, is_ready
+
+__all__ = ["Detector", "Suspect", "Verdict"]
 
 RECENT_ROWS = 40  # rows that are looked back at when an incident opens
 _BEFORE, _NOWHERE = -1, -2  # a lift that began before the stretch, and none
@@ -29,16 +32,6 @@ class Verdict(StrEnum):
     SPIKE = "spike"
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A row that may be the onset."""
-
-    step: int
-    value: float
-    z: float
-    batches: BatchRange | None
-
-
 @dataclass(slots=True)
 class Detector:
     """The test of the loss, row by row."""
@@ -51,6 +44,7 @@ class Detector:
     lift_from: Suspect | None = None  # where that lift began
     lift_rows: int = 0  # rows since
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
+    lone: Lone = field(default_factory=Lone)
 
     def look(
         self, step: int, value: float, batches: BatchRange | None, settings: DetectionSettings
@@ -65,28 +59,52 @@ class Detector:
             return Verdict.UNKNOWN, 0.0
         z = fit.z(step, value) / _caution(len(self.baseline.steps))
         row = Suspect(step, value, z, batches)
-        # Half way to the recent level: a jump has to stand out of a lift that is under way.
         local = (value - self._local()) / fit.scale
+        verdict = self._judge(row, local, fit.inertia, settings)
+        if self._was_outlier(row, local, fit, settings) and verdict is Verdict.CALM:
+            verdict = Verdict.OUTLIER
+        return verdict, z
+
+    def _judge(
+        self, row: Suspect, local: float, inertia: float, settings: DetectionSettings
+    ) -> Verdict:
+        z = row.z
+        # Half way to the recent level: a jump has to stand out of a lift that is under way.
         jump = min(z, (z + local) / 2)
         if self.held is not None:
-            return self._after_held(row, jump, settings), z
+            return self._after_held(row, jump, settings)
         self._lift(row, settings)
-        limit = settings.drift_limit * fit.inertia
+        limit = settings.drift_limit * inertia
         if self.lift >= limit and self.lift_rows >= settings.drift_rows:
-            return Verdict.SPIKE, z
+            return Verdict.SPIKE
         before, self.last_z = self.last_z, z
         if jump >= settings.suspect_z and before >= settings.warm_z:
-            return Verdict.SPIKE, z
+            return Verdict.SPIKE
         if jump >= settings.suspect_z:
-            self.held = Suspect(step, value, min(z, local), batches)
-            return Verdict.HELD, z
+            self.held = Suspect(row.step, row.value, min(z, local), row.batches)
+            return Verdict.HELD
         self._admit(row, settings)
-        return Verdict.CALM, z
+        return Verdict.CALM
+
+    def _was_outlier(
+        self, row: Suspect, local: float, fit: Fit, settings: DetectionSettings
+    ) -> bool:
+        """Whether the row before was an outlier batch, now that this one is seen: `outlier`."""
+        nearer = sorted((0.0, row.z, local))[1]  # far from the line and from the rows before
+        z = nearer * (fit.scale / fit.narrow)
+        if self.lone.suspect is None and abs(z) < settings.lone_z:
+            return False
+        alone = self.lone.look(Suspect(row.step, row.value, z, row.batches), settings)
+        if alone is None or not self.lone.is_event(alone, settings):
+            return False
+        self.outlier = alone
+        return alone.value - fit.at(alone.step) >= settings.outlier_part * abs(alone.value)
 
     def is_calm(self, settings: DetectionSettings) -> bool:
-        """Whether nothing is held, no lift is under way, and the baseline is full."""
+        """Whether no row waits for the next, no lift is under way, and the baseline is full."""
+        waits = self.held is not None or self.lone.suspect is not None
         lifted = self.lift >= settings.drift_hold
-        return self.held is None and not lifted and is_ready(self.baseline, settings)
+        return not waits and not lifted and is_ready(self.baseline, settings)
 
     def look_at_calm(
         self,
@@ -101,7 +119,7 @@ class Detector:
         `places`: abscissae of the steps. The same as `look` row by row; only while `is_calm`.
         """
         stretch = Stretch(self.baseline, steps, places, values)
-        stretch.look(settings.suspect_z, settings)
+        stretch.look(settings.suspect_z, settings, alone=settings.lone_z)
         calm = self._lift_by(stretch, batches, settings)
         stretch.take(calm)
         if calm:
@@ -119,6 +137,7 @@ class Detector:
     def clear(self) -> None:
         self.held = self.lift_from = self.outlier = None
         self.lift = self.last_z = 0.0
+        self.lone.clear()
 
     def _local(self) -> float:
         """Median of the rows just before this one, or before the one that is held."""
@@ -135,12 +154,6 @@ class Detector:
         self._lift(row, settings)
         self._admit(held, settings)
         self._admit(row, settings)
-        size = held.value - self.baseline.fit.at(held.step) if self.baseline.fit else 0.0
-        if size < settings.outlier_part * abs(held.value):
-            return Verdict.CALM
-        if held.z >= settings.outlier_z:
-            self.outlier = held
-            return Verdict.OUTLIER
         return Verdict.CALM
 
     def _lift(self, row: Suspect, settings: DetectionSettings) -> None:

@@ -33,6 +33,7 @@ class Line(NamedTuple):
     level: float
     slope: float
     spread: float
+    tail: float
     newest_rise: float
     newest_run: float
     rows: int
@@ -48,7 +49,8 @@ class Lines:
     reach: Array  # extent of the rows that the line goes through
     level: Array  # of the line at `end`, lifted to its newest quarter if that lies above it
     slope: Array
-    spread: Array  # robust standard deviation around the line
+    spread: Array  # standard deviation around the line, by the middle of the rows
+    tail: Array  # the same by the upper tail alone: what is frequent up there is no anomaly
     newest_rise: Array  # between the medians of the halves of the newer half of those rows
     newest_run: Array  # distance of these medians
     rows: npt.NDArray[np.int64]  # how many of the newest rows the line goes through
@@ -87,6 +89,7 @@ class _Found:
     level: Array  # at `centre`
     slope: Array
     spread: Array
+    tail: Array
     bend: Array  # how far the newest quarter lies above the line
     fits: npt.NDArray[np.bool_]  # oldest and newest quarters lie on it, as far as noise lets them
     newest_rise: Array
@@ -107,6 +110,7 @@ class _Found:
             self.level + self.slope * (end - self.centre) + np.maximum(0.0, self.bend),
             self.slope,
             self.spread,
+            self.tail,
             self.newest_rise,
             self.newest_run,
             self.rows,
@@ -146,7 +150,8 @@ def _lines(places: Array, values: Array, falling: bool, inertia: Array | None) -
         centre,
         level,
         slope,
-        np.maximum(spread, _upper_spread(ordered, level)),
+        spread,
+        _upper_spread(ordered, level),
         newest,
         away <= 0.75 * spread * np.sqrt(inertia),
         newest_rise,

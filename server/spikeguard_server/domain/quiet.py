@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -46,8 +46,11 @@ class Stretch:
     _errors: list[float] = field(default_factory=list)  # old ones, those that wait, new ones
     _fits: list[tuple[int, Fit]] = field(default_factory=list)  # row from which on each is valid
 
-    def look(self, limit: float, settings: DetectionSettings) -> int:
-        """How many rows lie below `limit` deviations before the first that does not."""
+    def look(self, limit: float, settings: DetectionSettings, alone: float = inf) -> int:
+        """How many rows lie below `limit` deviations before the first that does not.
+
+        And within `alone` narrow scales of the line, on both sides.
+        """
         baseline = self.baseline
         assert baseline.fit is not None
         rows, every = self._near(settings), baseline.refit_every(settings)
@@ -56,7 +59,7 @@ class Stretch:
         self._errors = [*baseline.errors, *(error for _, _, error in baseline.waiting)]
         self._fits = [(0, baseline.fit)]
         for number, start in enumerate([*starts, rows]):
-            self._judge(start, limit)
+            self._judge(start, limit, alone)
             if len(self.z) < start or number == len(lines):
                 break
             self._fits.append((start, self._fit(lines[number], start, settings)))
@@ -107,7 +110,7 @@ class Stretch:
         errors = self._errors[max(0, entered - ERRORS) : entered]
         return scaled_fit(line, errors, self.baseline.falling, settings.scale_floor)
 
-    def _judge(self, last: int, limit: float) -> None:
+    def _judge(self, last: int, limit: float, alone: float) -> None:
         """Go on to row `last` with the newest fit, or to the first row that is not calm."""
         fit, first = self._fits[-1][1], len(self.z)
         if first == last or not isfinite(fit.scale):
@@ -123,7 +126,10 @@ class Stretch:
             z = [
                 rest / (scale * fit.doubt(place)) for rest, place in zip(rests, ahead, strict=True)
             ]
-        if not max(z) < limit:
-            z = z[: next(row for row, one in enumerate(z) if not one < limit)]
+        # A hair less, so that `Detector.look` decides where a rounding could.
+        near = alone * 0.999999 * (fit.narrow / scale)
+        most = min(limit, near)
+        if not (max(z) < most and min(z) > -near):
+            z = z[: next(row for row, one in enumerate(z) if not -near < one < most)]
         self.z += z
         self._errors += rests[: len(z)]

@@ -1,0 +1,70 @@
+"""A batch that stands out alone is told as such, and noise that only looks like it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spikeguard_protocol import Kind
+from spikeguard_server.domain.monitor import Monitor
+from tests.domain.detection.curves import opened, plateau, samples
+
+ROWS = 4000
+
+
+def skewed(seed: int) -> list[float]:
+    """Calm noise of 0.05 around 3.0; one row in 60 lies 0.1 to 0.3 higher, as hard batches do."""
+    rng = np.random.default_rng(seed)
+    hard = (rng.random(ROWS) < 1 / 60) * rng.uniform(0.1, 0.3, ROWS)
+    return [float(value) for value in 3.0 + 0.05 * rng.standard_normal(ROWS) + hard]
+
+
+def kinds(losses: list[float], begin: int = 0) -> list[tuple[int, Kind]]:
+    events = opened(Monitor().observe(samples(losses)))
+    return [(event.onset_step, event.judgement.kind) for event in events if event.step > begin]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hard_batches_do_not_hide_an_odd_one(seed: int) -> None:
+    """They widen the scale of a spike, not the one by which a row that stands alone is judged."""
+    losses, odd = skewed(seed), range(500, ROWS, 500)
+    for row in odd:
+        losses[row : row + 2] = [3.8, 3.0]
+    told = kinds(losses)
+    assert {(row + 1, Kind.OUTLIER_BATCH) for row in odd} <= set(told)
+    assert len(told) <= len(odd) + 1
+
+
+def test_noise_that_throws_rows_far_down_too_makes_few_outlier_batches() -> None:
+    """Student's t with 4 degrees of freedom: by its middle alone 18 of 40,000 rows would be."""
+    noise = np.random.default_rng(5).standard_t(4, 40_000) * 0.03
+    told = kinds([float(3.0 + one) for one in noise])
+    assert sum(kind is Kind.OUTLIER_BATCH for _, kind in told) <= 4
+
+
+def test_rows_far_below_teach_that_one_far_above_is_noise() -> None:
+    losses = plateau(1500)
+    for row in range(200, 1200, 100):
+        losses[row] -= 0.4
+    losses[1300] += 0.4
+    assert not kinds(losses)
+    for row in range(200, 1200, 100):
+        losses[row] += 0.8
+    assert len(kinds(losses)) == 11
+
+
+def test_two_rows_as_far_off_are_not_one_batch() -> None:
+    """In a loss whose hard batches make its scale wide, so that two of them are no spike either."""
+    losses = [loss + (0.25 if row % 24 == 0 else 0.0) for row, loss in enumerate(plateau(900))]
+    one, two = list(losses), list(losses)
+    one[700] += 0.7
+    two[700] += 0.7
+    two[701] += 0.7
+    assert kinds(one) == [(701, Kind.OUTLIER_BATCH)]
+    assert Kind.OUTLIER_BATCH not in {kind for _, kind in kinds(two)}
+
+
+def test_a_part_of_the_loss_too_small_to_matter_is_no_event() -> None:
+    losses = plateau(600, noise=0.003)
+    losses[400] += 0.1
+    assert not kinds(losses)
