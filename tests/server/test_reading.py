@@ -16,7 +16,11 @@ REPOSITORY = "spikeguard_server.repository"
 READS = {"policy_of", "find_caller", "list_tokens", "action_of"}  # beside the `reading*` modules
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")
 SQL = re.compile(r"\bsql\.(select|insert|update|delete|text)\(")
-SCHEMA = {"tables.py", "tables_notices.py", "postgres.py"}  # what the database is made of and how it is started
+SCHEMA = {
+    "tables.py",
+    "tables_notices.py",
+    "postgres.py",
+}  # what the database is made of and how it is started
 
 
 def modules(folder: str, pattern: str = "*.py") -> list[Path]:
