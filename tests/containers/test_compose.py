@@ -46,7 +46,8 @@ def _mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 def test_the_stack_is_the_documented_one() -> None:
     assert SERVICES.keys() == {
-        "init", "postgres", "migrate", "server", "dashboard", "prometheus", "grafana", "trainer",
+        "init", "postgres", "migrate", "server", "dashboard", "prometheus", "alertmanager", "grafana",
+        "trainer",
     }  # fmt: skip
     assert [name for name, service in SERVICES.items() if "profiles" in service] == ["trainer"]
 
@@ -103,6 +104,7 @@ def test_each_service_starts_when_what_it_needs_is_ready() -> None:
         "server": {"postgres": healthy, "migrate": done},
         "dashboard": {"server": healthy},
         "prometheus": {"init": done, "server": healthy},
+        "alertmanager": {},
         "grafana": {"init": done, "prometheus": healthy},
         "trainer": {"server": healthy},
     }
@@ -128,7 +130,11 @@ def test_nothing_in_the_project_carries_a_secret_of_its_own() -> None:
     assert not (ROOT / ".env").exists()
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"init"}))
+def test_the_alertmanager_needs_no_secret_until_it_is_given_receivers() -> None:
+    assert not any(source.startswith("secrets-") for source in _mounts(SERVICES["alertmanager"]))
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"init", "alertmanager"}))
 def test_a_service_sees_its_own_secrets_only_and_cannot_change_them(name: str) -> None:
     secret = {s: where for s, where in _mounts(SERVICES[name]).items() if s.startswith("secrets-")}
     assert secret == {f"secrets-{name}": ("/run/spikeguard", True)}

@@ -149,6 +149,31 @@ def test_prometheus_asks_a_service_of_the_stack_for_what_its_role_may_read() -> 
     assert CONFIG["rule_files"] == ["/etc/prometheus/rules/*.yml"]
 
 
+def test_prometheus_tells_the_alertmanager_of_the_stack() -> None:
+    (manager,) = CONFIG["alerting"]["alertmanagers"]
+    assert manager["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    mounts = dict(entry.split(":")[:2] for entry in SERVICES["alertmanager"]["volumes"])
+    assert mounts["./deploy/alertmanager"] == "/etc/alertmanager"
+    (command,) = (w for w in SERVICES["alertmanager"]["command"] if "config.file" in w)
+    assert command == "--config.file=/etc/alertmanager/alertmanager.yml"
+
+
+@pytest.mark.skipif(not shutil.which("amtool"), reason="amtool is not here")
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        ("alertname=Watchdog severity=none", "watchdog"),
+        ("alertname=SpikeDivergent severity=critical", "pager"),
+        ("alertname=SpikeOpen severity=warning project=default run=gpt", "team"),
+    ],
+)
+def test_an_alert_is_routed_by_how_bad_it_is(labels: str, receiver: str) -> None:
+    config = f"--config.file={DEPLOY / 'alertmanager/alertmanager.yml'}"
+    command = ["amtool", "config", "routes", "test", config, *labels.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, receiver), done.stderr
+
+
 def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
     text = (ROOT / "docs/operations.md").read_text()
     anchors = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", text, re.M)}

@@ -69,6 +69,7 @@ class Stack:
             "SPIKEGUARD_PORT": "server",
             "SPIKEGUARD_DASHBOARD_PORT": "dashboard",
             "SPIKEGUARD_PROMETHEUS_PORT": "prometheus",
+            "SPIKEGUARD_ALERTMANAGER_PORT": "alertmanager",
             "SPIKEGUARD_GRAFANA_PORT": "grafana",
         }
         return {
@@ -124,7 +125,7 @@ def _require_engine_and_images() -> None:
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     _require_engine_and_images()
-    ports = _free_ports(("server", "dashboard", "prometheus", "grafana"))
+    ports = _free_ports(("server", "dashboard", "prometheus", "alertmanager", "grafana"))
     stack = Stack(f"spikeguard-test-{os.getpid()}", ports)
     try:
         stack.compose("up", "--detach", "--build", "--wait", limit_s=UP_LIMIT_S)
@@ -253,6 +254,16 @@ def test_prometheus_loaded_every_alert(stack: Stack) -> None:
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) == 10
     assert not [rule for rule in rules if rule["health"] == "err"]
+
+
+def test_prometheus_tells_the_alertmanager_of_what_fires(stack: Stack) -> None:
+    def look() -> list[dict[str, Any]] | None:
+        with urlopen(f"{stack.url('alertmanager')}/api/v2/alerts", timeout=10) as answer:
+            alerts: list[dict[str, Any]] = json.load(answer)
+        return alerts or None
+
+    alerts = _until(look, 60.0, stack.log)
+    assert "Watchdog" in {alert["labels"]["alertname"] for alert in alerts}
 
 
 def test_dashboard_and_grafana_answer(stack: Stack) -> None:
