@@ -46,6 +46,7 @@ _ADMIN: Final = Rule(ADMINS)
 _RUN: Final = "/v1/runs/{project}/{name}"
 _INCIDENT: Final = _RUN + "/incidents/{number}"
 _COMMAND: Final = _INCIDENT + "/commands/{command}"
+_CHANNEL: Final = "/v1/channels/{project}/{channel}"
 _CONFIRM: Final = "/confirm/{project}/{name}/{number}/{command}"
 
 TABLE: Final[Mapping[tuple[str, str], Rule]] = {
@@ -76,6 +77,14 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", _CONFIRM): _DECIDE,
     ("GET", "/v1/policy"): _READ,
     ("PUT", "/v1/policy"): _ADMIN,
+    ("GET", "/v1/channels"): _READ,
+    ("PUT", _CHANNEL): _ADMIN,
+    ("DELETE", _CHANNEL): _ADMIN,
+    ("POST", _CHANNEL + "/test"): _DECIDE,
+    ("GET", "/v1/deliveries"): _READ,
+    ("GET", "/v1/silences"): _READ,
+    ("POST", "/v1/silences"): _DECIDE,
+    ("DELETE", "/v1/silences/{project}/{number}"): _DECIDE,
     ("POST", "/v1/tokens"): _ADMIN,
     ("GET", "/v1/tokens"): _ADMIN,
     ("DELETE", "/v1/tokens/{id}"): _ADMIN,

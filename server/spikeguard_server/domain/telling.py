@@ -24,6 +24,28 @@ class Act(StrEnum):
     DROP = "drop"
 
 
+class Result(StrEnum):
+    """What became of a message."""
+
+    SENT = "sent"
+    HELD = "held"  # it waits, for the reason given
+    DROPPED = "dropped"  # it was not to be told
+    FAILED = "failed"  # it is tried again
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSilence:
+    """Somebody's wish not to be told. `run` None: the whole project."""
+
+    project: str
+    run: str | None
+    incident: int | None
+    begins_in_s: float
+    lasts_s: float
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What to do with a message. `wait_s` counts where it is held."""

@@ -13,13 +13,12 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Verb
 from spikeguard_server.domain.channel import Channel
-from spikeguard_server.domain.telling import uninterested
+from spikeguard_server.domain.telling import Result, uninterested
 from spikeguard_server.domain.topics import LAST, Topic
 from spikeguard_server.repository.channels import channels_of
 from spikeguard_server.repository.conversations import (
     Entry,
     Key,
-    Result,
     add_topics,
     begun,
     log,

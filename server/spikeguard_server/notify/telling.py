@@ -16,7 +16,15 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import ProtocolError
 from spikeguard_server.domain.channel import Channel
-from spikeguard_server.domain.telling import GIVE_UP_AFTER, Act, Hush, Verdict, backoff_s, judge
+from spikeguard_server.domain.telling import (
+    GIVE_UP_AFTER,
+    Act,
+    Hush,
+    Result,
+    Verdict,
+    backoff_s,
+    judge,
+)
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import message_of, read_facts, said
 from spikeguard_server.notify.kinds import Carriage, carry
@@ -27,7 +35,6 @@ from spikeguard_server.repository.conversations import (
     Conversation,
     Entry,
     Key,
-    Result,
     claim,
     log,
     postpone,

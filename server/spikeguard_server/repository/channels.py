@@ -6,7 +6,6 @@ Law: the caller owns the transaction and the audit. A target leaves here only in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,22 +13,11 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server.domain.channel import Channel, channel_from_mapping
+from spikeguard_server.domain.telling import NewSilence
 from spikeguard_server.repository.text import storable
 from spikeguard_server.tables_notices import channels, silences
 
 _C, _S = channels.c, silences.c
-
-
-@dataclass(frozen=True, slots=True)
-class NewSilence:
-    """Somebody's wish not to be told. `run` None: the whole project."""
-
-    project: str
-    run: str | None
-    incident: int | None
-    begins_in_s: float
-    lasts_s: float
-    reason: str
 
 
 def channel_of(row: Any) -> Channel:

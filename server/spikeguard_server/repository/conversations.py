@@ -9,29 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
+from spikeguard_server.domain.telling import Result
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.repository.text import storable
 from spikeguard_server.tables_notices import conversations, deliveries
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
 _K = conversations.c
-
-
-class Result(StrEnum):
-    """What became of a message."""
-
-    SENT = "sent"
-    HELD = "held"  # it waits, for the reason given
-    DROPPED = "dropped"  # it was not to be told
-    FAILED = "failed"  # it is tried again
-    GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ TAGS = [
     {"name": "incidents", "description": "Spikes, their evidence, their post-mortems."},
     {"name": "decisions", "description": "A person's yes or no. The name stands in the audit."},
     {"name": "policy", "description": "Which recovery is proposed when, and who approves it."},
+    {"name": "notifications", "description": "Whom to tell of what, and what was told."},
     {"name": "access", "description": "Logging in, and the tokens that admins give out."},
     {"name": "pages", "description": "Pages without scripts for people with a browser."},
     {"name": "metrics", "description": "For Prometheus."},

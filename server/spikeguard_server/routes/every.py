@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from spikeguard_server.routes import (
+    channels,
     decisions,
     document,
     health,
@@ -16,6 +17,7 @@ from spikeguard_server.routes import (
     runs,
     scrape,
     sessions,
+    silences,
     tokens,
 )
 
@@ -26,6 +28,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     incidents.router,
     decisions.router,
     policy.router,
+    channels.router,
+    silences.router,
     sessions.router,
     tokens.router,
     pages.router,

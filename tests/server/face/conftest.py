@@ -40,6 +40,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.up_serve import listen
 
 DATABASE = "face"
+NOTIFY: dict[str, Any] = {"notify_every_s": 0.1, "notify_networks": "127.0.0.0/8"}
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
 _ATTEMPTS = count(1)
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # made once: reading certificates takes long
@@ -179,7 +180,7 @@ def live(face_url: str) -> Iterator[Live]:
     """A server on a free port, its ticker ticking ten times a second."""
     with listen("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        settings = Settings(database_url=face_url, public_url=url, tick_s=0.1)
+        settings = Settings(database_url=face_url, public_url=url, tick_s=0.1, **NOTIFY)
         engine = open_engine(settings)
         config = uvicorn.Config(create_app(settings, engine), log_level="warning")
         server = uvicorn.Server(config)

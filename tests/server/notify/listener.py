@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +32,13 @@ class Listener:
     received: list[Received] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     delay_s: float = 0.0
+
+    def wait_for(self, seen: Callable[[list[Any]], bool], within_s: float = 20.0) -> None:
+        """Until what came satisfies `seen`."""
+        deadline = time.monotonic() + within_s
+        while not seen([request.json() for request in self.received]):
+            assert time.monotonic() < deadline, self.received
+            time.sleep(0.01)
 
     def paths(self) -> list[str]:
         return [request.path for request in self.received]

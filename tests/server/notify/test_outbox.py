@@ -11,10 +11,11 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Medium, TargetSaved
 from spikeguard_protocol.signature import SignatureRefused, verify
+from spikeguard_server.domain.telling import NewSilence
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.notifier import Notifier, look
 from spikeguard_server.notify.telling import tell
-from spikeguard_server.repository.channels import NewSilence, add_silence, end_silence
+from spikeguard_server.repository.channels import add_silence, end_silence
 from spikeguard_server.repository.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening

@@ -1,0 +1,126 @@
+"""Channels, silences, the delivery log and the test button, by the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spikeguard_protocol import Role
+from spikeguard_server.grants import Grant
+from tests.server.notify.listener import Listener, listening
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+SECRET = "a secret of more than sixteen signs"
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as found:
+        yield found
+
+
+def webhook(listener: Listener, **rules: Any) -> dict[str, Any]:
+    target = {"url": f"{listener.url}/hook?word=hidden", "secret": SECRET}
+    return {"kind": "webhook", "target": target, **rules}
+
+
+def test_an_admin_writes_a_channel_and_nobody_reads_its_target(
+    live: Live, listener: Listener
+) -> None:
+    with live.client(Role.ADMIN) as admin, live.client(Role.VIEWER) as viewer:
+        path = "/v1/channels/default/first"
+        made = admin.put(path, json=webhook(listener, runs=["none-*"]))
+        assert made.status_code == 200, made.text
+        shown = viewer.get("/v1/channels").json()
+        assert viewer.put(path, json=webhook(listener)).status_code == 403
+        changed = admin.put(path, json={"kind": "webhook", "cooldown_s": 5, "runs": ["none"]})
+        assert (changed.json()["cooldown_s"], changed.json()["runs"]) == (5, ["none"])
+        assert admin.delete(path).status_code == 204
+        assert admin.delete(path).status_code == 404
+    for text in (made.text, str(shown), changed.text):
+        assert "hidden" not in text
+        assert SECRET not in text
+    assert changed.json()["target"]["url"].startswith("http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"kind": "webhook"}, "target.url"),
+        ({"kind": "pigeon"}, "kind"),
+        ({"kind": "apprise", "target": {"url": "x://"}, "runs": ["a b"]}, "runs"),
+        ({"kind": "pagerduty", "target": {"routing_key": "\n"}}, "target.routing_key"),
+    ],
+)
+def test_a_bad_channel_is_refused_by_its_field(
+    live: Live, body: dict[str, Any], field: str
+) -> None:
+    with live.client(Role.ADMIN) as admin:
+        answer = admin.put("/v1/channels/default/bad", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == field
+
+
+def test_the_test_button_sends_at_once_and_says_what_became_of_it(
+    live: Live, listener: Listener
+) -> None:
+    with live.client(Role.ADMIN) as admin, live.person("Ada") as ada:
+        admin.put("/v1/channels/default/button", json=webhook(listener, runs=["none"]))
+        done = ada.post("/v1/channels/default/button/test")
+        assert (done.status_code, done.json()["result"]) == (200, "sent"), done.text
+        assert "by Ada" in listener.received[0].json()["title"]
+        again = ada.post("/v1/channels/default/button/test")
+        assert (again.status_code, again.headers["retry-after"]) == (429, "5")
+        admin.put(
+            "/v1/channels/default/refused",
+            json={"kind": "webhook", "target": {"url": "http://10.0.0.1/", "secret": SECRET}},
+        )
+        refused = ada.post("/v1/channels/default/refused/test").json()
+        assert refused["result"] == "given_up"
+        assert "no public address" in refused["reason"]
+        log = ada.get("/v1/deliveries", params={"channel": "button"}).json()["items"]
+        assert [(entry["topics"], entry["run"]) for entry in log] == [(["test"], None)]
+        for name in ("button", "refused"):
+            admin.delete(f"/v1/channels/default/{name}")
+
+
+def test_a_live_server_tells_a_spike_and_logs_what_it_told(
+    live: Live, job: Job, listener: Listener
+) -> None:
+    with live.client(Role.ADMIN) as admin, live.person("Ada") as ada:
+        admin.put("/v1/channels/default/live", json=webhook(listener, runs=[job.run]))
+        job.spike()
+        listener.wait_for(lambda told: any(t["incident"]["proposal"] for t in told))
+        asked = {"run": job.run, "channel": "live", "limit": 1}
+        page = ada.get("/v1/deliveries", params=asked).json()
+        assert page["items"][0]["result"] == "sent"
+        if page["next_cursor"]:
+            more = ada.get("/v1/deliveries", params={**asked, "cursor": page["next_cursor"]})
+            assert more.json()["items"][0]["at"] <= page["items"][0]["at"]
+        admin.delete("/v1/channels/default/live")
+
+
+def test_a_silence_is_made_listed_and_taken_back_in_a_persons_name(live: Live) -> None:
+    wanted = {"project": "default", "run": "nobody", "lasts_s": 600, "reason": "moving"}
+    with live.person("Ada") as ada, live.client(Role.OPERATOR) as nobody:
+        made = ada.post("/v1/silences", json=wanted)
+        assert (made.status_code, made.json()["created_by"]) == (201, "Ada")
+        number = made.json()["number"]
+        listed = ada.get("/v1/silences").json()["items"]
+        assert number in {entry["number"] for entry in listed}
+        assert nobody.post("/v1/silences", json=wanted).json()["error"]["code"] == "no_person"
+        assert ada.delete(f"/v1/silences/default/{number}").status_code == 204
+        assert ada.delete(f"/v1/silences/default/{number}").status_code == 404
+
+
+def test_a_token_of_one_project_reaches_no_other_ones_channels(live: Live) -> None:
+    with live.bearing(live.token(Grant(Role.ADMIN, "ours"))) as admin:
+        for path in ("/v1/channels", "/v1/deliveries", "/v1/silences"):
+            assert admin.get(path, params={"project": "theirs"}).status_code == 403
+            assert admin.get(path, params={"project": "ours"}).status_code == 200
+        body = {"kind": "apprise", "target": {"url": "json://example"}}
+        assert admin.put("/v1/channels/theirs/x", json=body).status_code == 403
