@@ -209,11 +209,32 @@ class Evidence(TypedDict):
     precursors: list[PrecursorShape]
 
 
+class CauseShape(TypedDict):
+    """What may have started an incident, and what speaks for it."""
+
+    cause: str
+    confidence: Wire
+    reasons: list[str]
+
+
+class FirstLayer(TypedDict):
+    """The layer that moved first."""
+
+    signal: str
+    layer: str
+    step: int
+    ratio: Wire
+    layers_moved: int
+    layers_known: int
+
+
 class IncidentDetail(Incident):
     """One spike with everything known about it."""
 
     revisions: list[KindRevision]
     evidence: Evidence
+    causes: list[CauseShape]
+    first_layer: FirstLayer | None
     commands: list[Command]
     has_postmortem: bool
 

@@ -48,6 +48,16 @@ COMMAND_STATE: Mapping[str, str] = {
     "unknown": "the attempt ended without a result",
     "judged": "carried out and judged",
 }
+CAUSE: Mapping[str, str] = {
+    "bad_batch": "Bad data batch",
+    "rare_tokens": "Rare tokens",
+    "stale_second_moment": "Adam's second moment too small",
+    "lr_too_high": "Learning rate too high",
+    "layer_fault": "Numeric fault in one layer",
+    "non_finite_source": "A value that is not finite",
+    "weight_corruption": "Weights changed by no update",
+    "unknown": "Unknown",
+}
 SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "loss": ("Loss", "nats per token"),
     "loss_rank_max": ("Loss of the worst rank", "nats per token"),

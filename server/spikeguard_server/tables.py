@@ -16,6 +16,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
+from spikeguard_server.tables_causes import explained
 
 metadata = sql.MetaData(
     naming_convention={
@@ -156,9 +157,8 @@ segments = sql.Table(
 
 def _measured() -> list[sql.Column[Any]]:
     """The columns of one sample behind its key."""
-    standard: list[sql.Column[Any]] = [sql.Column(name, Float) for name in STANDARD_SIGNALS]
     return [
-        *standard,
+        *(sql.Column(name, Float) for name in STANDARD_SIGNALS),
         sql.Column("extra_names", Names),
         sql.Column("extra_values", Floats),
         sql.Column("batch_first", Count),
@@ -279,6 +279,7 @@ incidents = sql.Table(
     _needed("z_values", Floats),
     _needed("move_names", Names),
     _needed("move_steps", Steps),
+    *explained(),
     sql.Column("closed_step", Count),
     sql.Column("outcome", sql.Text),
     _needed("opened_at", Time),

@@ -206,6 +206,26 @@ def incident(**changes: Any) -> Plain:
                 {"step": ONSET - 2, "signal": "update_norm", "value": 31.0, "z": 9.2},
             ],
         },
+        "causes": [
+            {
+                "cause": "bad_batch",
+                "confidence": 0.87,
+                "reasons": [f"the loss rose by 40.6 scales within step {ONSET}"],
+            },
+            {
+                "cause": "layer_fault",
+                "confidence": 0.09,
+                "reasons": ["grad norm of blocks.7.attention.qkv.weight was 31.5 times its usual"],
+            },
+        ],
+        "first_layer": {
+            "signal": "grad_norm",
+            "layer": "blocks.7.attention.qkv.weight",
+            "step": ONSET - 1,
+            "ratio": 31.5,
+            "layers_moved": 1,
+            "layers_known": 148,
+        },
         "commands": [proposal],
         "has_postmortem": False,
     }

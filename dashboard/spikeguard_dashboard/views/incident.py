@@ -10,6 +10,7 @@ from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.shapes import Command, IncidentDetail, KindRevision, Series
+from spikeguard_dashboard.views.causes import causes
 from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.decision import decide, decided
 from spikeguard_dashboard.views.frame import (
@@ -62,6 +63,8 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     measured_at, held_to_be = st.columns(PARTS, gap="medium")
     measured_at.html(markup.block(markup.section("Evidence"), evidence(incident)))
     held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
+    if incident["causes"]:
+        st.html(markup.block(markup.section("Likely cause"), causes(incident)))
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
     postmortem(visit, run, incident)
 

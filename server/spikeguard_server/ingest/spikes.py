@@ -14,6 +14,7 @@ from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Re
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.incident_life import fold
 from spikeguard_server.ingest.aftermath import begin_aftermath
+from spikeguard_server.ingest.explaining import explain
 from spikeguard_server.ingest.intake import Intake, Stretch
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import commands_of, move
@@ -43,6 +44,7 @@ def tell(intake: Intake, events: Iterable[Event]) -> None:
         before = incident
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
+        incident = explain(intake, incident, event)
         history.append(incident)
         if isinstance(event, Opened):
             _write(intake, history)

@@ -19,6 +19,7 @@ from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, Segmen
 from spikeguard_server import tables
 from spikeguard_server.domain.events import Precursor, Trend
 from spikeguard_server.domain.incident import Incident
+from spikeguard_server.repository.causes import causes_of, explained_columns, first_layer_of
 from spikeguard_server.repository.detectors import Place
 from spikeguard_server.repository.text import storable
 
@@ -101,6 +102,8 @@ def incident_of(row: Any, attempts: Attempts) -> Incident:
         recurred_segment=recurred,
         recurred_step=row.recurred_step,
         recurred_batches=_range(row.recurred_first, row.recurred_end),
+        causes=causes_of(row),
+        first_layer=first_layer_of(row),
     )
 
 
@@ -154,6 +157,7 @@ def _columns(incident: Incident, attempts: Attempts) -> dict[str, Any]:
         "z_values": list(incident.worst_z.values()),
         "move_names": list(incident.first_moves),
         "move_steps": list(incident.first_moves.values()),
+        **explained_columns(incident),
         "closed_step": incident.closed_step,
         "outcome": None if incident.outcome is None else incident.outcome.value,
     }

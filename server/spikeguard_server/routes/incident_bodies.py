@@ -8,8 +8,10 @@ from typing import Any
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId
+from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.repository.causes import causes_of, first_layer_of
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.reading import Row
 from spikeguard_server.repository.reading_costs import Pace, read_pace
@@ -20,10 +22,12 @@ from spikeguard_server.repository.reading_incidents import (
     read_evidence,
 )
 from spikeguard_server.routes.incident_shapes import (
+    CauseBody,
     CommandBody,
     CommandRevision,
     CostBody,
     EvidenceBody,
+    FirstLayerBody,
     IncidentBody,
     IncidentDetail,
     IncidentRevision,
@@ -64,6 +68,8 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
         proposal=_proposal(connection, row, waiting),
         revisions=[IncidentRevision(**_pick(r, _REVISED)) for r in evidence.revisions],
         evidence=_evidence(row, evidence),
+        causes=_causes(row),
+        first_layer=_first_layer(row),
         commands=[command_body(facts, pace) for facts in known if pace is not None],
         has_postmortem=evidence.has_report,
     )
@@ -166,6 +172,23 @@ def _evidence(row: Row, evidence: Evidence) -> EvidenceBody:
         peaks=dict(evidence.peaks),
         precursors=[PrecursorBody(**_pick(r, _MOVED)) for r in evidence.precursors],
     )
+
+
+def _causes(row: Row) -> list[CauseBody]:
+    return [
+        CauseBody(cause=one.cause, confidence=one.confidence, reasons=list(one.reasons))
+        for one in worth_showing(causes_of(row))
+    ]
+
+
+def _first_layer(row: Row) -> FirstLayerBody | None:
+    first = first_layer_of(row)
+    if first is None:
+        return None
+    return FirstLayerBody(
+        signal=first.signal, layer=first.layer, step=first.step, ratio=first.ratio,
+        layers_moved=first.moved, layers_known=first.known,
+    )  # fmt: skip
 
 
 def _pick(row: Row, names: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from spikeguard_protocol import CommandState, IncidentState, Kind, Outcome, Verb
+from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
 from spikeguard_server.routes.shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,
@@ -99,6 +99,21 @@ DETAIL_EXAMPLE: dict[str, Any] = {
         "worst_z": {"grad_norm": "inf", "loss": 41.2},
         "peaks": {"loss": 5.92},
         "precursors": [{"step": 4185, "signal": "update_norm", "value": 31.0, "z": 9.2}],
+    },
+    "causes": [
+        {
+            "cause": "bad_batch",
+            "confidence": 0.91,
+            "reasons": ["the loss rose by 41.2 scales within step 4187"],
+        }
+    ],
+    "first_layer": {
+        "signal": "grad_norm",
+        "layer": "blocks.7.attention.qkv.weight",
+        "step": 4186,
+        "ratio": 31.5,
+        "layers_moved": 1,
+        "layers_known": 148,
     },
     "commands": [COMMAND_EXAMPLE],
     "has_postmortem": False,
@@ -224,6 +239,25 @@ class EvidenceBody(Shape):
     precursors: list[PrecursorBody]
 
 
+class CauseBody(Shape):
+    """What may have started it, how likely that is, and what speaks for it."""
+
+    cause: Cause
+    confidence: float
+    reasons: list[str]
+
+
+class FirstLayerBody(Shape):
+    """The layer that moved first, where norms by layer are sent."""
+
+    signal: str
+    layer: str
+    step: int
+    ratio: Number = Field(description="to its usual norm; inf where it was not finite")
+    layers_moved: int = Field(description="at that step")
+    layers_known: int
+
+
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
@@ -231,6 +265,8 @@ class IncidentDetail(IncidentBody):
 
     revisions: list[IncidentRevision]
     evidence: EvidenceBody
+    causes: list[CauseBody] = Field(description="the likeliest first")
+    first_layer: FirstLayerBody | None
     commands: list[CommandBody]
     has_postmortem: bool
 

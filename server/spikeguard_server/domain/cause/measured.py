@@ -34,7 +34,7 @@ class Move:
     @property
     def unexplained(self) -> bool:
         """Whether no updates can have made it: a norm changes by no more than its vector."""
-        if self.explained is None:
+        if self.explained is None or not 0.0 < self.change < math.inf:
             return False
         room = SURE if self.exact else NEAR
         return self.change > room * self.explained + ROUNDED * (self.before + self.change)
@@ -96,11 +96,11 @@ def _explained(evidence: Evidence, first: int, last: int) -> tuple[float | None,
     norms, rates = (evidence.whole(s.value) for s in (Signal.UPDATE_NORM, Signal.LR))
     near = [value for step, value in norms.rows() if first <= step <= last]
     near += [value for step, value in norms.rows() if step > last][:1]
-    if not near or not rates.steps:
+    if not near or not rates.steps or not math.isfinite(sum(near) + sum(rates.values)):
         return None, False
-    total, exact, highest = 0.0, True, max(rates.values)
-    for step in range(first + 1, last + 1):
-        norm, rate = norms.at(step), rates.at(step)
-        exact = exact and norm is not None and rate is not None
-        total += (max(near) if norm is None else norm) * (highest if rate is None else rate)
-    return total, exact
+    highest, within = max(rates.values), [row for row in norms.rows() if first < row[0] <= last]
+    known = [(value, rates.at(step)) for step, value in within]
+    missing = last - first - len(known)
+    total = sum(value * (highest if rate is None else rate) for value, rate in known)
+    exact = not missing and all(rate is not None for _, rate in known)
+    return total + missing * max(near) * highest, exact

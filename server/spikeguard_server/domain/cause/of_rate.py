@@ -18,17 +18,18 @@ RISE = 1.3  # of the learning rate within the steps that are kept before the ons
 
 def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
     """Whether the learning rate rose shortly before the onset."""
-    rows = [r for r in evidence.whole(Signal.LR.value).rows() if r[0] <= evidence.onset_step]
+    rows = [r for r in evidence.whole(Signal.LR.value).rows() if math.isfinite(r[1])]
+    rows = [row for row in rows if row[0] <= evidence.onset_step]
     if len(rows) < 2:
         return
     first, lowest = min(rows, key=lambda row: row[1])
     later = [row for row in rows if row[0] > first]
     highest = max((rate for _, rate in later), default=lowest)
-    if lowest <= 0.0 or highest < RISE * lowest:
+    if not later or lowest <= 0.0 or highest < RISE * lowest:
         yield Clue(Cause.LR_TOO_HIGH, -1.0)
         return
     rise = highest / lowest
-    began = next(s for s, value in later if value >= math.sqrt(lowest * highest))
+    began = next(s for s, value in later if value >= RISE * lowest)
     reason = (
         f"the learning rate rose {rise:.3g}-fold, from {lowest:.3g} to {highest:.3g}, at step "
         f"{began}, {_ahead(evidence.onset_step - began)}"

@@ -45,7 +45,7 @@ def _changed(move: Move) -> Clue:
         f"the norm of the weights changed by {move.change:.3g} from {move.before:.4g} between "
         f"steps {move.first} and {move.last}; the updates in between explain at most {explained}"
     )
-    over = math.log(move.change / max(move.explained, 1e-30))
+    over = math.log(move.change) - math.log(max(move.explained, 1e-30))
     return Clue(Cause.WEIGHT_CORRUPTION, 8.0 if move.exact else min(6.0, 2.0 + over), reason)
 
 
@@ -79,7 +79,7 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
     gradients = [ratio for at, ratio in ratios(evidence, grad) if at <= step]
     if any(not math.isfinite(ratio) for ratio in gradients):
         return
-    asked = max(gradients, default=1.0)
+    asked = max(1e-6, *gradients) if gradients else 1.0
     if grew >= LARGE and grew >= GREW * asked:
         reason = (
             f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "

@@ -1,0 +1,41 @@
+"""What may have started an incident: the likeliest on top, each with what speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.markup import Column, Content, Html
+from spikeguard_dashboard.shapes import CauseShape, FirstLayer, IncidentDetail
+
+
+def causes(incident: IncidentDetail) -> Html:
+    """The ranking of the causes, and the layer that moved first."""
+    rows = [_row(cause) for cause in incident["causes"]]
+    columns = [Column("Cause"), Column("Sure", numeric=True), Column("Because")]
+    table = markup.table(columns, rows)
+    first = incident["first_layer"]
+    if first is None:
+        return table
+    return markup.joined(table, markup.paragraph(_layer(first, incident["onset_step"])), gap="")
+
+
+def _row(cause: CauseShape) -> Sequence[Content]:
+    because = "; ".join(cause["reasons"]) or "cannot be ruled out"
+    title = words.CAUSE.get(cause["cause"], words.plain(cause["cause"]))
+    return [title, words.percent(cause["confidence"]), because]
+
+
+def _layer(first: FirstLayer, onset: int) -> str:
+    ahead = onset - first["step"]
+    when = "with the loss" if ahead == 0 else f"{_steps(ahead)} the loss"
+    return (
+        f"First layer to move: {first['layer']}, at step {first['step']:,}, {when}. Its "
+        f"{words.title(first['signal']).lower()} was {words.figure(first['ratio'], 3)} times its "
+        f"usual size; "
+        f"{first['layers_moved'] - 1} of the other {first['layers_known'] - 1} moved with it."
+    )
+
+
+def _steps(ahead: int) -> str:
+    return f"{abs(ahead):,} step{'s' * (abs(ahead) != 1)} {'before' if ahead > 0 else 'after'}"

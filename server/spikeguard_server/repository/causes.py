@@ -1,0 +1,79 @@
+"""The causes of an incident and the layer that moved first, between its row and the domain.
+
+Law: shapes only. Nulls are of incidents that were written before anybody asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Cause
+from spikeguard_server.domain.cause.layers import FirstLayer, LayerRow
+from spikeguard_server.domain.cause.suspicion import Ranking, Suspicion
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.repository.text import storable
+from spikeguard_server.tables import layer_norms
+
+_LAYER = ("layer_signal", "layer_name", "layer_step", "layer_ratio", "layers_moved", "layers_known")
+
+
+def causes_of(row: Any) -> Ranking:
+    """The ranking in a row of `incidents`."""
+    columns = (row.cause_names or (), row.cause_confidences or (), row.cause_reasons or ())
+    return tuple(
+        Suspicion(Cause(name), sure, tuple(reasons.splitlines()))
+        for name, sure, reasons in zip(*columns, strict=True)
+    )
+
+
+def first_layer_of(row: Any) -> FirstLayer | None:
+    """The layer in a row of `incidents`."""
+    if row.layer_name is None:
+        return None
+    return FirstLayer(
+        row.layer_signal, row.layer_name, row.layer_step, row.layer_ratio, row.layers_moved,
+        row.layers_known, ahead=row.onset_step - row.layer_step,
+    )  # fmt: skip
+
+
+def explained_columns(incident: Incident) -> dict[str, Any]:
+    """The columns that say why it began."""
+    first = incident.first_layer
+    layer = None
+    if first is not None:
+        what = (storable(first.signal), storable(first.layer))
+        layer = (*what, first.step, first.ratio, first.moved, first.known)
+    return {
+        "cause_names": [one.cause.value for one in incident.causes],
+        "cause_confidences": [one.confidence for one in incident.causes],
+        "cause_reasons": [storable("\n".join(one.reasons)) for one in incident.causes],
+        **dict(zip(_LAYER, layer or [None] * len(_LAYER), strict=True)),
+    }
+
+
+def read_layers(
+    connection: sql.Connection,
+    run_id: UUID,
+    place: tuple[int, int],
+    before: tuple[int, int],
+    after: tuple[int, int],
+) -> list[LayerRow]:
+    """Norms by layer of the segment `place` (attempt, segment) around an onset.
+
+    `before` and `after`: (step, rows), the newest rows before a step and the first from it on.
+    """
+    c = layer_norms.c
+    mine = sql.select(c.step, c.signal, c.names, c.norms).where(
+        c.run_id == run_id, c.attempt == place[0], c.segment == place[1]
+    )
+    early = mine.where(c.step < before[0]).order_by(c.step.desc()).limit(before[1])
+    late = mine.where(c.step >= after[0]).order_by(c.step).limit(after[1])
+    rows: Sequence[Any] = [*connection.execute(early), *connection.execute(late)]
+    return [
+        LayerRow(row.step, row.signal, dict(zip(row.names, row.norms, strict=True)))
+        for row in sorted(rows, key=lambda row: (row.step, row.signal))
+    ]

@@ -1,0 +1,318 @@
+"""What may have started a spike: each cause from the marks it leaves, and `unknown` without any."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from spikeguard_protocol import BatchRange, Cause, Verb
+from spikeguard_server.domain.cause.layers import LayerRow, clues_of_layers, first_layer
+from spikeguard_server.domain.cause.ranking import rank
+from spikeguard_server.domain.cause.suspicion import Ranking, again, worth_showing
+from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised, Trend
+from spikeguard_server.domain.evidence import WATCHED, gather
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.state import State
+
+ONSET = 301
+STRANGE = [0.0, -0.0, 5e-324, 1e308, -1e308, math.nan, math.inf, -math.inf, 1.0, -1.0, 30.0]
+SLOW = ("update_norm", "adam_v_norm", "param_norm")
+Change = Callable[[int], Mapping[str, float]]  # step -> what is measured there instead
+
+
+def measured(step: int) -> dict[str, float]:
+    """A calm step with every norm; updates move the weights by 0.09, their norm by 0.01."""
+    rng = np.random.default_rng(step)
+    noise = 1 + 0.05 * rng.normal(size=4)
+    return {
+        "loss": 3.0 - 0.1 * math.log(step) + 0.02 * float(rng.normal()),
+        "grad_norm": float(noise[0]),
+        "update_norm": 30.0 * float(noise[1]),
+        "adam_v_norm": 0.02,
+        "param_norm": 50.0 + 0.01 * step,
+        "lr": 3e-3,
+        "token_entropy": 3.2 + 0.05 * float(rng.normal()),
+        "unseen_tokens": 0.0,
+    }
+
+
+def row(step: int, change: Change, without: tuple[str, ...] = ()) -> Sample:
+    values = {name: v for name, v in measured(step).items() if name not in without}
+    return Sample(step, values | dict(change(step)), BatchRange(step - 1, step))
+
+
+def told(change: Change, without: tuple[str, ...] = (), rows: int = 360) -> list[Event]:
+    monitor = Monitor()
+    return monitor.observe([row(step, change, without) for step in range(1, rows + 1)])
+
+
+def newest(events: list[Event]) -> Ranking:
+    explained = [e for e in events if isinstance(e, Opened | Revised | Recurred | Closed)]
+    assert explained, "no incident"
+    return explained[-1].causes
+
+
+def only_at(step: int, **values: float) -> Change:
+    return lambda at: values if at == step else {}
+
+
+def lasting(change: Mapping[str, float], since: int = ONSET) -> Change:
+    return lambda at: change if at >= since else {}
+
+
+def reasons(ranking: Ranking) -> str:
+    return "; ".join(ranking[0].reasons)
+
+
+def test_a_batch_that_stood_out_alone_is_put_down_to_its_data() -> None:
+    found = newest(told(only_at(ONSET, loss=9.0, grad_norm=30.0)))
+    assert found[0].cause is Cause.BAD_BATCH
+    assert "back at once, and the gradient norm too" in reasons(found)
+
+
+def test_tokens_never_seen_in_ordinary_text_are_rare_tokens() -> None:
+    found = newest(told(only_at(ONSET, loss=9.0, grad_norm=30.0, unseen_tokens=0.2)))
+    assert found[0].cause is Cause.RARE_TOKENS
+    assert "20.0%" in reasons(found)
+
+
+def test_tokens_unlike_any_text_are_a_bad_batch() -> None:
+    strange = {"token_entropy": 5.5, "unseen_tokens": 0.6}
+    found = newest(told(only_at(ONSET, loss=9.0, grad_norm=30.0, **strange)))
+    assert found[0].cause is Cause.BAD_BATCH
+    assert "entropy of 5.5 nats" in reasons(found)
+
+
+def corrupted(step: int) -> Mapping[str, float]:
+    """The weights jump by 4 after step 300; the loss shows it in the next."""
+    weights = {"param_norm": 54.0 + 0.01 * step} if step >= ONSET - 1 else {}
+    return weights | ({"loss": 6.0, "grad_norm": 8.0} if step >= ONSET else {})
+
+
+def test_weights_that_changed_by_no_update_are_corrupted() -> None:
+    found = newest(told(corrupted))
+    assert found[0].cause is Cause.WEIGHT_CORRUPTION
+    assert found[0].confidence > 0.95
+    assert "changed by 4.01 from 52.99 between steps 299 and 300" in reasons(found)
+    assert "explain at most 0.0858" in reasons(found)
+
+
+def test_weights_measured_now_and_then_show_it_too_less_surely() -> None:
+    monitor, events = Monitor(), list[Event]()
+    for step in range(1, 361):
+        far = not monitor.attentive and step % 10 != 5
+        events += monitor.observe([row(step, _without_slow(corrupted, far), SLOW if far else ())])
+    found = newest(events)
+    assert found[0].cause is Cause.WEIGHT_CORRUPTION
+    assert "about" in reasons(found)
+    assert found[0].confidence < newest(told(corrupted))[0].confidence
+
+
+def _without_slow(change: Change, far: bool) -> Change:
+    return lambda at: {n: v for n, v in change(at).items() if not (far and n in SLOW)}
+
+
+def test_a_change_that_updates_explain_is_no_corruption() -> None:
+    def large(step: int) -> Mapping[str, float]:
+        updates = {"update_norm": 3000.0} if step == ONSET - 1 else {}
+        return {**corrupted(step), **updates}
+
+    found = newest(told(large))
+    assert found[0].cause is not Cause.WEIGHT_CORRUPTION
+
+
+def test_a_second_moment_that_falls_faster_than_beta2_lets_it_is_said() -> None:
+    def reset(step: int) -> Mapping[str, float]:
+        moment = {"adam_v_norm": 1e-4, "update_norm": 600.0} if step >= ONSET - 1 else {}
+        return moment | ({"loss": 5.0, "grad_norm": 3.0} if step >= ONSET else {})
+
+    found = newest(told(reset))
+    assert found[0].cause is Cause.STALE_SECOND_MOMENT
+    assert "fell from 0.02 to 0.0001" in reasons(found)
+
+
+def test_updates_that_outgrow_their_gradients_point_to_the_second_moment() -> None:
+    def stale(step: int) -> Mapping[str, float]:
+        updates = {"update_norm": 400.0} if step >= ONSET - 1 else {}
+        return updates | ({"loss": 5.0, "grad_norm": 2.0} if step >= ONSET else {})
+
+    found = newest(told(stale))
+    assert found[0].cause is Cause.STALE_SECOND_MOMENT
+    assert "2-fold" in reasons(found)
+
+
+def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:
+    def raised(step: int) -> Mapping[str, float]:
+        rate = {"lr": 3e-2} if step >= ONSET - 4 else {}
+        return rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
+
+    found = newest(told(raised))
+    assert found[0].cause is Cause.LR_TOO_HIGH
+    assert "rose 10-fold, from 0.003 to 0.03, at step 297" in reasons(found)
+
+
+def test_a_gradient_that_is_not_finite_before_the_loss_comes_from_the_backward_pass() -> None:
+    def poisoned(step: int) -> Mapping[str, float]:
+        if step < ONSET:
+            return {}
+        values = dict.fromkeys(("grad_norm", *SLOW), math.nan)
+        return values if step == ONSET else {**values, "loss": math.nan}
+
+    found = newest(told(poisoned))
+    assert found[0].cause is Cause.NON_FINITE_SOURCE
+    assert "backward pass" in reasons(found)
+
+
+def test_what_diverged_before_it_overflowed_is_not_put_down_to_the_overflow() -> None:
+    def climbing(step: int) -> Mapping[str, float]:
+        over = step - ONSET
+        return {} if over < 0 else {"loss": 3.0 + 2.0 * over if over < 12 else math.nan}
+
+    found = newest(told(climbing))
+    assert found[0].cause is not Cause.NON_FINITE_SOURCE
+
+
+@pytest.mark.parametrize("height", [0.2, 2.0])
+def test_a_loss_that_climbs_beside_calm_norms_has_no_known_cause(height: float) -> None:
+    """Nothing else moved: whatever it was, it was not measured."""
+
+    def climbing(step: int) -> Mapping[str, float]:
+        return {} if step < ONSET else {"loss": 2.43 + height * min(1.0, (step - ONSET) / 20)}
+
+    found = newest(told(climbing))
+    assert found[0].cause is Cause.UNKNOWN
+    assert found[0].confidence > 0.5
+
+
+def test_with_the_loss_alone_a_lasting_jump_is_not_explained() -> None:
+    nothing = tuple(name for name in measured(1) if name != "loss")
+    found = newest(told(lasting({"loss": 6.0}), nothing))
+    assert found[0].cause is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("same", "cause"), [(True, Cause.BAD_BATCH), (False, Cause.LR_TOO_HIGH)], ids=["same", "other"]
+)
+def test_after_going_back_it_matters_with_which_batches_it_returns(
+    same: bool, cause: Cause
+) -> None:
+    monitor = Monitor()
+    monitor.observe([row(step, lambda _: {}) for step in range(1, 251)])
+    past = Monitor.load(monitor.dump())
+    hit = {"loss": 6.0, "grad_norm": 9.0}
+    bare = ("token_entropy", "unseen_tokens", *SLOW)
+    monitor.observe([row(step, lasting(hit), bare) for step in range(251, 341)])
+    monitor.rewind(past)
+    monitor.intervened(250, Verb.ROLLBACK)
+    shift = 0 if same else 40
+    events = monitor.observe(
+        [row(step, lasting(hit, ONSET + shift), bare) for step in range(251, 380)]
+    )
+    recurred = next(event for event in events if isinstance(event, Recurred))
+    weights = {one.cause: one.confidence for one in recurred.causes}
+    other = Cause.LR_TOO_HIGH if same else Cause.BAD_BATCH
+    assert weights[cause] > weights[other]
+
+
+def test_batches_that_pass_without_harm_the_second_time_are_cleared() -> None:
+    """The same data and no spike: it was not the data."""
+    monitor = Monitor()
+    monitor.observe([row(step, lambda _: {}) for step in range(1, 251)])
+    past = Monitor.load(monitor.dump())
+    events = monitor.observe(
+        [row(step, lasting({"loss": 6.0, "grad_norm": 9.0}), SLOW) for step in range(251, 341)]
+    )
+    before = {one.cause: one.confidence for one in newest(events)}
+    monitor.rewind(past)
+    monitor.intervened(250, Verb.ROLLBACK)
+    events = monitor.observe([row(step, lambda _: {}, SLOW) for step in range(251, 420)])
+    after = {one.cause: one.confidence for one in newest(events)}
+    assert isinstance(events[-1], Closed)
+    assert after[Cause.BAD_BATCH] < before[Cause.BAD_BATCH] / 5
+
+
+def test_a_ranking_holds_every_cause_once_and_adds_up_to_one() -> None:
+    for event in told(corrupted):
+        if isinstance(event, Opened | Revised | Closed):
+            assert {one.cause for one in event.causes} == set(Cause)
+            assert math.isclose(sum(one.confidence for one in event.causes), 1.0)
+            sure = [one.confidence for one in event.causes]
+            assert sure == sorted(sure, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_measurement_is_too_strange_to_be_ranked(seed: int) -> None:
+    """Zeros, huge values, gaps of any length, whatever is not finite."""
+    rng, state, steps = random.Random(seed), State(), [0]
+    for _ in range(rng.randint(1, 60)):
+        steps.append(steps[-1] + rng.choice([1, 1, 1, 10, rng.randint(1, 2**40)]))
+        found = {name: rng.choice(STRANGE) for name in WATCHED if rng.random() < 0.8}
+        state.traces.take(Sample(steps[-1], found))
+    onset = rng.choice(steps)
+    for trend in (None, Trend(onset, 1.0, 0.0, 1e-12)):
+        ranking = rank(gather(state.traces, onset, None, trend, False))
+        assert math.isclose(sum(one.confidence for one in ranking), 1.0)
+
+
+# --- layers -----------------------------------------------------------------------------------
+
+LAYERS = [f"blocks.{number}.weight" for number in range(20)]
+
+
+def norms(moved: Mapping[str, float], at: int, signal: str = "grad_norm") -> list[LayerRow]:
+    """Rows of 40 steps before ONSET and 10 after; `moved`: factor from step `at` on."""
+    rng = np.random.default_rng(1)
+    return [
+        LayerRow(
+            step,
+            signal,
+            {n: float(0.4 + 0.02 * rng.random()) * (moved.get(n, 1) if step >= at else 1)
+             for n in LAYERS},
+        )
+        for step in range(ONSET - 40, ONSET + 10)
+    ]  # fmt: skip
+
+
+def test_the_layer_that_moves_first_is_named_with_its_lead() -> None:
+    first = first_layer(norms({LAYERS[7]: 30.0}, ONSET - 2), ONSET)
+    assert first is not None
+    assert (first.layer, first.ahead, first.moved, first.known) == (LAYERS[7], 2, 1, 20)
+    assert first.ratio == pytest.approx(30.0, rel=0.1)
+    assert "2 steps before the loss" in first.sentence
+    found = again(newest(told(lasting({"loss": 6.0}), SLOW)), clues_of_layers(first))
+    assert found[0].cause is Cause.LAYER_FAULT
+
+
+def test_a_whole_model_that_moves_is_no_fault_of_one_layer() -> None:
+    first = first_layer(norms(dict.fromkeys(LAYERS, 30.0), ONSET), ONSET)
+    assert first is not None
+    assert not first.alone
+    before = newest(told(lasting({"loss": 6.0})))
+    after = again(before, clues_of_layers(first))
+    sure = [next(o.confidence for o in r if o.cause is Cause.LAYER_FAULT) for r in (before, after)]
+    assert sure[1] < sure[0]
+
+
+def test_a_layer_whose_weights_alone_jump_speaks_for_corruption_too() -> None:
+    first = first_layer(norms({LAYERS[3]: 1.5}, ONSET - 1, "param_norm"), ONSET)
+    assert first is not None
+    assert {clue.cause for clue in clues_of_layers(first)} == {
+        Cause.LAYER_FAULT,
+        Cause.WEIGHT_CORRUPTION,
+    }
+
+
+def test_calm_layers_and_too_few_rows_name_none() -> None:
+    assert first_layer(norms({}, ONSET), ONSET) is None
+    assert first_layer(norms({LAYERS[7]: 30.0}, ONSET)[-12:], ONSET) is None
+
+
+def test_layers_say_nothing_of_their_own_once_they_were_counted() -> None:
+    ranking = newest(told(corrupted))
+    assert [one.cause for one in again(ranking, [])] == [one.cause for one in ranking]
+    assert worth_showing(ranking)[0] == ranking[0]
