@@ -41,7 +41,7 @@ from spikeguard.shards import is_sharded
 from spikeguard.snapshots import Snapshots
 from spikeguard.training_state import TrainingState
 from spikeguard.transport import Transport
-from spikeguard.world import World, join_world, share_text
+from spikeguard.world import World, join_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
 
 
@@ -80,6 +80,8 @@ def attach(
     connection = read_connection(run, project, server, token)
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
+    if checkpoints is not None and checkpoints.on_demand:
+        open_saving(world)
     journal, attempt = _open_journal(world, home, connection.run)
     faults = Faults(world.rank)
     mailbox = Mailbox()

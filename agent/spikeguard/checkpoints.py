@@ -1,10 +1,10 @@
-"""Full-state checkpoints that the agent writes: one file a rank and rank 0's manifest.
+"""Where full-state checkpoints lie, which of them are whole, and which may go.
 
-`PATH/checkpoint-00000100-0f3a9c21.0/{rank-00000.pt, ..., manifest.json}`. A file appears whole or
-not at all (written beside, fsync, renamed), the manifest last, after every rank has its file: a
-folder without a manifest is no checkpoint.
-Law: only rank 0 writes manifests and removes folders; what is protected, and the newest, is never
-removed to make room. Cost: the loop waits while its state is written (bytes over the disk's rate).
+`PATH/checkpoint-00000100-0f3a9c21.0/{.metadata, __0_0.distcp, ..., manifest.json}`: DCP's files
+(`dcp_files`), then rank 0's manifest, once every rank has written: a folder without a manifest is
+no checkpoint.
+Law: only rank 0 writes manifests and removes folders. Never removed to make room: what the server
+protects, the newest, and the newest that `healthy_after` steps have been built on.
 Reading unpickles: a checkpoint is trusted like the code of the job.
 """
 
@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from spikeguard.errors import AttachError
 from spikeguard.lineage import plain_lineage, read_lineage
@@ -26,19 +25,32 @@ from spikeguard.targets import Target, Tree
 from spikeguard_protocol import Medium, ProtocolError
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 
 
 class CheckpointDirectory:
-    """Checkpoints in `path`, one every `every` steps (0: only on demand), the newest `keep`."""
+    """Checkpoints in `path`, one every `every` steps (0: only on demand), the newest `keep`.
+
+    `healthy_after`: steps without a spike after which the server holds one for healthy. The
+    newest that old stays beyond `keep`: a spike casts doubt on all that are younger.
+    `background`: written while the loop trains on, from a copy in host memory; one that is due
+    before the last is written is left out. False: the loop waits for each.
+    """
 
     on_demand = True  # whether the agent writes and sweeps them, or a framework does
 
-    def __init__(self, path: str | PathLike[str], every: int = 100, keep: int = 5) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        every: int = 100,
+        keep: int = 5,
+        healthy_after: int = 100,
+        background: bool = True,
+    ) -> None:
         self.path = Path(path)
-        self.every = every
-        self.keep = keep
+        self.every, self.keep, self.healthy_after = every, keep, healthy_after
+        self.background = background
         if every < 0:
             raise AttachError("checkpoints", f"every is {every}", "Give steps, or 0 for none")
         if keep < 1:
@@ -53,16 +65,9 @@ class CheckpointDirectory:
         """The complete checkpoint of that name, if it is still there."""
         return _read_manifest(self.path / name)
 
-    def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """This rank's file; raise OSError if it cannot be written."""
-        folder = self.path / name
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{_rank_file(rank)}"
-        with temporary.open("wb") as file:
-            torch.save(tree, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / _rank_file(rank))
+    def folder(self, name: str) -> Path:
+        """Where the checkpoint of that name lies."""
+        return self.path / name
 
     def write_manifest(self, target: Target, world_size: int) -> None:
         """Make the checkpoint complete; rank 0, once every rank has its file."""
@@ -82,26 +87,26 @@ class CheckpointDirectory:
         saved = json.loads((folder / MANIFEST).read_text())["world_size"]
         if saved != world_size:
             raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
-        tree: Tree = torch.load(folder / _rank_file(rank), map_location="cpu", weights_only=False)
-        return tree
+        from spikeguard.dcp_files import load  # DCP takes a moment to import
+
+        return load(folder, rank)
 
     def remove(self, name: str) -> None:
-        """Delete it: first the manifest, so that a crash half-way leaves no checkpoint."""
+        """Delete it: the manifest now, so that it is none any more, the rest beside the loop."""
         folder = self.path / name
         (folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()
 
-    def superfluous(self, abandoned: Iterable[str], protected: frozenset[str]) -> list[str]:
-        """Names to remove now: abandoned ones, then the oldest beyond `keep`."""
+    def superfluous(
+        self, abandoned: Iterable[str], protected: frozenset[str], step: int
+    ) -> list[str]:
+        """Names to remove at `step`: abandoned ones, then the oldest beyond `keep`."""
         gone = set(abandoned)
-        live = [t.name for t in self.targets() if t.name not in gone]
-        old = live[: -self.keep]
+        live = [target for target in self.targets() if target.name not in gone]
+        old = [target.name for target in live[: -self.keep]]
         spared = [name for name in old if name in protected][-MOST_PROTECTED:]
-        return sorted(gone) + [name for name in old if name not in spared]
-
-
-def _rank_file(rank: int) -> str:
-    return f"rank-{rank:05d}.pt"
+        stood = [target.name for target in live if step - target.step >= self.healthy_after][-1:]
+        return sorted(gone) + [name for name in old if name not in (*spared, *stood)]
 
 
 def _manifest(target: Target, world_size: int) -> dict[str, Any]:

@@ -21,9 +21,11 @@ from spikeguard.journal import Journal
 from spikeguard.learning_rate import LrScale, ScaledRates
 from spikeguard.lineage import is_abandoned
 from spikeguard.progress import Progress
+from spikeguard.saving import Saves
+from spikeguard.shared_parts import divided
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target, Tree, target_name
-from spikeguard.training_state import TrainingState, localised
+from spikeguard.training_state import TrainingState
 from spikeguard.world import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
@@ -52,6 +54,10 @@ class Recovery:
         self._faults = faults
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
+        kept = checkpoints is not None and checkpoints.on_demand
+        self._saves = (
+            Saves(world, checkpoints, faults) if checkpoints is not None and kept else None
+        )
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
@@ -76,22 +82,44 @@ class Recovery:
             self._report(TargetDeleted(name))
         self._report(target.record())
 
-    def checkpoint(self) -> str | None:
-        """Write the state to disk on every rank; its name, or None if a rank failed."""
-        if self.checkpoints is None:
-            return None
+    def begin_checkpoint(self) -> bool:
+        """Have the state written beside the loop; False where a rank cannot. Collective."""
+        if self._saves is None:
+            return False
+        self.settle()
         target = self._target("checkpoint", Medium.DISK)
-        written = False
-        with self._faults.shield("checkpoint"):
-            self.checkpoints.write_state(target.name, self._world.rank, localised(self.live()))
-            written = True
-        if not all_agree(self._world, written):
+        return self._saves.begin(target, *divided(self.live(), self._state.shared))
+
+    def checkpoint(self) -> str | None:
+        """Write the state and wait for it; its name, or None if a rank failed. Collective."""
+        patience = self._world.timeout.total_seconds()
+        self.settle(patience)
+        if not self.begin_checkpoint():
             return None
-        if self._world.leads:
-            self.checkpoints.write_manifest(target, self._world.size)
-            self._report(target.record())
+        name = self.settle(patience)
+        return name if all_agree(self._world, name is not None) else None
+
+    def checkpoint_due(self) -> None:
+        """One that its time has come for: beside the loop, unless the directory says otherwise."""
+        if self.checkpoints is not None and self.checkpoints.background:
+            self.begin_checkpoint()
+        else:
+            self.checkpoint()
+
+    def settle(self, wait_s: float = 0.0) -> str | None:
+        """Take note of a checkpoint that was written since; its name if it is whole."""
+        ended = self._saves.finished(wait_s) if self._saves is not None else None
+        if ended is None or self.checkpoints is None:
+            return None
+        if ended.problem is not None:
+            self._faults.note("checkpoint", ended.problem)
+            return None
+        if self._world.leads and self.abandoned(ended.target):
+            self.checkpoints.remove(ended.target.name)
+        elif self._world.leads:
+            self._report(ended.target.record())
             self._prune()
-        return target.name
+        return ended.target.name
 
     def _target(self, kind: str, medium: Medium) -> Target:
         progress = self._progress
@@ -102,7 +130,7 @@ class Recovery:
     def _prune(self) -> None:
         assert self.checkpoints is not None
         lost = [t.name for t in self.checkpoints.targets() if self.abandoned(t)]
-        for name in self.checkpoints.superfluous(lost, self.protected):
+        for name in self.checkpoints.superfluous(lost, self.protected, self._progress.steps):
             self.checkpoints.remove(name)
             self._report(TargetDeleted(name))
 

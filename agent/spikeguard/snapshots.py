@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from spikeguard.targets import Target, Tree
-from spikeguard.training_state import host_copy, tree_bytes
+from spikeguard.training_state import event_after_copy, host_copy, tree_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class Snapshots:
         room = max(1, min(self._keep + self._pinned, self._limit // max(1, size)))
         gone = self._make_room(room)
         tree = host_copy(live, self._free.pop() if self._free else None)
-        self._held.append(Snapshot(target, tree, _event_after_copy(live)))
+        self._held.append(Snapshot(target, tree, event_after_copy(live)))
         self._free.clear()
         return gone
 
@@ -92,11 +92,3 @@ class Snapshots:
         gone = [s.target.name for s in self._held if s.target.name in unwanted]
         self._held = [s for s in self._held if s.target.name not in unwanted]
         return gone
-
-
-def _event_after_copy(live: Tree) -> torch.cuda.Event | None:
-    if not any(getattr(tensor, "is_cuda", False) for tensor in live["model"].values()):
-        return None
-    event = torch.cuda.Event()
-    event.record()
-    return event

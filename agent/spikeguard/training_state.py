@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from spikeguard.shards import local
 from spikeguard.targets import Tree, shape_mismatch
@@ -36,6 +38,10 @@ class TrainingState:
         self._scheduler = scheduler
         self._extra = tuple(extra)
         self.learnt: Any = None  # with state_dict: what the agent itself has learnt
+        self._named = {
+            f"model.{n}" for n, _ in self._model.named_parameters(remove_duplicate=False)
+        }
+        self._replicated = _replicated(model)
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
@@ -47,6 +53,13 @@ class TrainingState:
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
+
+    def shared(self, name: str, tensor: Tensor) -> bool:
+        """Whether all ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
+        if isinstance(tensor, DTensor) or not self._replicated:
+            return isinstance(tensor, DTensor)
+        moments = name.startswith("optimizer.state.") and _is_stock(self._optimizer)
+        return moments or name in self._named
 
     def refusal(self, tree: Tree) -> str | None:
         """Why `tree` cannot be restored here; None if it can. Changes nothing."""
@@ -81,6 +94,18 @@ class TrainingState:
             local(tensor).copy_(saved[name])
 
 
+def _replicated(model: torch.nn.Module) -> bool:
+    """Whether plain parameters are the same on all ranks: one process, or DistributedDataParallel.
+
+    Elsewhere (a pipeline, experts) plain tensors of one name may differ.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return True
+    model = getattr(model, "_orig_mod", model)
+    within = isinstance(model, torch.nn.parallel.DistributedDataParallel)
+    return within and not getattr(model, "parameters_to_ignore", None)
+
+
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The user's own module under DistributedDataParallel and torch.compile."""
     while True:
@@ -94,7 +119,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree) -> None:
     """Put a stock optimizer's state back in place; others through their own load_state_dict."""
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+    if not _is_stock(optimizer):
         optimizer.load_state_dict(copy.deepcopy(saved))
         return
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
@@ -103,6 +128,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree) -> None:
         for key, value in kept.items():
             if key != "params":
                 group[key] = _in_place(group.get(key), value)
+
+
+def _is_stock(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
 
 
 def _restore_entry(
@@ -192,15 +221,20 @@ def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
     return copied
 
 
-def localised(tree: Any) -> Any:
-    """`tree` with every sharded tensor as this rank's shard; copies nothing."""
+def event_after_copy(tree: Any) -> torch.cuda.Event | None:
+    """After what was queued so far, where `tree` holds a CUDA tensor; None where it holds none."""
+    if not _on_cuda(tree):
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def _on_cuda(tree: Any) -> bool:
     if isinstance(tree, Tensor):
-        return local(tree).detach()
-    if isinstance(tree, dict):
-        return {key: localised(value) for key, value in tree.items()}
-    if type(tree) in (list, tuple):
-        return type(tree)(localised(value) for value in tree)
-    return tree
+        return tree.is_cuda
+    items = tree.values() if isinstance(tree, dict) else tree
+    return (isinstance(tree, dict) or type(tree) in (list, tuple)) and any(map(_on_cuda, items))
 
 
 def tree_bytes(tree: Any) -> int:

@@ -18,6 +18,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+SAVING = timedelta(hours=1)  # for the rank whose disk is slowest; one that dies is seen at once
+
 
 @dataclass(slots=True)
 class Ties:
@@ -25,6 +27,7 @@ class Ties:
 
     group: dist.ProcessGroup | None = None
     broken: bool = False
+    saving: dist.ProcessGroup | None = None  # for the thread that writes checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,28 @@ def join_world(timeout_s: float) -> World:
     return World(dist.get_rank(), dist.get_world_size(), timeout, Ties(group))
 
 
+def open_saving(world: World) -> None:
+    """Form the group on which checkpoints are written beside the loop. Collective.
+
+    Of its own, since a thread's collectives must not meet the loop's; gloo, since a job with NCCL
+    alone has nothing for the host; in a job of one rank too, where DCP asks for it.
+    """
+    if dist.is_available() and dist.is_initialized():
+        world.ties.saving = dist.new_group(backend="gloo", timeout=SAVING)
+
+
 def leave_world(world: World) -> None:
     """End the group's threads, all its exchanges being read; meets no other rank.
 
     A rank whose ties broke keeps them: an exchange may hang there for the whole timeout.
     """
-    if world.ties.group is None or world.ties.broken:
+    if world.ties.broken:
         return
-    with suppress(ValueError):  # the job destroyed all groups before
-        dist.destroy_process_group(world.ties.group)
-    world.ties.group = None  # the last reference: gloo's threads are joined here
+    for group in (world.ties.group, world.ties.saving):
+        if group is not None:
+            with suppress(ValueError, AssertionError):  # the job destroyed all groups before
+                dist.destroy_process_group(group)
+    world.ties.group = world.ties.saving = None  # the last references: gloo's threads end here
 
 
 @contextmanager

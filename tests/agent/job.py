@@ -89,7 +89,9 @@ class Job:
         self.loader = Loader(micro_batches) if loader is None else loader
         self.spoil: Callable[[Job], object] = id  # called before the optimizer's step
         if checkpoints is None and folder is not None:
-            checkpoints = CheckpointDirectory(folder / "checkpoints", every=25, keep=3)
+            checkpoints = CheckpointDirectory(
+                folder / "checkpoints", every=25, keep=3, background=False
+            )
         self.guard: Guard = attach(
             self.model,
             self.optimizer,

@@ -53,7 +53,7 @@ def main(folder: Path, steps: int, case: str) -> None:
         network,
         optimizer,
         run="test",
-        checkpoints=CheckpointDirectory(folder / "checkpoints", every=20, keep=5),
+        checkpoints=CheckpointDirectory(folder / "checkpoints", every=20, keep=5, background=False),
         directory=folder / "guard",
         settings=Settings(
             send_interval_s=0.02,

@@ -96,7 +96,9 @@ def test_buffers_are_used_again() -> None:
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        directory = CheckpointDirectory(tmp_path / "checkpoints", every=10, keep=2)
+        directory = CheckpointDirectory(
+            tmp_path / "checkpoints", every=10, keep=2, background=False
+        )
         job = Job(tmp_path, checkpoints=directory, server=wire.url)
         job.train_to(45)
         job.guard.finish()
@@ -108,7 +110,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path / "checkpoints", every=10, keep=1)
+    directory = CheckpointDirectory(tmp_path / "checkpoints", every=10, keep=1, background=False)
     job = Job(tmp_path, checkpoints=directory)
     job.train_to(11)
     name = directory.targets()[0].name
@@ -153,7 +155,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path) ->
     job.train_to(51)
     job.guard.finish()
     newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
-    file = tmp_path / "checkpoints" / newest.name / "rank-00000.pt"
+    file = tmp_path / "checkpoints" / newest.name / "__0_0.distcp"
     file.write_bytes(file.read_bytes()[:1000])
     again = Job(tmp_path)
     assert again.guard.resume() == 25
@@ -164,7 +166,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: P
     job = Job(tmp_path)
     job.train_to(26)
     job.guard.finish()
-    for file in (tmp_path / "checkpoints").rglob("*.pt"):
+    for file in (tmp_path / "checkpoints").rglob("*.distcp"):
         file.write_bytes(b"")
     again = Job(tmp_path)
     with pytest.raises(spikeguard.ResumeError, match="empty folder"):
@@ -205,6 +207,6 @@ def test_a_sibling_that_began_in_an_abandoned_stretch_is_never_resumed(tmp_path:
 def test_a_checkpoint_that_another_attempt_is_writing_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "checkpoint-00000050-0f3a9c21.0"
     folder.mkdir(parents=True)
-    (folder / "rank-00000.pt").write_bytes(b"half of it")
+    (folder / "__0_0.distcp").write_bytes(b"half of it")
     Job(tmp_path).guard.finish()
-    assert (folder / "rank-00000.pt").exists()
+    assert (folder / "__0_0.distcp").exists()

@@ -1,0 +1,96 @@
+"""Which tensors of a state the ranks hold together, and which each has for itself.
+
+A sharded tensor is everybody's: each rank has a part. A plain tensor of a model under
+DistributedDataParallel, and of one process, is the same on all ranks, so one of them writes it.
+Everything else (buffers, random numbers, what an unknown optimizer keeps) is the rank's own.
+Law: pure bookkeeping on a tree of tensors; what is taken apart here is put together bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from spikeguard.shards import local
+from spikeguard.targets import Tree
+
+_MARK = "spikeguard.part"  # in a rank's own tree, where a shared tensor stood
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank holds of a tensor of `size`: the box at `offsets`."""
+
+    tensor: Tensor
+    offsets: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, tensor: Tensor) -> Part:
+        """All of it."""
+        return cls(tensor, (0,) * tensor.ndim, tuple(tensor.shape))
+
+    def copied(self, tensor: Tensor) -> Part:
+        """The same part, in another tensor."""
+        return replace(self, tensor=tensor)
+
+
+def divided(tree: Tree, shared: Callable[[str, Tensor], bool]) -> tuple[Tree, dict[str, Part]]:
+    """`tree` without the tensors that `shared` says yes to, and those by name; copies nothing."""
+    parts: dict[str, Part] = {}
+
+    def walk(value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            part = _part_of(value) if shared(name, value) else None
+            if part is None:
+                return local(value).detach()
+            parts[name] = part
+            return {_MARK: name, "offsets": part.offsets, "size": part.size, **_kind(part)}
+        if isinstance(value, dict):
+            return {
+                key: walk(item, f"{name}.{key}" if name else str(key))
+                for key, item in value.items()
+            }
+        if type(value) in (list, tuple):
+            return type(value)(walk(item, f"{name}.{n}") for n, item in enumerate(value))
+        return value
+
+    return walk(tree, ""), parts
+
+
+def joined(own: Tree) -> tuple[Tree, dict[str, Part]]:
+    """The tree that `divided` took apart, with empty tensors to be filled, and those by name."""
+    parts: dict[str, Part] = {}
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict) and _MARK in value:
+            tensor = torch.empty(value["shape"], dtype=value["dtype"])
+            parts[value[_MARK]] = Part(tensor, tuple(value["offsets"]), tuple(value["size"]))
+            return tensor
+        if isinstance(value, dict):
+            return {key: walk(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(walk(item) for item in value)
+        return value
+
+    return walk(own), parts
+
+
+def _kind(part: Part) -> Mapping[str, Any]:
+    return {"shape": tuple(part.tensor.shape), "dtype": part.tensor.dtype}
+
+
+def _part_of(tensor: Tensor) -> Part | None:
+    """This rank's part; None where it is no single box."""
+    if not isinstance(tensor, DTensor):
+        return Part.whole(tensor.detach())
+    chunks = tensor.__create_chunk_list__()  # DCP's own question: where does my shard lie?
+    here = local(tensor).detach()
+    if len(chunks) != 1 or tuple(chunks[0].sizes) != tuple(here.shape):
+        return None
+    return Part(here, tuple(chunks[0].offsets), tuple(tensor.shape))
