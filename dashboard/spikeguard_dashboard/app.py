@@ -11,6 +11,7 @@ from pathlib import Path
 import streamlit as st
 
 from spikeguard_dashboard.views.incident import incident_page
+from spikeguard_dashboard.views.notifications import notifications_page
 from spikeguard_dashboard.views.run import run_page
 from spikeguard_dashboard.views.runs import runs_page
 
@@ -25,6 +26,9 @@ def main() -> None:
         [
             st.Page(runs_page, title="Runs · spikeguard", default=True),
             st.Page(run_page, title="Run · spikeguard", url_path="run"),
+            st.Page(
+                notifications_page, title="Notifications · spikeguard", url_path="notifications"
+            ),
             st.Page(incident_page, title="Incident · spikeguard", url_path="incident"),
         ],
         position="hidden",

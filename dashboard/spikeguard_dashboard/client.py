@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
+from spikeguard_dashboard.notice_shapes import Channel, ChannelTest, Delivery, Silence
 from spikeguard_dashboard.shapes import (
     AuditEntry,
     Command,
@@ -29,6 +30,7 @@ from spikeguard_protocol import ProtocolError, RunId
 
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 8.0
+TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
 T = TypeVar("T")
 
@@ -146,6 +148,25 @@ class Client:
     def audit(self, token: str, run: RunId, *, limit: int = 100) -> Page[AuditEntry]:
         """Every intervention in a run, newest first."""
         return _page(self._get(f"{_run_path(run)}/audit", token, limit=limit), AuditEntry)
+
+    def channels(self, token: str, project: str) -> Page[Channel]:
+        """Where the people of a project are told, by name."""
+        return _page(self._get("/v1/channels", token, project=project), Channel)
+
+    def test_channel(self, token: str, project: str, channel: str) -> ChannelTest:
+        """Send a test as the person behind `token`; answers when it is known what became of it."""
+        path = f"/v1/channels/{quote(project, safe='')}/{quote(channel, safe='')}/test"
+        answer = self._call("POST", path, token, timeout=TEST_TIMEOUT_S)
+        return cast(ChannelTest, _object(answer, ChannelTest))
+
+    def silences(self, token: str, project: str) -> Page[Silence]:
+        """Silences and maintenance windows in force or to come."""
+        return _page(self._get("/v1/silences", token, project=project), Silence)
+
+    def deliveries(self, token: str, project: str, *, limit: int = 50) -> Page[Delivery]:
+        """What was told and what was not, newest first."""
+        answer = self._get("/v1/deliveries", token, project=project, limit=limit)
+        return _page(answer, Delivery)
 
     def approve(
         self, token: str, run: RunId, incident: int, command: int, revision: int

@@ -52,6 +52,7 @@ class World:
     incident_series: dict[str, Plain]  # incident id -> Series
     postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
     audit: list[Plain] = field(default_factory=list)
+    notices: dict[str, list[Plain]] = field(default_factory=dict)  # last part of the path -> items
     heard: list[Heard] = field(default_factory=list)
     people: dict[str, Plain] = field(default_factory=lambda: copy.deepcopy(PEOPLE))
     broken: Callable[[], Answer] | None = None  # answers everything, if set
@@ -89,6 +90,10 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
         case ("GET", ["v1", "runs"]):
             keys = [key for key in world.runs[0] if key not in ("attempts", "segments", "targets")]
             return _list([{key: run[key] for key in keys} for run in world.runs])
+        case ("GET", ["v1", "channels" | "silences" | "deliveries" as what]):
+            return _list(world.notices.get(what, []))
+        case ("POST", ["v1", "channels", _, channel, "test"]):
+            return answer_json(200, {"result": "sent", "reason": f"to {channel}", "took_ms": 84.0})
         case ("GET", ["v1", "incidents"]):
             wanted = query.get("run")
             return _list([i for i in world.incidents if wanted in (None, _run_of(i))])

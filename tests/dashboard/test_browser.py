@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.dashboard import story
+from tests.dashboard.notices import NOTICES
 from tests.dashboard.stand_in import ADA_TOKEN, VIEWER_TOKEN, World, error, serving
 
 START_S, SHOW_MS = 60.0, 30_000
@@ -259,3 +260,15 @@ def test_no_usage_statistics_and_no_deploy_button(stranger: Any, address: str) -
         assert page.get_by_text("Deploy").count() == 0
     assert asked
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_who_may_decide_tests_a_channel_and_sees_what_became_of_it(
+    ada: Any, address: str, world: World
+) -> None:
+    world.notices = NOTICES
+    with opened(ada, f"{address}/notifications") as page:
+        page.get_by_role("button", name="Test oncall").click()
+        page.get_by_text("oncall: Sent after 84 ms: to oncall").wait_for()
+        page.get_by_text("it had ended as healed before anybody was told").wait_for()
+        [pressed] = world.decisions()
+        assert (pressed.path, pressed.bearer) == ("/v1/channels/default/oncall/test", ADA_TOKEN)

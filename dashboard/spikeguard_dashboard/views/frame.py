@@ -52,12 +52,14 @@ def bar(visit: Visit, trail: Sequence[Content]) -> None:
 
 def _who(visit: Visit) -> Html:
     sign_in = markup.login_address(visit.settings.public_url, visit.address)
+    told = markup.link("Notifications", "./notifications")
     if visit.person is None:
         state = "Your session has ended" if visit.session_ended else "Not signed in"
-        return markup.joined(markup.soft(f"{state}, reading only"), markup.link("Sign in", sign_in))
+        reading = markup.soft(f"{state}, reading only")
+        return markup.joined(told, reading, markup.link("Sign in", sign_in))
     left = words.duration(visit.person.expires_in_s)
     who = f"Signed in as {visit.person.name} ({visit.person.role}), {left} left"
-    return markup.joined(who, markup.link("Change", sign_in))
+    return markup.joined(told, who, markup.link("Change", sign_in))
 
 
 def trouble(message: str, remedy: str) -> None:

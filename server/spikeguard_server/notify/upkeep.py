@@ -64,7 +64,8 @@ def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
     number = add_silence(connection, wanted, by)
     over = f"{wanted.project}/{wanted.run or '*'}#{wanted.incident or '*'}"
     append(
-        connection, FLEET, actor=by, action="silence.created", subject=f"silence {number} of {over}",
+        connection, FLEET, actor=by, action="silence.created",
+        subject=f"silence {number} of {over}",
         after=f"in {wanted.begins_in_s:.0f} s, for {wanted.lasts_s:.0f} s", reason=wanted.reason,
     )  # fmt: skip
     return number

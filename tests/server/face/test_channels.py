@@ -95,7 +95,7 @@ def test_a_live_server_tells_a_spike_and_logs_what_it_told(
         admin.put("/v1/channels/default/live", json=webhook(listener, runs=[job.run]))
         job.spike()
         listener.wait_for(lambda told: any(t["incident"]["proposal"] for t in told))
-        asked = {"run": job.run, "channel": "live", "limit": 1}
+        asked: dict[str, str | int] = {"run": job.run, "channel": "live", "limit": 1}
         page = ada.get("/v1/deliveries", params=asked).json()
         assert page["items"][0]["result"] == "sent"
         if page["next_cursor"]:

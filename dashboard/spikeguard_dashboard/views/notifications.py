@@ -1,0 +1,167 @@
+"""Whom a project tells of what, whether it works, and what was told.
+
+Law: a test is sent as the person who presses the button, or not at all; nothing else is changed
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.client import ApiError, Page
+from spikeguard_dashboard.markup import Column, Content, Html
+from spikeguard_dashboard.notice_shapes import Channel, Delivery, Silence
+from spikeguard_dashboard.views.frame import framed, refreshed, staleness
+from spikeguard_dashboard.visit import Person, Visit, look
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
+
+CHANNEL_COLUMNS = (
+    Column("Channel"),
+    Column("Goes to"),
+    Column("Asks for"),
+    Column("From level", numeric=True, wide=True),
+    Column("Cooldown", numeric=True, wide=True),
+)
+SILENCE_COLUMNS = (Column("Covers"), Column("From"), Column("Until"), Column("Why"), Column("By"))
+DELIVERY_COLUMNS = (
+    Column("When"),
+    Column("Channel"),
+    Column("About"),
+    Column("Result"),
+    Column("Text or reason"),
+)
+RESULT_TONES = {
+    "sent": "applied",
+    "held": "pending",
+    "dropped": "closed",
+    "failed": "failed",
+    "given_up": "failed",
+}
+ALL_TOPICS = 17  # as many as a channel that asks for everything lists
+
+
+def notifications_page() -> None:
+    """Channels, silences and the delivery log of the project that the address names."""
+    framed(_page, ["Notifications"])
+
+
+def _page(visit: Visit, _trail: Sequence[Content]) -> None:
+    project = st.query_params.get("project") or DEFAULT_PROJECT
+    st.html(markup.block(markup.heading(f"Notifications of project {project}")))
+    channels = look(f"channels {project}", lambda: visit.client.channels(visit.token, project))
+    staleness(channels)
+    if channels.data is not None:
+        st.html(markup.block(_channels(channels.data.items)))
+        _buttons(visit, channels.data.items)
+    refreshed(visit, lambda: _draw(visit, project))
+
+
+def _channels(channels: Sequence[Channel]) -> Html:
+    if not channels:
+        return markup.paragraph(
+            "Nobody is told anything: the project has no channel. An admin writes one with "
+            "PUT /v1/channels/{project}/{channel}."
+        )
+    return markup.table(CHANNEL_COLUMNS, [_channel(entry) for entry in channels], stacked=True)
+
+
+def _channel(channel: Channel) -> list[Content]:
+    off = "" if channel["enabled"] else markup.chip("closed", "switched off")
+    return [
+        markup.unbroken(channel["name"], markup.soft(channel["kind"]), off),
+        channel["target"].get("url", ""),
+        _asked(channel),
+        words.count(channel["level"]),
+        words.duration(channel["cooldown_s"]),
+    ]
+
+
+def _asked(channel: Channel) -> str:
+    everything = len(channel["topics"]) >= ALL_TOPICS
+    topics = "everything" if everything else ", ".join(channel["topics"])
+    runs = f" of {', '.join(channel['runs'])}" if channel["runs"] else ""
+    return topics + runs
+
+
+def _buttons(visit: Visit, channels: Sequence[Channel]) -> None:
+    """One test button a channel, for those who may decide."""
+    if not channels or visit.person is None or not visit.person.may_decide:
+        return
+    with st.container(horizontal=True):
+        for channel in channels:
+            st.button(
+                f"Test {channel['name']}",
+                key=f"test {channel['project']}/{channel['name']}",
+                on_click=_test,
+                args=(visit, visit.person, channel),
+            )
+    if found := st.session_state.pop("channel test", None):
+        st.html(markup.block(markup.card(*found)))
+
+
+def _test(visit: Visit, person: Person, channel: Channel) -> None:
+    try:
+        done = visit.client.test_channel(person.token, channel["project"], channel["name"])
+    except ApiError as error:
+        said, tone = f"{error.message}. {error.remedy}", "warn"
+    else:
+        took = f"{done['took_ms']:.0f} ms"
+        tone = "good" if done["result"] == "sent" else "bad"
+        said = f"{words.plain(done['result']).capitalize()} after {took}: {done['reason']}"
+    text = markup.paragraph(f"{channel['name']}: {said}", "order")
+    st.session_state["channel test"] = (tone, text)
+
+
+def _draw(visit: Visit, project: str) -> None:
+    silences = look(f"silences {project}", lambda: visit.client.silences(visit.token, project))
+    if silences.data and silences.data.items:
+        rows = [_silence(entry, visit) for entry in silences.data.items]
+        table = markup.table(SILENCE_COLUMNS, rows, stacked=True)
+        st.html(markup.block(markup.section("Silences"), table))
+    told = look(f"told {project}", lambda: visit.client.deliveries(visit.token, project))
+    staleness(told)
+    if told.data is not None:
+        st.html(markup.block(markup.section("What was told"), _log(told.data, visit, project)))
+
+
+def _silence(silence: Silence, visit: Visit) -> list[Content]:
+    which = f"#{silence['incident']}" if silence["incident"] else ""
+    return [
+        f"{silence['run'] or 'every run'}{which}",
+        words.clock(silence["begins_at"], visit.zone),
+        words.clock(silence["ends_at"], visit.zone),
+        silence["reason"],
+        silence["created_by"],
+    ]
+
+
+def _log(told: Page[Delivery], visit: Visit, project: str) -> Html:
+    if not told.items:
+        return markup.paragraph(markup.soft("Nothing yet."))
+    rows = [_delivery(entry, visit, project) for entry in told.items]
+    return markup.table(DELIVERY_COLUMNS, rows, stacked=True)
+
+
+def _delivery(entry: Delivery, visit: Visit, project: str) -> list[Content]:
+    tone = RESULT_TONES.get(entry["result"], "closed")
+    return [
+        markup.unbroken(words.clock(entry["at"], visit.zone)),
+        entry["channel"] or markup.soft("none"),
+        _about(entry, project),
+        markup.chip(tone, words.plain(entry["result"])),
+        entry["reason"],
+    ]
+
+
+def _about(entry: Delivery, project: str) -> Content:
+    topics = ", ".join(words.plain(topic) for topic in entry["topics"])
+    if entry["run"] is None:
+        return topics
+    run = RunId(project, entry["run"])
+    if entry["incident"] is None:
+        return markup.joined(markup.link(str(run), markup.run_address(run)), topics)
+    address = markup.incident_address(run, entry["incident"])
+    return markup.joined(markup.link(f"{run}#{entry['incident']}", address), topics)
