@@ -46,8 +46,8 @@ def _mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 def test_the_stack_is_the_documented_one() -> None:
     assert SERVICES.keys() == {
-        "init", "postgres", "migrate", "server", "dashboard", "prometheus", "alertmanager", "grafana",
-        "trainer",
+        "init", "postgres", "migrate", "server", "dashboard", "prometheus", "alertmanager",
+        "grafana", "trainer",
     }  # fmt: skip
     assert [name for name, service in SERVICES.items() if "profiles" in service] == ["trainer"]
 

@@ -1,0 +1,132 @@
+"""Schemathesis over the whole OpenAPI document: every call alone, and calls that follow on others.
+
+Law: each call is made with a token of a role that may make it, or the answer would always be 403.
+What counts as a finding: an answer of class 5xx, a status, a content type or a body that the
+document does not tell of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from spikeguard_protocol import Role
+from spikeguard_server.access import TABLE
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+TIMEOUT_S = 20.0
+COOKIE = "spikeguard_session"
+PREFERRED = (Role.ADMIN, Role.OPERATOR, Role.AGENT, Role.METRICS, Role.VIEWER)
+
+
+@dataclass
+class Calls:
+    """Makes calls at `url` and keeps what was answered and what was wrong."""
+
+    url: str
+    tokens: Mapping[Role, str]  # those of admin and operator with a person behind them
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    findings: dict[str, str] = field(default_factory=dict)  # by call and what was wrong
+
+    def __post_init__(self) -> None:
+        self.session = requests.Session()
+        document = self.session.get(f"{self.url}/openapi.json", timeout=TIMEOUT_S).json()
+        self.document: dict[str, Any] = document
+        self.schema = schemathesis.openapi.from_dict(document)
+
+    def each_alone(self, examples: int, seed: int) -> None:
+        """Every call, with `examples` requests that fit the document and as many that do not."""
+        for operation in self._operations():
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                self._try(operation, mode, examples, seed)
+
+    def in_sequence(self, examples: int, steps: int, seed: int) -> None:
+        """Calls that take what others answered: ids that were made, cursors, runs."""
+        machine = self.schema.as_state_machine()
+        calls = self
+
+        class Sequence(machine):  # type: ignore[misc, valid-type]
+            def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+                return calls.options(case)
+
+            def validate_response(self, response: Any, case: Any, **_: Any) -> None:
+                calls.judge(case, response)
+
+        settings = _settings(examples, stateful_step_count=steps)
+        hypothesis.stateful.run_state_machine_as_test(  # type: ignore[attr-defined]
+            hypothesis.seed(seed)(Sequence), settings=settings
+        )
+
+    def _operations(self) -> Iterator[Any]:
+        for found in self.schema.get_all_operations():
+            operation = found.ok()
+            if "text/event-stream" not in json.dumps(operation.definition.raw):
+                yield operation  # a stream does not end
+
+    def _try(self, operation: Any, mode: GenerationMode, examples: int, seed: int) -> None:
+        @hypothesis.seed(seed)
+        @_settings(examples)
+        @hypothesis.given(operation.as_strategy(mode))
+        def call(case: Any) -> None:
+            self.judge(case, case.call(base_url=self.url, **self.options(case)))
+
+        try:
+            call()
+        except hypothesis.errors.Unsatisfiable:
+            return  # there is nothing that could be wrong with a call without parameters
+
+    def options(self, case: Any) -> dict[str, Any]:
+        """Who makes the call, and over which connection."""
+        path, method = case.operation.full_path, case.operation.method.upper()
+        rule = TABLE[method, path]
+        role = next((role for role in PREFERRED if role in rule.roles), None)
+        options: dict[str, Any] = {"session": self.session, "timeout": TIMEOUT_S}
+        options |= {"allow_redirects": False}
+        if role is None:
+            return options
+        if path.startswith("/confirm"):
+            return {**options, "cookies": {COOKIE: self.tokens[role]}}
+        return {**options, "headers": {"Authorization": f"Bearer {self.tokens[role]}"}}
+
+    def judge(self, case: Any, response: Any) -> None:
+        """Keep what the answer was and what is wrong with it."""
+        label = case.operation.label
+        self.answers[label, response.status_code] += 1
+        try:
+            case.validate_response(response, checks=CHECKS)
+        except FailureGroup as group:
+            for failure in group.exceptions:
+                key = f"{label}: {response.status_code}: {type(failure).__name__}"
+                self.findings.setdefault(key, f"{failure}\n{case.as_curl_command()[:1500]}")
+
+
+def _settings(examples: int, **more: Any) -> hypothesis.settings:
+    return hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )
