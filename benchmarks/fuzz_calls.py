@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,8 @@ class Calls:
     """Makes calls at `url` and keeps what was answered and what was wrong."""
 
     url: str
-    tokens: Mapping[Role, str]  # those of admin and operator with a person behind them
+    issue: Callable[[Role], str]  # a new token, with a person behind it
+    tokens: dict[Role, str] = field(default_factory=dict)  # in use; calls may revoke them
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     findings: dict[str, str] = field(default_factory=dict)  # by call and what was wrong
 
@@ -105,6 +106,8 @@ class Calls:
         options |= {"allow_redirects": False}
         if role is None:
             return options
+        if role not in self.tokens:
+            self.tokens[role] = self.issue(role)
         if path.startswith("/confirm"):
             return {**options, "cookies": {COOKIE: self.tokens[role]}}
         return {**options, "headers": {"Authorization": f"Bearer {self.tokens[role]}"}}
@@ -113,6 +116,8 @@ class Calls:
         """Keep what the answer was and what is wrong with it."""
         label = case.operation.label
         self.answers[label, response.status_code] += 1
+        if response.status_code == 401:
+            self.tokens.clear()
         try:
             case.validate_response(response, checks=CHECKS)
         except FailureGroup as group:

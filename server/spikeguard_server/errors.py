@@ -173,7 +173,10 @@ class TooLarge(ServiceError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"The body is larger than {limit} bytes", "Send it in smaller parts", field="body"
+            f"The body is larger than {limit} bytes",
+            "Send it in smaller parts",
+            field="body",
+            limit=limit,
         )
 
 

@@ -13,8 +13,18 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from spikeguard_server.access import TABLE, Rule
-from spikeguard_server.errors import Forbidden, NotSignedIn, Unprocessable, Unready
+from spikeguard_server.errors import (
+    Busy,
+    Forbidden,
+    Malformed,
+    NotSignedIn,
+    TooLarge,
+    Unprocessable,
+    Unready,
+)
 from spikeguard_server.routes.answers import refusals
+from spikeguard_server.routes.door import is_page
+from spikeguard_server.routes.limits import SMALL_BYTES
 from spikeguard_server.routes.protocol_schema import protocol_schemas
 from spikeguard_server.routes.shapes import Shape
 
@@ -55,8 +65,30 @@ _ALWAYS = refusals(
     Unprocessable(
         "limit: Input should be less than or equal to 1000", "Ask for less", field="limit"
     ),
+    Busy("Every connection to the database is in use", "Wait, then send it again", limit=8),
     Unready("The database cannot be reached", "Wait, then send it again"),
 )
+_WITH_BODY = refusals(
+    Malformed("The body is not JSON", "Send JSON", field="body"), TooLarge(SMALL_BYTES)
+)
+_RETRY = {
+    "Retry-After": {
+        "description": "Whole seconds to wait before it is worth trying again.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_SHOWN = {  # what a person with a browser is shown instead of a page
+    "303": "On to another page: the login, or where the person came from.",
+    "400": "The form cannot be read.",
+    "401": "Nobody is logged in.",
+    "403": "The form was not made for this browser, or the role does not reach this far.",
+    "404": "There is no such command.",
+    "409": "Somebody decided first, or the proposal changed.",
+    "413": "The form is too large.",
+    "422": "A field breaks its limit.",
+    "429": "Too much at once.",
+    "503": "The database cannot be reached.",
+}
 _GUARDED = refusals(
     NotSignedIn("There is no token", "Send `Authorization: Bearer TOKEN`"),
     Forbidden("A token of role viewer may not do this", "Use a token of role admin or operator"),
@@ -87,7 +119,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     _restore_examples(document)
     for path, calls in document["paths"].items():
         for method, call in calls.items():
-            _describe_call(call, TABLE[method.upper(), path], page=path.startswith("/confirm"))
+            _describe_call(call, TABLE[method.upper(), path], path)
     return document
 
 
@@ -113,16 +145,29 @@ def _restore_fields(content: dict[str, Any]) -> None:
             shown["value"]["error"].setdefault("field", None)
 
 
-def _describe_call(call: dict[str, Any], rule: Rule, *, page: bool) -> None:
-    scheme = "session" if page else "bearer"
+def _describe_call(call: dict[str, Any], rule: Rule, path: str) -> None:
+    scheme = "session" if is_page(path) else "bearer"
     call["security"] = [] if rule.public else [{scheme: []}]
     if not rule.public:
         person = "; needs a person's name behind the token" if rule.person else ""
         roles = ", ".join(sorted(rule.roles))
         call["description"] = f"{call.get('description', '')}\n\nRoles: {roles}{person}."
+    if is_page(path):
+        call["responses"] |= _pages()
+        return
     refused = _ALWAYS if rule.public else {**_GUARDED, **_ALWAYS}
+    if "requestBody" in call:
+        refused = {**refused, **_WITH_BODY}
     for status, entry in refused.items():
         _add(call["responses"], str(status), entry)
+    for status in {"429", "503"} & call["responses"].keys():
+        call["responses"][status]["headers"] = _RETRY
+
+
+def _pages() -> dict[str, Any]:
+    """Every way in which a page may be refused: in words for people."""
+    html = {"text/html": {"schema": {"type": "string"}}}
+    return {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
 
 
 def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:
