@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
 from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
+from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
 MICRO = 2
@@ -59,7 +61,7 @@ class Network(nn.Module):
 class Words:
     """This rank's rows of each micro-batch, a pure function of its number."""
 
-    def __init__(self, rank: int, size: int, left_out: range = range(0)) -> None:
+    def __init__(self, rank: int, size: int, left_out: Collection[int] = ()) -> None:
         self.rank, self.size, self.left_out, self.read = rank, size, left_out, 0
 
     def __iter__(self) -> Words:
@@ -91,7 +93,8 @@ class ShardedJob:
         *,
         rule: Rule | None = None,
         coarse: torch.dtype = torch.float32,
-        left_out: range = range(0),
+        left_out: Collection[int] = (),
+        state: Sequence[Any] = (),
         checkpoints: CheckpointDirectory | None = None,
         settings: Settings = SETTINGS,
         server: str | None = None,
@@ -117,6 +120,7 @@ class ShardedJob:
             self.model,
             self.optimizer,
             run="sharded",
+            state=state,
             checkpoints=checkpoints,
             directory=folder / "guard",
             micro_batches=MICRO,
@@ -243,6 +247,116 @@ def dropped(folder: Path, rank: int, size: int) -> dict[str, Any]:
     job.guard.finish()
     same = [all(map(torch.equal, one, two)) for one, two in itertools.pairwise(bits)]
     return {"same": same, "seen": job.seen, "faults": job.guard.faults}
+
+
+def order_back(job: ShardedJob, number: int, step: int, medium: Medium, skip: BatchRange) -> None:
+    """Rank 0 hears of a rollback, as from the server."""
+    recovery = job.guard._p.recovery
+    assert recovery.snapshots is not None
+    held = recovery.snapshots.targets if medium is Medium.MEMORY else recovery.candidates()
+    name = next(target.name for target in held if target.step == step)
+    order = Order(f"test#1.{number}", job.guard.attempt, Rollback(name, step, skip), 60.0, None)
+    if job.guard._p.world.leads:
+        job.guard._p.mailbox.hear(Ack(number, (order,)))
+
+
+def without(
+    folder: Path, rank: int, size: int, step: int, left_out: Collection[int]
+) -> list[Tensor]:
+    """The bits at `step` of a run that never saw those positions."""
+    job = ShardedJob(folder, rank, size, left_out=left_out)
+    job.train_to(step)
+    job.guard.finish()
+    return job.shards()
+
+
+def recovered(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Back to memory, back to disk, and a restart: what became of this rank's bits."""
+    kept = CheckpointDirectory(folder / "checkpoints", every=10, background=False)
+    job = ShardedJob(folder / "recovered", rank, size, checkpoints=kept)
+    job.train_to(22)
+    order_back(job, 1, 15, Medium.MEMORY, BatchRange(17, 20))
+    told: dict[str, Any] = {"steps": [], "same": []}
+    while job.guard.steps >= 22:
+        job.train_step()
+    told["steps"].append(job.guard.steps)
+    job.train_to(26)
+    bits = without(folder / "one", rank, size, 26, range(17, 20))
+    told["same"].append(all(map(torch.equal, job.shards(), bits)))
+    order_back(job, 2, 10, Medium.DISK, BatchRange(12, 14))
+    while job.guard.steps >= 26:
+        job.train_step()
+    told["steps"].append(job.guard.steps)
+    job.train_to(24)
+    job.guard.finish()
+    bits = without(folder / "two", rank, size, 24, [12, 13, 17, 18, 19])
+    told["same"].append(all(map(torch.equal, job.shards(), bits)))
+    again = ShardedJob(folder / "recovered", rank, size, checkpoints=kept)
+    told["resumed"] = again.guard.resume()
+    again.train_to(24)
+    again.guard.finish()
+    told["same"].append(all(map(torch.equal, again.shards(), bits)))
+    told["faults"] = [job.guard.faults, again.guard.faults]
+    return told
+
+
+class Stall:
+    """Something whose pickling hangs while `gate` exists, once `started` was told."""
+
+    def __init__(self, gate: Path, started: Path) -> None:
+        self.gate, self.started = gate, started
+
+    def __deepcopy__(self, _: object) -> Stall:
+        return self
+
+    def __reduce__(self) -> Any:
+        self.started.touch()
+        while self.gate.exists():
+            time.sleep(0.01)
+        return str, ("pickled",)
+
+
+class Stalling:
+    """A part of the training state that takes as long to write as the test likes."""
+
+    def __init__(self, stall: Stall) -> None:
+        self.stall = stall
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stall": self.stall}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        pass
+
+
+def stalled(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Checkpoints at 5, 10, 15, ...; the last rank's disk stops while it writes that of 10."""
+    gate = folder / f"gate-{rank}"
+    state = [Stalling(Stall(gate, folder / f"started-{rank}"))]
+    kept = CheckpointDirectory(folder / "checkpoints", every=5)
+    job = ShardedJob(folder / "stalled", rank, size, checkpoints=kept, state=state)
+    resumed, bits = job.guard.resume(), folder / f"bits-{rank}.pt"
+    told: dict[str, Any] = {"resumed": resumed}
+    if resumed:
+        saved = torch.load(bits)
+        told["same"] = all(map(torch.equal, job.shards(), saved))
+        job.guard.finish()
+        return told
+    job.train_to(5)
+    torch.save(job.shards(), bits)
+    weights = job.weights()
+    while not kept.targets():  # the first one is whole
+        job.guard._p.recovery.settle()
+        time.sleep(0.01)
+    if rank == 0:
+        torch.save(weights, folder / "weights.pt")
+    if rank == size - 1:
+        gate.touch()
+    while job.train_step():
+        written = folder / f"writing-{rank}"
+        written.write_text(json.dumps({"step": job.guard.steps, "faults": job.guard.faults}))
+        written.replace(folder / f"step-{rank}")
+    return told
 
 
 def main(plan: dict[str, Any]) -> None:

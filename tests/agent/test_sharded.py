@@ -6,13 +6,18 @@ import json
 import math
 import multiprocessing
 import runpy
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+
+from spikeguard import CheckpointDirectory
 
 from . import sharded_job
+from .wire import await_that
 
 JOB = Path(sharded_job.__file__)
 FORKS = multiprocessing.get_context("forkserver")
@@ -20,9 +25,9 @@ FORKS.set_forkserver_preload(["torch", "torch.distributed.fsdp", "numpy", "spike
 CLOSE = 1e-4  # fp32, eight steps, gradients added up in another order
 
 
-def run_ranks(folder: Path, size: int, scenes: list[str], **more: Any) -> list[Any]:
-    """What each of `size` real processes told after `scenes`."""
-    plan = {"folder": str(folder), "size": size, "scenes": scenes, **more}
+def begin_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
+    """Real processes that go through `scenes` together."""
+    plan = {"folder": str(folder), "size": size, "scenes": scenes}
     plan["meeting"] = str(folder / f"meeting-{len(list(folder.iterdir()))}")
     ranks = [
         FORKS.Process(target=runpy.run_path, args=(str(JOB), {"PLAN": {**plan, "rank": r}}, "rank"))
@@ -30,6 +35,11 @@ def run_ranks(folder: Path, size: int, scenes: list[str], **more: Any) -> list[A
     ]
     for rank in ranks:
         rank.start()
+    return ranks
+
+
+def ended(ranks: list[Any]) -> list[int]:
+    """Their exit statuses; none may hang."""
     for rank in ranks:
         rank.join(120)
     hung = [rank for rank in ranks if rank.is_alive()]
@@ -37,7 +47,12 @@ def run_ranks(folder: Path, size: int, scenes: list[str], **more: Any) -> list[A
         rank.kill()
         rank.join()
     assert not hung, "a rank hung"
-    assert [rank.exitcode for rank in ranks] == [0] * size
+    return [rank.exitcode for rank in ranks]
+
+
+def run_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
+    """What each of `size` ranks told after `scenes`."""
+    assert ended(begin_ranks(folder, size, scenes)) == [0] * size
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -49,7 +64,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    scenes = ["measured", "mixed", "dropped"]
+    scenes = ["measured", "mixed", "dropped"] + ["recovered"] * (request.param == 2)
     return run_ranks(tmp_path_factory.mktemp("ranks"), request.param, scenes)
 
 
@@ -107,3 +122,37 @@ def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
     flags = [s["train/update_dropped"] for s in ranks[0]["dropped"]["seen"]]
     assert flags == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     assert math.isnan(ranks[0]["dropped"]["seen"][5]["train/grad_norm_raw"])
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_sharded_run_goes_back_bit_for_bit(ranks: Any) -> None:
+    """To memory and to disk with batches left out, and on from a checkpoint at a restart: weights,
+    moments and counters of every shard are those of a run that never saw the batches."""
+    for told in ranks:
+        scene = told["recovered"]
+        assert scene["steps"] == [15, 10]
+        assert scene["same"] == [True, True, True]
+        assert scene["resumed"] == 20
+        assert scene["faults"] == [{}, {}]
+
+
+def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    """Meanwhile the loop trains on, and leaves the next checkpoint out: one is in flight."""
+    ranks = begin_ranks(tmp_path, 2, ["stalled"])
+    steps = tmp_path / "step-1"
+    await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 16, 60.0)
+    assert (tmp_path / "started-1").exists()
+    assert json.loads(steps.read_text())["faults"] == {"checkpoint": 1}
+    ranks[1].kill()
+    assert ended(ranks) == [1, -signal.SIGKILL]  # rank 0: the job's own collective failed
+    (tmp_path / "gate-1").unlink()
+    kept = CheckpointDirectory(tmp_path / "checkpoints")
+    assert [target.step for target in kept.targets()] == [5]
+    assert len(list(kept.path.iterdir())) == 2  # the one that was never whole lies beside it
+    for told in run_ranks(tmp_path, 2, ["stalled"]):
+        assert told["stalled"] == {"resumed": 5, "same": True}
+    model = sharded_job.Network(torch.float32)
+    whole = {"model": model.state_dict()}
+    dcp_load(whole, checkpoint_id=kept.path / kept.targets()[0].name, no_dist=True)
+    for name, weight in torch.load(tmp_path / "weights.pt").items():
+        assert torch.equal(whole["model"][name].double(), weight), name
