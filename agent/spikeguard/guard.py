@@ -178,6 +178,8 @@ class Guard:
         with self._p.faults.shield("finish"):
             self._drain()
         with self._p.faults.shield("finish"):
+            self._p.recovery.settle(self._p.settings.agreement_timeout_s)
+        with self._p.faults.shield("finish"):
             leave_world(self._p.world)
         self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
@@ -297,7 +299,8 @@ class Guard:
         every = recovery.checkpoints.every if recovery.checkpoints is not None else 0
         if every and steps % every == 0:
             with self._p.faults.shield("checkpoint"):
-                recovery.checkpoint()
+                recovery.checkpoint_due()
+        recovery.settle()
 
     def _begin(self) -> None:
         """Tell the server of this attempt, once, when its loop is known."""
