@@ -94,6 +94,29 @@ def judged(rule: Rule, each: list[float]) -> list[float]:
     return [float(n) for n in factor * norms]
 
 
+def papers_adagc(steps: list[list[float]], warm_up: int) -> list[list[float]]:
+    """AdaGC in plain floats: lambda_abs 1, lambda_rel 1.05, beta 0.98 with its start corrected."""
+    gamma, out = [0.0] * len(steps[0]), []
+    for t, norms in enumerate(steps):
+        whole, started = min(1.0 / math.hypot(*norms), 1.0), 1.0 - 0.98**t
+        own = [
+            min(1.05 * g / started / n, 1.0) if t else 1.0
+            for g, n in zip(gamma, norms, strict=True)
+        ]
+        kept = [n * (whole if t < warm_up else h) for n, h in zip(norms, own, strict=True)]
+        gamma = [0.98 * g + 0.02 * k for g, k in zip(gamma, kept, strict=True)]
+        out.append(kept)
+    return out
+
+
+def test_adagc_follows_the_papers_equations() -> None:
+    steps = [[0.5 + 0.2 * math.sin(n), 0.9 + 0.1 * math.cos(3 * n)] for n in range(40)]
+    steps[25] = [0.5, 30.0]
+    rule = AdaGC(warm_up=10)
+    for norms, expected in zip(steps, papers_adagc(steps, 10), strict=True):
+        assert judged(rule, norms) == pytest.approx(expected, rel=1e-4)
+
+
 def test_adagc_clips_the_one_parameter_that_stands_out() -> None:
     rule = AdaGC(warm_up=20)
     for _ in range(40):

@@ -1,9 +1,14 @@
 """AdaGC: clip each parameter's gradient against the average of its own clipped norms.
 
-Source: Wang et al., AdaGC, arXiv 2502.11034 (2025): factor min(relative * average / norm, 1);
-clipped globally at `warm_up_norm` for the first `warm_up` steps. The paper starts each average
-at the least norm of the warm-up; here it is the exponential average from the first step on,
-corrected for its start, so that one small norm of the warm-up does not rule what follows.
+Source: Wang et al., AdaGC, arXiv 2502.11034 (2025), as two independent implementations have it:
+
+    h_i = min(lambda_rel gamma_{t-1,i} / |g_{t,i}|, 1)            i: one parameter
+    h_i = min(lambda_abs / |g_t|, 1)                              while warming up, global norm
+    gamma_{t,i} = beta gamma_{t-1,i} + (1 - beta) |h_i g_{t,i}|
+
+The paper starts each gamma at the least norm of the warm-up; here it is the exponential average
+from the first step on, divided by 1 - beta^t (Adam's correction of its start), so that one small
+norm of the warm-up does not rule what follows. `relative` is lambda_rel, `warm_up_norm` lambda_abs.
 Law: statistics of all parameters are one vector, so a step costs the same few operations for any
 number of them. A norm that is not finite enters no average.
 """

@@ -1,7 +1,16 @@
 """ZClip: clip a gradient norm that stands out from those before it; and its hybrid with AdaGC.
 
-Source: Kumar et al., ZClip, arXiv 2504.02507 (2025): a norm with z above the threshold is brought
-to mean + (threshold^2 / z) * std, and the clipped norm is what enters the statistics.
+Source: Kumar et al., ZClip, arXiv 2504.02507 (2025), held against the authors' published code:
+
+    z_t = (g_t - mu_{t-1}) / sigma_{t-1}                          g_t: global norm before clipping
+    g*_t = mu_{t-1} + (z_thres^2 / z_t) sigma_{t-1}  where z_t > z_thres  (reciprocal)
+    g*_t = mu_{t-1}                                  where z_t > z_thres  (mean)
+    g*_t = g_t                                       elsewhere
+    mu_t = alpha mu_{t-1} + (1 - alpha) g*_t
+    sigma_t^2 = alpha sigma_{t-1}^2 + (1 - alpha) (g*_t - mu_t)^2
+    mu_0, sigma_0^2: mean and population variance of the warm-up's norms
+
+Gradients are scaled by min(g*_t, max_threshold) / g_t, while warming up by max_threshold alone.
 Law: beyond the paper, a norm that is not finite enters nothing, and a level that has moved for
 good is adopted (`baseline`).
 """
