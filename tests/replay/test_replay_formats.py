@@ -72,6 +72,12 @@ def megatron(losses: Sequence[float], norms: Sequence[float]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def spikes(answer: str) -> list[dict[str, object]]:
+    """The incidents that `--json` printed, without what may have caused them."""
+    incidents: list[dict[str, object]] = json.loads(answer)["incidents"]
+    return [{name: v for name, v in found.items() if name != "causes"} for found in incidents]
+
+
 @pytest.mark.parametrize(
     ("name", "write", "said"),
     [
@@ -103,7 +109,8 @@ def megatron(losses: Sequence[float], norms: Sequence[float]) -> str:
 def test_every_format_gives_the_findings_of_the_same_run_as_csv(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, write: Writer, said: str
 ) -> None:
-    """Standard output is the CSV's to the byte; the guesses go to standard error."""
+    """Standard output is the CSV's to the byte, but for the causes where the log holds a learning
+    rate, which the CSV does not; the guesses go to standard error."""
     (tmp_path / "plain.csv").write_text(csv_text(*curve()))
     (tmp_path / name).write_text(write(*curve()))
     run(REPLAY, str(tmp_path / "plain.csv"), "--json")
@@ -112,7 +119,8 @@ def test_every_format_gives_the_findings_of_the_same_run_as_csv(
     assert [found["onset_step"] for found in json.loads(plain.out)["incidents"]] == [301]
     run(REPLAY, str(tmp_path / name), "--json")
     other = capsys.readouterr()
-    assert other.out == plain.out
+    assert spikes(other.out) == spikes(plain.out)
+    assert other.out == plain.out or "lr from" in said
     assert other.err == f"spikeguard: {tmp_path / name}: {said}\n"
 
 

@@ -20,6 +20,7 @@ FEWEST = 3  # rows before the onset that a layer's usual norm is taken from
 DEVIATIONS = 8.0  # robust ones of the logarithm, that count as a move
 LEAST_RATIO: Mapping[str, float] = {Signal.PARAM_NORM.value: 1.02}  # weights hardly move
 USUAL_RATIO = 2.0  # of any other norm
+MOST = 4.0  # weight of what one layer can say
 FEW = 0.15  # share of the layers that still counts as one place
 
 
@@ -138,6 +139,8 @@ def _clues(first: FirstLayer) -> Iterator[Clue]:
     if not first.alone or first.ahead < 0:
         yield Clue(Cause.LAYER_FAULT, -2.0)
         return
-    yield Clue(Cause.LAYER_FAULT, 4.0, first.sentence)
-    if first.signal == Signal.PARAM_NORM:
-        yield Clue(Cause.WEIGHT_CORRUPTION, 4.0, first.sentence)
+    size = math.log(first.ratio) if math.isfinite(first.ratio) else math.inf
+    if first.signal == Signal.PARAM_NORM:  # weights hardly move in a step
+        size *= 5.0
+        yield Clue(Cause.WEIGHT_CORRUPTION, min(MOST, 2.0 * size), first.sentence)
+    yield Clue(Cause.LAYER_FAULT, min(MOST, 2.0 * size - 0.5), first.sentence)

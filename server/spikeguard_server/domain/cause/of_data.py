@@ -11,7 +11,14 @@ from itertools import pairwise
 
 from spikeguard_protocol import Cause
 from spikeguard_server.domain.baseline import median
-from spikeguard_server.domain.cause.measured import GRAD_NORMS, excesses, first_measured, ratios
+from spikeguard_server.domain.cause.measured import (
+    GRAD_NORMS,
+    UPDATE_NORMS,
+    excesses,
+    first_measured,
+    moves,
+    ratios,
+)
 from spikeguard_server.domain.cause.suspicion import Clue
 from spikeguard_server.domain.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS, Evidence, Trace
 from spikeguard_server.domain.line import NORMAL_MAD
@@ -22,6 +29,8 @@ BACK = 3.0  # scales
 PART = 0.1  # of the peak, that counts as back too
 DROP = 3.0  # an excess over that of the next row, where bad data ends
 CALM_GRADIENT = 2.0  # over the usual norm
+AS_EVER = 1.5  # of an update, over the usual one
+LARGE = 3.0
 STRANGE = 6.0  # deviations of a statistic of the tokens
 LEAST_DEVIATION = 0.01  # of the entropy, as a part of it
 UNSEEN = 0.01  # share of new tokens that is worth a word
@@ -39,7 +48,24 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
         return
     yield Clue(Cause.BAD_BATCH, 1.5, f"the loss rose by {height:.3g} scales within step {step}")
+    yield from _unmoved(evidence)
     yield from _return(evidence, rows, peak)
+
+
+def _unmoved(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the weights that the onset met had been moved as ever: then it is the batch."""
+    last = evidence.onset_step - 1
+    known = [move for move in moves(evidence) if move.explained is not None]
+    name = first_measured(evidence, UPDATE_NORMS)
+    grew = dict(ratios(evidence, name)) if name else {}
+    if any(move.unexplained for move in known) or not known:
+        return
+    if last in grew and any(move.exact and move.last == last for move in known):
+        if grew[last] < AS_EVER:
+            reason = f"the update of step {last} was as ever, {grew[last]:.2g} times the usual one"
+            yield Clue(Cause.BAD_BATCH, 2.0, reason)
+    elif grew and max(grew.values()) < LARGE:
+        yield Clue(Cause.BAD_BATCH, 1.2)
 
 
 def _climb(rows: list[tuple[int, float]], peak: float) -> str:
@@ -76,7 +102,7 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
             reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
             yield Clue(Cause.BAD_BATCH, 4.0, reason)
         else:
-            yield Clue(Cause.BAD_BATCH, -0.7)
+            yield Clue(Cause.BAD_BATCH, -0.5)
     if new is None:
         return
     value, before = new
@@ -86,7 +112,7 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
     reason = f"{value:.1%} of its tokens were never seen before"
     ordinary = far is not None and far[2] < STRANGE
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason)
-    yield Clue(Cause.BAD_BATCH, 0.0 if ordinary else 1.5)
+    yield Clue(Cause.BAD_BATCH, -2.0 if ordinary else 1.5)
 
 
 def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
