@@ -73,6 +73,8 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", _INCIDENT + "/postmortem"): _READ,
     ("POST", _COMMAND + "/approve"): _DECIDE,
     ("POST", _COMMAND + "/reject"): _DECIDE,
+    ("GET", "/approve/{token}"): _PUBLIC,  # the link itself is what is judged
+    ("POST", "/approve/{token}"): _PUBLIC,
     ("GET", _CONFIRM): _DECIDE,
     ("POST", _CONFIRM): _DECIDE,
     ("GET", "/v1/policy"): _READ,

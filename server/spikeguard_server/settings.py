@@ -19,6 +19,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 PREFIX = "SPIKEGUARD_"
+LEAST_LINK_KEY = 32  # characters
 
 
 class SettingError(Exception):
@@ -49,6 +50,7 @@ class Settings:
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
     ingest_waiting: int = field(default=1000, metadata=_number(1, 10_000))  # beyond it: 429
+    requests_per_s: float = field(default=200.0, metadata=_number(1, 1e6))  # a token; beyond: 429
     statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
     silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live
@@ -62,6 +64,7 @@ class Settings:
     incident_steps_before: int = field(default=200, metadata=_number(0))
     notify_every_s: float = field(default=1.0, metadata=_number(0.02, 3600))  # looks at the outbox
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
+    link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
 
 
@@ -74,6 +77,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         if (text := environment.get(name, "")) and entry.name != "database_url":
             found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
     _check_networks(found.get("notify_networks", ""))
+    key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
+    found["link_key"] = _link_key(key)
     return Settings(database_url=_database_url(environment), **found)
 
 
@@ -96,6 +101,14 @@ def _check_networks(text: str) -> None:
         raise SettingError(
             PREFIX + "NOTIFY_NETWORKS", "takes networks with commas between them", str(error)
         ) from None
+
+
+def _link_key(text: str) -> str:
+    if text and len(text) < LEAST_LINK_KEY:
+        raise SettingError(
+            PREFIX + "LINK_KEY", f"has at least {LEAST_LINK_KEY} characters", "Use 32 random bytes"
+        )
+    return text
 
 
 def _value(name: str, text: str, limits: Mapping[str, Any], kind: type) -> Any:

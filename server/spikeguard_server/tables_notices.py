@@ -95,3 +95,21 @@ deliveries = sql.Table(
     sql.Column("took_ms", postgresql.DOUBLE_PRECISION),
     sql.Index(None, "project", "at"),
 )
+
+approval_links = sql.Table(
+    "approval_links",
+    metadata,
+    _run(),
+    sql.Column("id", sql.Text, primary_key=True),
+    _needed("incident", sql.Integer),
+    _needed("command", sql.Integer),
+    _needed("revision", sql.Integer),  # the one that was shown
+    _needed("channel", sql.Text),
+    sql.Column("person", sql.Text),  # in whose name it decides; null: whoever says so
+    _needed("made_at", Time),
+    _needed("expires_at", Time),
+    sql.Column("used_at", Time),
+    sql.Column("used_by", sql.Text),
+    sql.Column("used_from", sql.Text),  # address
+    _of("commands"),
+)

@@ -23,12 +23,30 @@ from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import CommandRow, find_command, move
 from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.incidents import attempts_by_number, find_incident
+from spikeguard_server.repository.links import use_link
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run
 from spikeguard_server.repository.situations import situation_of, targets_with_health
 from spikeguard_server.repository.text import storable
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a decision came: over what, from where, and with which link if with any."""
+
+    over: str = ""  # the API, the page, a link of a channel
+    origin: str = ""  # address
+    link: str | None = None  # id of the approval link, good once
+
+    def words(self, reason: str) -> str:
+        """`reason` with where it came from, for the record."""
+        told = [f"by {self.over}"] * bool(self.over) + [f"from {self.origin}"] * bool(self.origin)
+        return f"{reason} ({' '.join(told)})" if told else reason
+
+
+UNSAID = Way()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,7 @@ class _Decision:
     command: CommandRow
     person: str
     now: datetime
+    way: Way
 
     @property
     def run_id(self) -> UUID:
@@ -54,6 +73,7 @@ def approve(
     now: datetime | None = None,
     *,
     settings: Settings | None = None,
+    way: Way = UNSAID,
 ) -> None:
     """Say yes to `revision` of `command` in the name of `person`.
 
@@ -61,7 +81,7 @@ def approve(
     being stored; `IllegalMove` where it is decided, expired or void.
     """
     del settings
-    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve)
+    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve, way)
 
 
 def reject(
@@ -73,6 +93,7 @@ def reject(
     now: datetime | None = None,
     *,
     settings: Settings | None = None,
+    way: Way = UNSAID,
 ) -> None:
     """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
     del settings
@@ -81,7 +102,7 @@ def reject(
         _move(decision, CommandEvent.REJECT, reason)
         return None
 
-    _decide(engine, command, revision, person, now, CommandEvent.REJECT, act)
+    _decide(engine, command, revision, person, now, CommandEvent.REJECT, act, way)
 
 
 def _decide(
@@ -92,17 +113,20 @@ def _decide(
     now: datetime | None,
     event: CommandEvent,
     act: Callable[[_Decision], RevisionChanged | IllegalMove | None],
+    way: Way,
 ) -> None:
     """Check, act, commit; what `act` learned on the way is stored before it is raised."""
     with engine.begin() as connection:
-        decision = _open(connection, id, person, now)
+        decision = _open(connection, id, person, now, way)
         refusal = _refused(decision, revision, event) or act(decision)
+        if refusal is None:
+            _spend(decision)
     if refusal is not None:
         raise refusal
 
 
 def _open(
-    connection: sql.Connection, id: CommandId, person: str, now: datetime | None
+    connection: sql.Connection, id: CommandId, person: str, now: datetime | None, way: Way
 ) -> _Decision:
     run = lock_run(connection, run_key(id.incident.run))
     command = None
@@ -110,7 +134,16 @@ def _open(
         command = find_command(connection, run.run_id, id.incident.number, id.number)
     if run is None or command is None:
         raise NotFound(f"There is no command {id}", "`spikeguard incidents` lists them")
-    return _Decision(connection, run, command, person, now or database_now(connection))
+    return _Decision(connection, run, command, person, now or database_now(connection), way)
+
+
+def _spend(decision: _Decision) -> None:
+    """A link decides once; raised inside the transaction, so that nothing was decided with it."""
+    link, way = decision.way.link, decision.way
+    if link is None:
+        return
+    if not use_link(decision.connection, decision.run_id, link, decision.person, way.origin):
+        raise IllegalMove("This link was used before", "Sign in to see what became of it")
 
 
 def _refused(
@@ -160,7 +193,7 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
 def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
     move(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
-        actor=decision.person, reason=reason, now=decision.now,
+        actor=decision.person, reason=decision.way.words(reason), now=decision.now,
         decided_by=storable(decision.person), decision_reason=storable(reason),
         decided_step=decision.run.last_step,
     )  # fmt: skip

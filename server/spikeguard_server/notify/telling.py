@@ -28,6 +28,7 @@ from spikeguard_server.domain.telling import (
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import message_of, read_facts, said
 from spikeguard_server.notify.kinds import Carriage, carry
+from spikeguard_server.notify.links import with_link
 from spikeguard_server.notify.message import Message
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.repository.channels import find_channel, silence_over
@@ -109,6 +110,7 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
     if verdict.act is Act.HOLD:
         _hold(connection, held, verdict)
         return None
+    facts = with_link(connection, facts, held, channel, settings)
     message = message_of(facts, held.pending, held.told + 1, held.key.incident)
     networks = read_networks(settings.notify_networks)
     return Ready(held, channel, message, Carriage(networks, held.told > 0, now.timestamp()))

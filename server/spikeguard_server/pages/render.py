@@ -28,11 +28,13 @@ class Page:
 
     caller: Caller | None
     dashboard_url: str
+    person: str | None = None  # who decides, where no login says so
 
     def facts(self) -> dict[str, Any]:
         """What every template may show."""
         if self.caller is None:
-            return {"person": None, "role": None, "dashboard_url": self.dashboard_url}
+            role = "by a link" if self.person else None
+            return {"person": self.person, "role": role, "dashboard_url": self.dashboard_url}
         return {
             "person": self.caller.person,
             "role": self.caller.role.value,
@@ -62,9 +64,11 @@ def confirm_page(
     key: str,
     currency: str,
     refusal: ServiceError | None = None,
+    outdated: bool = False,
 ) -> str:
-    """One command with its incident, and the two buttons while it waits."""
-    facts = {"incident": incident, "command": command, "currency": currency}
+    """One command with its incident, and the two buttons while it waits; none for a link to a
+    revision that is outdated."""
+    facts = {"incident": incident, "command": command, "currency": currency, "outdated": outdated}
     return _render("confirm.html", page, key=key, refusal=refusal, **facts)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.errors import IllegalMove, NoPerson, NotFound, RevisionChanged, Unprocessable
-from spikeguard_server.ingest.decisions import approve, reject
+from spikeguard_server.ingest.decisions import Way, approve, reject
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_costs import read_pace
 from spikeguard_server.repository.reading_incidents import read_commands, read_incident
@@ -17,6 +17,7 @@ from spikeguard_server.routes.door import (
     RunDep,
     Services,
     ServicesDep,
+    origin_of,
     person_of,
 )
 from spikeguard_server.routes.incident_bodies import command_body
@@ -38,14 +39,20 @@ _REFUSALS = refusals(
 
 
 def decide(
-    services: Services, command: CommandId, verdict: str, revision: int, person: str, reason: str
+    services: Services,
+    command: CommandId,
+    verdict: str,
+    revision: int,
+    person: str,
+    reason: str,
+    way: Way,
 ) -> None:
     """Approve or reject in a person's name; the page's two buttons."""
     if verdict == "approve":
-        approve(services.engine, command, revision, person, settings=services.settings)
+        approve(services.engine, command, revision, person, way=way)
     elif verdict == "reject":
         _check_reason(reason)
-        reject(services.engine, command, revision, person, reason, settings=services.settings)
+        reject(services.engine, command, revision, person, reason, way=way)
     else:
         raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
 
@@ -71,10 +78,12 @@ def post_approval(
     number: Number,
     command: Number,
     approval: Approval,
+    request: Request,
 ) -> Answer:
     """Hands the command to the run, which carries it out at its next step boundary."""
     public_id = CommandId(IncidentId(run, number), command)
-    return _decided(services, public_id, "approve", approval.revision, person_of(caller), "")
+    person, way = person_of(caller), Way("the API", origin_of(request))
+    return _decided(services, public_id, "approve", approval.revision, person, "", way)
 
 
 @router.post(
@@ -91,18 +100,26 @@ def post_rejection(
     number: Number,
     command: Number,
     rejection: Rejection,
+    request: Request,
 ) -> Answer:
     """Nothing is done; the policy waits before it proposes the same again."""
     public_id = CommandId(IncidentId(run, number), command)
-    person, reason = person_of(caller), rejection.reason
-    return _decided(services, public_id, "reject", rejection.revision, person, reason)
+    person, way = person_of(caller), Way("the API", origin_of(request))
+    revision, reason = rejection.revision, rejection.reason
+    return _decided(services, public_id, "reject", revision, person, reason, way)
 
 
 def _decided(
-    services: Services, command: CommandId, verdict: str, revision: int, person: str, reason: str
+    services: Services,
+    command: CommandId,
+    verdict: str,
+    revision: int,
+    person: str,
+    reason: str,
+    way: Way,
 ) -> Answer:
     try:
-        decide(services, command, verdict, revision, person, reason)
+        decide(services, command, verdict, revision, person, reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command).model_dump()) from None
     return Answer(read_body(services, command))

@@ -32,7 +32,7 @@ from spikeguard_server.ticker import Ticker
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 COOKIE: Final = "spikeguard_session"
-PAGES: Final = ("/login", "/logout", "/confirm/")
+PAGES: Final = ("/login", "/logout", "/confirm/", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
 
@@ -134,6 +134,11 @@ def _authorize(request: Request, services: ServicesDep) -> Caller | None:
     if project := request.path_params.get("project"):
         caller.check_project(project)
     return caller
+
+
+def origin_of(request: Request) -> str:
+    """The address that a call came from, as far as the server can know it."""
+    return request.client.host if request.client is not None else "nowhere"
 
 
 def bearer_secret(request: Request) -> str | None:

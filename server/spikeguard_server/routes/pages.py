@@ -15,6 +15,7 @@ from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import Caller, form_key, hash_secret, new_secret, same_key
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.grants import close_session
+from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.pages import Page, confirm_page, login_page, style
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import existing_run
@@ -29,6 +30,7 @@ from spikeguard_server.routes.door import (
     Services,
     ServicesDep,
     find_by_secret,
+    origin_of,
     person_of,
     session_secret,
 )
@@ -172,7 +174,8 @@ def do_confirm(
             raise Forbidden(
                 "This form is not from this page, or your session is another", "Look again"
             )
-        decide(services, public_id, verdict, revision, person_of(caller), reason)
+        way = Way("the page", origin_of(request))
+        decide(services, public_id, verdict, revision, person_of(caller), reason, way)
     except ServiceError as refusal:
         return _confirm(services, caller, request, public_id, refusal)
     return RedirectResponse(request.url.path, status_code=303)
@@ -189,17 +192,33 @@ def _confirm(
     command: CommandId,
     refusal: ServiceError | None = None,
 ) -> Response:
+    key = _key(request, command)
+    return confirmation(services, page_of(services, caller), command, key, refusal)
+
+
+def confirmation(
+    services: Services,
+    page: Page,
+    command: CommandId,
+    key: str,
+    refusal: ServiceError | None = None,
+    *,
+    revision: int | None = None,
+) -> Response:
+    """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
+    a page without a person asks who they are."""
     detail, currency = _detail(services, command.incident.run, command.incident.number)
     shown = next((entry for entry in detail.commands if entry.number == command.number), None)
     if shown is None:
         raise NotFound(f"There is no command {command}", "Open it from its incident")
     html = confirm_page(
-        page_of(services, caller),
+        page,
         detail.model_dump(),
         shown.model_dump(),
-        key=_key(request, command),
+        key=key,
         currency=currency,
         refusal=refusal,
+        outdated=revision is not None and revision != shown.revision,
     )
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 

@@ -40,7 +40,12 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.up_serve import listen
 
 DATABASE = "face"
-NOTIFY: dict[str, Any] = {"notify_every_s": 0.1, "notify_networks": "127.0.0.0/8"}
+LINK_KEY = "a key that signs the links of the tests"
+NOTIFY: dict[str, Any] = {
+    "notify_every_s": 0.1,
+    "notify_networks": "127.0.0.0/8",
+    "link_key": LINK_KEY,
+}
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
 _ATTEMPTS = count(1)
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # made once: reading certificates takes long

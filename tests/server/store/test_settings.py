@@ -33,6 +33,8 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("SPIKEGUARD_TICK_S", "0"),
         ("SPIKEGUARD_TICK_S", "nan"),
         ("SPIKEGUARD_POOL_SIZE", "2.5"),
+        ("SPIKEGUARD_NOTIFY_NETWORKS", "10.0.0.1/8"),
+        ("SPIKEGUARD_LINK_KEY", "short"),
         ("DATABASE_URL", "mysql://root@localhost/db"),
         ("DATABASE_URL", "not a url"),
         ("DATABASE_URL_FILE", "/nowhere"),
@@ -63,14 +65,18 @@ def test_any_spelling_of_postgres_gets_our_driver(scheme: str) -> None:
 def test_secrets_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://me@db/spikes\n")
     (tmp_path / "password").write_text("p@ss/word\n")
+    (tmp_path / "key").write_text("k" * 43 + "\n")
     settings = read_settings(
         {
             "DATABASE_URL_FILE": str(tmp_path / "url"),
             "SPIKEGUARD_DATABASE_PASSWORD_FILE": str(tmp_path / "password"),
+            "SPIKEGUARD_LINK_KEY_FILE": str(tmp_path / "key"),
         }
     )
     assert settings.database_url == "postgresql+psycopg://me:p%40ss%2Fword@db/spikes"
+    assert settings.link_key == "k" * 43
     assert "word" not in repr(settings)
+    assert "kkk" not in repr(settings)
 
 
 def test_serving_without_a_database_is_refused() -> None:

@@ -1,0 +1,157 @@
+"""Links with which whoever holds them decides on one proposal, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spikeguard_protocol import Role
+from spikeguard_server.approval_links import ApprovalLink, read_link, write_link
+from spikeguard_server.errors import Forbidden
+from tests.server.face.conftest import LINK_KEY
+from tests.server.notify.listener import Listener, listening
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.server.face.conftest import Job, Live
+
+LABEL = "Decide without signing in"
+SECRET = "a secret of more than sixteen signs"
+LINK = ApprovalLink("an-id", "default", "gpt", 1, 1, 2, 1000)
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as found:
+        yield found
+
+
+def linked(live: Live, job: Job, listener: Listener, **rules: Any) -> str:
+    """The path of the link in the message that tells the job's proposal."""
+    target = {"url": f"{listener.url}/hook", "secret": SECRET}
+    body = {"kind": "webhook", "target": target, "runs": [job.run], "links": True, **rules}
+    with live.client(Role.ADMIN) as admin:
+        assert admin.put(f"/v1/channels/default/to-{job.run}", json=body).status_code == 200
+    job.spike()
+    shown = job.incident()["proposal"]
+
+    def told(messages: list[Any]) -> bool:
+        proposals = [m["incident"]["proposal"] for m in messages if m["incident"]]
+        return any(
+            p and (p["command"], p["revision"]) == (shown["id"], shown["revision"])
+            for p in proposals
+        )
+
+    listener.wait_for(told)
+    link: str = listener.received[-1].json()["links"][LABEL]
+    assert link.startswith(live.url)
+    return link.removeprefix(live.url)
+
+
+def command_of(job: Job) -> dict[str, Any]:
+    found: list[dict[str, Any]] = job.incident()["commands"]
+    return next(entry for entry in reversed(found) if entry["verb"] == "rollback")
+
+
+def test_a_link_leads_to_a_page_and_looking_changes_nothing(
+    live: Live, job: Job, listener: Listener
+) -> None:
+    path = linked(live, job, listener)
+    with live.client() as anybody:
+        pages = [anybody.get(path) for _ in range(3)]
+        assert {page.status_code for page in pages} == {200}
+        assert "Your name" in pages[0].text
+        assert "Approve" in pages[0].text
+        assert pages[0].headers["referrer-policy"] == "no-referrer"
+        assert command_of(job)["state"] == "proposed"
+        nameless = anybody.post(path, data={"verdict": "approve"})
+        assert nameless.status_code == 422
+        assert command_of(job)["state"] == "proposed"
+        done = anybody.post(path, data={"verdict": "approve", "name": "Ada <b>"})
+        assert done.status_code == 303
+        assert (command_of(job)["state"], command_of(job)["decided_by"]) == (
+            "approved",
+            "Ada <b> (by a link)",
+        )
+        assert "Approved by Ada &lt;b&gt;" in anybody.get(path).text
+        again = anybody.post(path, data={"verdict": "reject", "reason": "no", "name": "Eve"})
+        assert again.status_code == 409
+        assert "used by Ada" in again.text
+    with live.client(Role.VIEWER) as viewer:
+        audit = viewer.get(f"{job.path}/audit").json()["items"]
+    [entry] = [entry for entry in audit if entry["action"] == "approve" and "Ada" in entry["actor"]]
+    assert f"by a link of channel to-{job.run} from 127.0.0.1" in entry["reason"]
+
+
+def test_of_two_people_at_once_one_wins_and_the_other_is_told(
+    live: Live, job: Job, listener: Listener
+) -> None:
+    path = linked(live, job, listener, person="Grace Hopper")
+    command = command_of(job)
+    where, body = f"{job.command_path(command)}/approve", {"revision": command["revision"]}
+    with live.client() as holder, live.person("Ada") as ada, ThreadPoolExecutor(4) as pool:
+        by_link = [pool.submit(holder.post, path, data={"verdict": "approve"}) for _ in range(3)]
+        by_api = pool.submit(ada.post, where, json=body)
+        answers: list[httpx.Response] = [done.result(30) for done in [*by_link, by_api]]
+    won = [answer for answer in answers if answer.status_code in (200, 303)]
+    lost = [answer for answer in answers if answer.status_code == 409]
+    assert (len(won), len(lost)) == (1, 3), [a.text for a in answers]
+    winner = command_of(job)["decided_by"]
+    assert winner in ("Ada", "Grace Hopper (by a link)")
+    assert all(winner.split(" (")[0] in answer.text for answer in lost)
+
+
+def test_who_is_signed_in_decides_in_their_own_name(
+    live: Live, job: Job, listener: Listener
+) -> None:
+    path = linked(live, job, listener, person="Grace Hopper")
+    with live.person("Ada") as ada, live.client() as browser:
+        token = ada.headers["authorization"].removeprefix("Bearer ")
+        browser.cookies.set("spikeguard_session", token)
+        assert "the name of <b>Ada</b>" in browser.get(path).text
+        form = {"verdict": "reject", "reason": "we wait"}
+        assert browser.post(path, data=form).status_code == 303
+    assert (command_of(job)["state"], command_of(job)["decided_by"]) == ("rejected", "Ada")
+
+
+def test_a_channel_that_asks_for_no_links_gets_none(
+    live: Live, job: Job, listener: Listener
+) -> None:
+    with pytest.raises(KeyError):
+        linked(live, job, listener, links=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": 2}, {"revision": 3}, {"expires_at": 9999}, {"project": "other"}, {"id": "b"},
+    ],
+)  # fmt: skip
+def test_a_link_that_was_changed_is_worth_nothing(change: dict[str, Any]) -> None:
+    good, other = write_link(LINK, LINK_KEY), write_link(replace(LINK, **change), LINK_KEY)
+    assert read_link(good, LINK_KEY, 999) == LINK
+    forged = other.partition(".")[0] + "." + good.partition(".")[2]
+    with pytest.raises(Forbidden):
+        read_link(forged, LINK_KEY, 999)
+
+
+def test_a_link_ends_and_is_good_under_its_key_only() -> None:
+    good = write_link(LINK, LINK_KEY)
+    with pytest.raises(Forbidden, match="expired"):
+        read_link(good, LINK_KEY, 1000)
+    for text, key in [(good, "x" * 32), (good, ""), ("", LINK_KEY), (good[:-1], LINK_KEY)]:
+        with pytest.raises(Forbidden):
+            read_link(text, key, 999)
+
+
+@pytest.mark.parametrize("text", ["x" * 40, "é" * 30, "a.b" * 20, ".." * 20])
+def test_a_guessed_link_shows_a_calm_page(live: Live, text: str) -> None:
+    with live.client() as anybody:
+        for answer in (anybody.get(f"/approve/{text}"), anybody.post(f"/approve/{text}")):
+            assert answer.status_code == 403
+            assert "not made by this server" in answer.text
