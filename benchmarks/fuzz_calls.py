@@ -69,7 +69,7 @@ class Calls:
 
         class Sequence(machine):  # type: ignore[misc, valid-type]
             def get_call_kwargs(self, case: Any) -> dict[str, Any]:
-                return calls.options(case)
+                return {"base_url": calls.url, **calls.options(case)}
 
             def validate_response(self, response: Any, case: Any, **_: Any) -> None:
                 calls.judge(case, response)

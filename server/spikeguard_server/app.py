@@ -7,6 +7,7 @@ nowhere else, in one shape; what is nobody's business stays in the log.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -52,6 +53,7 @@ from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
 from spikeguard_server.routes.messages import MessageDoor
 from spikeguard_server.routes.pages import page_of
+from spikeguard_server.routes.rates import RateLimit, Rates
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 
@@ -94,6 +96,7 @@ def create_app(
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
+    app.add_middleware(RateLimit, rates=Rates(settings.requests_per_s), refuse=_answer)
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
@@ -194,10 +197,18 @@ def service_error(error: Exception) -> ServiceError:
                 "A value is outside what can be stored", "Send smaller numbers and plain text"
             )
         case PoolTimeout():
-            return Busy("Every connection to the database is in use", WAIT)
+            return _no_connection(error)
         case OperationalError():
             return Unready("The database cannot be reached, or did not answer in time", WAIT)
     return InternalError()
+
+
+def _no_connection(error: PoolTimeout) -> Busy:
+    """The pool says its size in words and nowhere else."""
+    size = re.search(r"limit of size (\d+)", str(error))
+    limit = int(size[1]) if size else None
+    told = f"All {limit} connections to the database are in use"
+    return Busy(told, WAIT, limit=limit)
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:

@@ -1,0 +1,105 @@
+"""How often one token may call."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+import sqlalchemy as sql
+import uvicorn
+
+from spikeguard_protocol import Role
+from spikeguard_server.app import create_app
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.routes.rates import BURST_S, MAX_CALLERS, Rates
+from spikeguard_server.settings import Settings
+from spikeguard_server.up_serve import listen
+
+PER_S = 5.0
+BURST = int(PER_S * BURST_S)
+
+
+@pytest.fixture
+def rates() -> Rates:
+    return Rates(PER_S)
+
+
+def test_who_calls_steadily_below_the_rate_is_never_kept_waiting(rates: Rates) -> None:
+    assert not any(rates.take("steady", second / PER_S) for second in range(1000))
+
+
+def test_a_burst_is_taken_and_then_the_rate_holds(rates: Rates) -> None:
+    waits = [rates.take("hasty", 0.0) for _ in range(BURST + 3)]
+    assert waits == [0.0] * BURST + [1 / PER_S] * 3
+    assert rates.take("hasty", 1 / PER_S) == 0.0
+    assert rates.take("hasty", 1 / PER_S) > 0.0
+
+
+def test_one_who_floods_takes_nothing_from_another(rates: Rates) -> None:
+    for _ in range(10 * BURST):
+        rates.take("flood", 0.0)
+    assert rates.take("calm", 0.0) == 0.0
+
+
+def test_callers_are_forgotten_rather_than_kept_without_a_bound(rates: Rates) -> None:
+    for number in range(MAX_CALLERS + 500):
+        rates.take(number, 0.0)
+    assert len(rates._left) == MAX_CALLERS
+
+
+@pytest.fixture
+def calls(engine: sql.Engine, database_url: str) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """Two viewers' clients of a server that lets each call five times a second."""
+    with engine.begin() as connection:
+        tokens = [issue_token(connection, Grant(Role.VIEWER), "test")[0] for _ in range(2)]
+    settings = Settings(database_url=database_url, requests_per_s=PER_S)
+    with listen("127.0.0.1", 0) as listener, serving(settings, listener) as url:
+        clients = [_client(url, token) for token in tokens]
+        yield clients[0], clients[1]
+        for client in clients:
+            client.close()
+
+
+def _client(url: str, token: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=20, verify=False)
+
+
+@contextmanager
+def serving(settings: Settings, listener: socket.socket) -> Iterator[str]:
+    """A server in a thread of its own; yields its address."""
+    engine = open_engine(settings)
+    app = create_app(settings, engine, ticker=False)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        engine.dispose()
+
+
+def test_a_token_that_calls_too_often_is_told_the_limit_and_when_to_come_back(
+    calls: tuple[httpx.Client, httpx.Client],
+) -> None:
+    hasty, calm = calls
+    answers = [hasty.get("/v1/me") for _ in range(BURST + 30)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert answers[0].status_code == 200
+    assert refused
+    error = refused[0].json()["error"]
+    assert (error["code"], error["limit"]) == ("busy", PER_S)
+    assert int(refused[0].headers["Retry-After"]) >= 1
+    assert refused[0].headers["X-Content-Type-Options"] == "nosniff"
+    assert calm.get("/v1/me").status_code == 200
+    assert hasty.get("/healthz").status_code == 200
