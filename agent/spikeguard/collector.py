@@ -263,7 +263,7 @@ class Collector:
         known.update(self._known)
         sent = self._readback.send(self._scalars)
         layers = self._readback.send_many(self._layers) if self._layers else None
-        self.reset()
+        self._forget()
         self._step = step
         return Row(step, segment, position, known, sent, layers)
 
@@ -275,9 +275,12 @@ class Collector:
 
     def reset(self) -> None:
         """Forget what was measured since the last step."""
+        self._forget()
+        self.losses.take()
+
+    def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
         self._layers = {}
-        self.losses.take()
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

@@ -1,7 +1,8 @@
 """What the loop holds: the public face, and the order of things at a step boundary.
 
 Law: every call is shielded; a failure of the agent's own is counted and logged, never raised.
-The loop's own errors (the loader's, the model's) pass through untouched.
+The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
+without `shield`, since a `try` that catches nothing costs nothing.
 Cost: `step` moves references; of what it does besides the slow norms and saving, its floor is some
 twenty calls of the interpreter. Records are made by the outbox's thread (`reporter`).
 """
@@ -142,24 +143,27 @@ class Guard:
 
     def step(self) -> None:
         """Call once after each optimizer step, when gradients are spent."""
-        parts = self._p
-        faults, progress = parts.faults, parts.progress
         if not self._begun:
             self._begin()
+        parts = self._p
+        progress = parts.progress
         segment = progress.segment
-        with faults.shield("rates"):
+        try:
             parts.rates.after_step()
+        except Exception as error:
+            parts.faults.note("rates", error)
         progress.steps += 1
-        position = parts.feed.finish_step()
-        self._measured(position)
+        self._collect(parts.feed.finish_step())
         if parts.agreement is None:
             self._alone()
         elif not parts.agreement.broken:
-            with faults.shield("agreement"), in_step(parts.world):
+            with parts.faults.shield("agreement"), in_step(parts.world):
                 self._together(parts.agreement)
         if progress.segment == segment:
-            with faults.shield("save"):
-                self._save()
+            try:
+                self._save(progress.steps)
+            except Exception as error:
+                parts.faults.note("save", error)
 
     def checkpoint(self) -> str | None:
         """Save a checkpoint now, at a step boundary, on all ranks; its name, None if it failed."""
@@ -229,15 +233,16 @@ class Guard:
 
     # ---- a step's sample -------------------------------------------------------------------
 
-    def _measured(self, position: int) -> None:
-        progress = self._p.progress
-        with self._p.faults.shield("collect"):
-            known = self._times()
-            row = self._p.collector.finish_step(progress.steps, progress.segment, position, known)
+    def _collect(self, position: int) -> None:
+        parts = self._p
+        progress, known = parts.progress, self._times()
+        try:
+            row = parts.collector.finish_step(progress.steps, progress.segment, position, known)
             self._reporter.add(row)
-            return
-        with suppress(Exception):
-            self._p.collector.reset()
+        except Exception as error:
+            parts.faults.note("collect", error)
+            with suppress(Exception):
+                parts.collector.reset()
 
     def _times(self) -> dict[str, float]:
         now, last = time.perf_counter(), self._last_step_at
@@ -251,13 +256,18 @@ class Guard:
 
     def _alone(self) -> None:
         """Pass on what has arrived, then act on what has come."""
-        with self._p.faults.shield("deliver"):
+        parts = self._p
+        try:
             self._reporter.deliver_alone()
-            mailbox = self._p.mailbox
-            self._p.collector.attentive = mailbox.attentive
-            self._protect(mailbox.protected)
-        with self._p.faults.shield("orders"):
-            self._executor.act_alone()
+            parts.collector.attentive = parts.mailbox.attentive
+            self._protect(parts.mailbox.protected)
+        except Exception as error:
+            parts.faults.note("deliver", error)
+        try:
+            if parts.mailbox.deliveries:
+                self._executor.act_alone()
+        except Exception as error:
+            parts.faults.note("orders", error)
 
     def _together(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
@@ -290,8 +300,8 @@ class Guard:
 
     # ---- saving ----------------------------------------------------------------------------
 
-    def _save(self) -> None:
-        steps, recovery = self.steps, self._p.recovery
+    def _save(self, steps: int) -> None:
+        recovery = self._p.recovery
         every = self._p.settings.snapshot_every
         if recovery.snapshots is not None and every and steps % every == 0:
             with self._p.faults.shield("snapshot"):

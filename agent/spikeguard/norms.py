@@ -83,21 +83,26 @@ def combine(norms: Sequence[Tensor]) -> Tensor | None:
     """L2 of several norms, () fp32 on the first one's device."""
     if len(norms) <= 1:
         return norms[0].float() if norms else None
-    return _norm_of([n.float().to(norms[0].device) for n in norms])
+    return _norm_of(norms)
 
 
 def _norm_of(norms: Sequence[Tensor]) -> Tensor:
-    total: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
+    device = norms[0].device
+    like = [  # two calls that change nothing would take longer than the stacking
+        n if n.dtype is torch.float32 and n.device == device else n.float().to(device)
+        for n in norms
+    ]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(like))
     return total
 
 
 def _plain_norm(tensors: Sequence[Tensor]) -> Tensor:
     halves = [t for t in tensors if t.dtype in _HALF]
-    full = [t for t in tensors if t.dtype not in _HALF]
+    full = [t for t in tensors if t.dtype not in _HALF] if halves else tensors
     norms = list(torch._foreach_norm(full)) if full else []
     if halves:  # accumulated and returned in fp32: bf16 keeps three digits
         norms += torch._foreach_norm(halves, 2, dtype=torch.float32)
-    return _norm_of([n.float().to(norms[0].device) for n in norms])
+    return _norm_of(norms)
 
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:

