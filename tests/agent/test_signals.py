@@ -25,34 +25,48 @@ def l2(tensors: list[torch.Tensor]) -> float:
     return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
 
 
+MEASURED_AT = {"param_norm": 12, "update_norm": 15, "adam_v_norm": 17}  # of 10 to 19, by default
+
+
 def test_norms_equal_those_computed_the_plain_way(tmp_path: Path) -> None:
-    seen: dict[str, float] = {}
+    seen: dict[tuple[str, int], float] = {}
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url, micro_batches=2)
-        job.train_to(9)
-        params = [p.detach().clone() for p in job.model.parameters()]
-        rate = job.optimizer.param_groups[0]["lr"]
         clip = job.guard.clip_grad_norm_
 
         def noted(max_norm: float | None) -> torch.Tensor:
-            seen["grad_norm"] = l2([p.grad for p in job.model.parameters() if p.grad is not None])
+            grads = [p.grad for p in job.model.parameters() if p.grad is not None]
+            seen["grad_norm", job.guard.steps + 1] = l2(grads)
             return clip(max_norm)
 
         job.guard.clip_grad_norm_ = noted  # type: ignore[method-assign]
-        job.train_step()
+        job.train_to(10)
+        for step in range(11, 20):
+            before = [p.detach().clone() for p in job.model.parameters()]
+            rate = job.optimizer.param_groups[0]["lr"]
+            job.train_step()
+            after = [p.detach() for p in job.model.parameters()]
+            moved = l2([a - b for a, b in zip(after, before, strict=True)])
+            seen |= {
+                ("lr", step): rate,
+                ("param_norm", step): l2(after),
+                ("adam_v_norm", step): l2([s["exp_avg_sq"] for s in job.optimizer.state.values()]),
+                ("update_norm", step): moved / rate,
+            }
         job.guard.finish()
-        after = [p.detach() for p in job.model.parameters()]
-        moved = l2([a - b for a, b in zip(after, params, strict=True)])
-        seen |= {
-            "param_norm": l2(after),
-            "adam_v_norm": l2([s["exp_avg_sq"] for s in job.optimizer.state.values()]),
-            "update_norm": moved / rate,
-            "lr": rate,
-        }
-        for signal, value in seen.items():
-            assert wire.column(signal)[0, 10] == pytest.approx(value, rel=1e-4), signal
-        assert set(wire.column("update_norm")) == {(0, 10)}
-        assert len(wire.column("update_norm_sampled")) == 10
+    for (signal, step), value in seen.items():
+        if step == MEASURED_AT.get(signal, step):
+            assert wire.column(signal)[0, step] == pytest.approx(value, rel=1e-4), signal
+    assert len(wire.column("update_norm_sampled")) == 19
+
+
+def test_no_step_measures_two_slow_signals_or_one_where_a_snapshot_is_taken(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(20)
+        job.guard.finish()
+    at = {signal: {step for _, step in wire.column(signal)} for signal in MEASURED_AT}
+    assert at == {signal: {step - 10, step} for signal, step in MEASURED_AT.items()}
 
 
 def test_the_loss_of_a_step_is_the_weighted_mean_of_its_micro_batches(tmp_path: Path) -> None:
