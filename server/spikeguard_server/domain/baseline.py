@@ -15,16 +15,12 @@ import numpy as np
 
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.fit import Fit, abscissa, fit_of, scales
 from spikeguard_server.domain.history import History
-from spikeguard_server.domain.line import NORMAL_MAD, Line, fit_lines, long_run_variance
+from spikeguard_server.domain.line import fit_lines
 
 ERRORS = 48  # newest out-of-sample errors that the scale has to cover
-FREQUENT = 0.5  # part of the upper tail's scale that a row has to exceed to stand out alone
-BEND = 0.6  # part of a falling slope that is extrapolated: loss curves bend upwards
-
-
-def abscissa(step: int) -> float:
-    return math.log(max(step, 0) + 1)
+FEWEST_ERRORS = 8  # of them, for the scale to heed them
 
 
 def median(values: Sequence[float]) -> float:
@@ -34,68 +30,6 @@ def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A straight line in log(step + 1) with its robust scale."""
-
-    end: float  # abscissa at which the rows end and the line has `level`
-    reach: float  # the extent of the rows, in the abscissa's unit
-    level: float
-    slope: float  # within the rows, a unit of log(step + 1)
-    onward: float  # beyond them: a bend of the curve taken into account
-    scale: float  # robust standard deviation of a row around the line
-    narrow: float  # the same by the middle of the rows, which outliers do not widen
-    rows: int  # how many of the newest rows lie on it
-    inertia: float  # how much farther noise carries a sum than where rows are hardly correlated
-
-    def at(self, step: int) -> float:
-        place = abscissa(step) - self.end
-        return self.level + (self.onward if place > 0 else self.slope) * place
-
-    def rest(self, step: int, value: float) -> float:
-        """How far `value` lies above the line."""
-        place = abscissa(step) - self.end
-        return value - self.level - (self.onward if place > 0 else self.slope) * place
-
-    def z(self, step: int, value: float) -> float:
-        """Deviations above the line; fewer where it has to be extrapolated far."""
-        return self.rest(step, value) / (self.scale * self.doubt(abscissa(step) - self.end))
-
-    def doubt(self, place: float) -> float:
-        """How much wider the band is drawn `place` beyond the rows."""
-        return max(1.0, 2.0 * place / self.reach)
-
-    def trend(self, step: int) -> Trend:
-        return Trend(step, self.at(step), self.onward / (max(step, 0) + 1), self.scale)
-
-
-def scaled_fit(line: Line, errors: Sequence[float], falling: bool, floor: float) -> Fit:
-    """`line` with its scale; `floor` is the least, as a part of the level.
-
-    `errors` are the newest out-of-sample errors: the scale is never below what they show, so a
-    curve that bends away from its line widens its own band instead of raising alarms.
-    """
-    end, reach, level, slope, spread, tail, rise, run, rows, alike, middle = line
-    if len(errors) >= 8:
-        spread = max(spread, NORMAL_MAD * median(list(map(abs, errors))))
-    scale = max(spread, tail)
-    onward = 0.0
-    if falling and run > 0:
-        newest = rise / run + 2.5 * scale / math.sqrt(rows // 2) / run
-        onward = BEND * min(0.0, max(slope, newest))
-    least = max(floor * (abs(middle) if falling else 1.0), 1e-12)
-    narrow = max(spread, FREQUENT * tail, least)
-    return Fit(end, reach, level, slope, onward, max(scale, least), narrow, rows, inertia(alike))
-
-
-def inertia(alike: float) -> float:
-    """Long-run variance of noise over that of AR(1) noise of correlation 0.5, from 1 to 3.
-
-    `alike`: share of neighbours on the same side, of which a window leaves so much unsure.
-    """
-    return min(3.0, max(1.0, long_run_variance(max(0.0, alike - 0.5 - 0.08)) / 3))
 
 
 @dataclass(slots=True)
@@ -118,7 +52,7 @@ class Baseline:
 
         `lifted`: a lift is under way, so what waits goes on waiting until it has shown itself.
         """
-        error = self.fit.rest(step, value) if self.fit else 0.0
+        error = self.fit.rest(abscissa(step), value) if self.fit else 0.0
         self.waiting.append((step, value, error))
         young = len(self.steps) < settings.window // 2
         held = settings.quarantine // 4 if young else settings.quarantine
@@ -156,10 +90,11 @@ class Baseline:
 
     def refit(self, settings: DetectionSettings) -> None:
         self.unfitted = 0
-        places = [abscissa(step) for step in self.steps]
-        lines = fit_lines(np.array([places]), np.array([self.values]), self.falling)
-        line = next(lines.each())
-        self.fit = scaled_fit(line, self.errors, self.falling, settings.scale_floor)
+        places = np.array([list(map(abscissa, self.steps))])
+        lines = fit_lines(places, np.array([self.values]), self.falling)
+        errors = np.array([self.errors]) if len(self.errors) >= FEWEST_ERRORS else None
+        scaled = scales(lines, errors, self.falling, settings.scale_floor)
+        self.fit = fit_of(lines, scaled, 0)
 
     def drop_waiting(self) -> None:
         """Forget the rows in quarantine: something did come of them."""

@@ -6,13 +6,15 @@ held until the next one confirms or clears it. Nothing held or suspect enters th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spikeguard_protocol import BatchRange
-from spikeguard_server.domain.baseline import Baseline, Fit, median
+from spikeguard_server.domain.baseline import Baseline, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.fit import Fit, abscissa
 from spikeguard_server.domain.lone import Lone, Suspect
 from spikeguard_server.domain.quiet import Stretch, is_ready
 
@@ -57,7 +59,8 @@ class Detector:
         if fit is None:
             self.baseline.admit(step, value, settings)
             return Verdict.UNKNOWN, 0.0
-        z = fit.z(step, value) / _caution(len(self.baseline.steps))
+        place = abscissa(step)
+        z = fit.z(place, fit.rest(place, value)) / _caution(len(self.baseline.steps))
         row = Suspect(step, value, z, batches)
         local = (value - self._local()) / fit.scale
         verdict = self._judge(row, local, fit.inertia, settings)
@@ -171,8 +174,13 @@ class Detector:
         """`_lift` over a stretch, as far as the lift opens no incident; returns how far."""
         slack, clip, begin = settings.drift_slack, settings.drift_clip, settings.drift_start
         calm, start, lift, rows = 0, _BEFORE, self.lift, self.lift_rows
-        for z in stretch.z:
+        rises = [*stretch.above(slack), len(stretch.z)]
+        while calm < len(stretch.z):
+            if lift == 0.0 and (rise := rises[bisect_left(rises, calm)]) > calm:
+                start, rows, calm = _NOWHERE, rows + rise - calm, rise
+                continue
             kept = lift, start, rows
+            z = stretch.z[calm]
             gain = (z if z < clip else clip) - slack
             if lift <= begin and gain > 0.0:
                 start, rows = calm, 0

@@ -13,6 +13,7 @@ from itertools import takewhile
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.fit import abscissa
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, Stretch, is_ready, next_length
 
 LEADING: tuple[str, ...] = (
@@ -50,7 +51,8 @@ class Leading:
         level = log_norm(value)
         self.baseline.restart_if_stale(step)
         fit = self.baseline.fit
-        z = fit.z(step, level) if fit else 0.0
+        place = abscissa(step)
+        z = fit.z(place, fit.rest(place, level)) if fit else 0.0
         if z >= settings.confirm_z:
             self._move(step, z)
         else:

@@ -8,37 +8,21 @@ becomes infinite or NaN and raises nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
 
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 TAIL = 0.03  # share of rows that may stand out without being anomalies
 LONG = 128  # rows in which the correlation of noise can be told from the bend of a curve
 SPLITS = 64  # least rows of a window whose newer half may be taken instead
-
-
-class Line(NamedTuple):
-    """One of `Lines`, in plain numbers."""
-
-    end: float
-    reach: float
-    level: float
-    slope: float
-    spread: float
-    tail: float
-    newest_rise: float
-    newest_run: float
-    rows: int
-    alike: float
-    median: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +35,15 @@ class Lines:
     slope: Array
     spread: Array  # standard deviation around the line, by the middle of the rows
     tail: Array  # the same by the upper tail alone: what is frequent up there is no anomaly
-    newest_rise: Array  # between the medians of the halves of the newer half of those rows
-    newest_run: Array  # distance of these medians
-    rows: npt.NDArray[np.int64]  # how many of the newest rows the line goes through
+    newest_rise: Array  # between the medians of the halves of the newer half, where it slopes
+    newest_run: Array  # distance of these medians; 1 where it is flat
+    rows: Counts  # how many of the newest rows the line goes through
     alike: Array  # share of neighbours on the same side of the line through the whole window
     median: Array  # of the whole window
 
-    def each(self) -> Iterator[Line]:
-        """The lines one by one."""
-        return map(
-            Line._make, zip(*(getattr(self, name).tolist() for name in Line._fields), strict=True)
-        )
+    def part(self, windows: slice) -> Lines:
+        """Some of them."""
+        return Lines(*(getattr(self, name)[windows] for name in Lines.__slots__))
 
 
 def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
@@ -72,13 +54,16 @@ def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
     """
     with np.errstate(all="ignore"):
         found = _lines(places, values, falling, None)
-        alike, median = found.alike.copy(), found.median.copy()
+        alike, median = found.alike, found.median
         count = places.shape[1]
-        left = np.arange(len(places))
-        while count >= SPLITS and len(left := left[~found.fits[left]]):
+        left = np.flatnonzero(~found.fits)
+        if len(left):
+            alike, median = alike.copy(), median.copy()
+        while count >= SPLITS and len(left):
             count //= 2
             newer = places[left, -count:], values[left, -count:]
             found.replace(left, _lines(*newer, falling, found.inertia[left]))
+            left = left[~found.fits[left]]
         return found.lines(places[:, -1], alike, median)
 
 
@@ -94,12 +79,12 @@ class _Found:
     fits: npt.NDArray[np.bool_]  # oldest and newest quarters lie on it, as far as noise lets them
     newest_rise: Array
     newest_run: Array
-    rows: npt.NDArray[np.int64]
+    rows: Counts
     alike: Array
     inertia: Array
     median: Array
 
-    def replace(self, which: npt.NDArray[np.int64], by: _Found) -> None:
+    def replace(self, which: Counts, by: _Found) -> None:
         for name in _Found.__slots__:
             getattr(self, name)[which] = getattr(by, name)
 
@@ -124,27 +109,27 @@ def _lines(places: Array, values: Array, falling: bool, inertia: Array | None) -
 
     `inertia`: of the noise, where it is known from a longer window.
     """
-    count, half = values.shape[1], values.shape[1] // 2
+    windows, count = values.shape
     rise, run = _halves(places, values)
-    sorted_values = np.sort(values)
-    median = middle(sorted_values)
-    slope = np.where(run > 0, rise / run, 0.0)
-    centre = middle(places)
-    rest = values - slope[:, None] * (places - centre[:, None])
-    ordered = np.sort(rest)
-    if inertia is None:
-        inertia = _inertia(count)[_alike(rest, middle(ordered))]
-    error = 2.5 * _spread(values, median) * np.sqrt(inertia / count) / run
-    flat = ~(run > 0) | (np.abs(slope) < 2.5 * error) | (falling & (slope > 0))
-    slope[flat], rest[flat], ordered[flat] = 0.0, values[flat], sorted_values[flat]
-    level = middle(ordered)
-    spread = _spread(rest, level)
-    quarter = max(8, count // 4)
-    oldest = middle(np.sort(rest[:, :quarter])) - level
-    newest = middle(np.sort(rest[:, -quarter:])) - level
-    away = np.maximum(np.abs(oldest), np.abs(newest))
-    alike = _alike(rest, level) / (count - 1)
-    newest_rise, newest_run = _halves(places[:, -half:], values[:, -half:])
+    slope, centre = rise / run, middle(places)
+    rest, ordered = values, np.sort(values, axis=1)
+    median = middle(ordered)
+    level, spread = median.copy(), _spread(values, median)
+    newest_rise, newest_run = np.zeros(windows), np.ones(windows)
+    sloped, tilted = _tilted(places, values, slope, centre, spread, run, inertia, falling)
+    if len(sloped):
+        rest = values.copy()
+        rest[sloped], ordered[sloped] = tilted, np.sort(tilted, axis=1)
+        level[sloped] = middle(ordered[sloped])
+        spread[sloped] = _spread(tilted, level[sloped])
+        newest = places[sloped, -(count // 2) :], values[sloped, -(count // 2) :]
+        newest_rise[sloped], newest_run[sloped] = _halves(*newest)
+    flat = np.ones(windows, bool)
+    flat[sloped] = False
+    slope[flat] = 0.0
+    alike = _alike(rest, level)
+    inertia = _inertia(count)[alike] if inertia is None else inertia
+    bend, fits = _ends(rest, level, 0.75 * spread * np.sqrt(inertia))
     return _Found(
         places[:, 0].copy(),
         centre,
@@ -152,15 +137,58 @@ def _lines(places: Array, values: Array, falling: bool, inertia: Array | None) -
         slope,
         spread,
         _upper_spread(ordered, level),
-        newest,
-        away <= 0.75 * spread * np.sqrt(inertia),
+        bend,
+        fits,
         newest_rise,
         newest_run,
-        np.full(len(values), count),
-        alike,
+        np.full(windows, count),
+        alike / (count - 1),
         inertia,
         median,
     )
+
+
+def _tilted(
+    places: Array,
+    values: Array,
+    slope: Array,
+    centre: Array,
+    spread: Array,
+    run: Array,
+    inertia: Array | None,
+    falling: bool,
+) -> tuple[Counts, Array]:
+    """Which windows have a significant slope, and their values without it."""
+    count = values.shape[1]
+    # Correlated noise only makes a slope less sure: what is flat in white noise is flat.
+    able = (run > 0) & ~_is_flat(slope, spread, 1.0, run, count)
+    which = np.flatnonzero(able & ~(slope > 0) if falling else able)
+    if not len(which):
+        return which, values[which]
+    slope, spread, run = slope[which], spread[which], run[which]
+    tilted = values[which] - slope[:, None] * (places[which] - centre[which, None])
+    if inertia is None:
+        inertia = _inertia(count)[_alike(tilted, middle(np.sort(tilted, axis=1)))]
+    else:
+        inertia = inertia[which]
+    sure = ~_is_flat(slope, spread, inertia, run, count)
+    return which[sure], tilted[sure]
+
+
+def _is_flat(
+    slope: Array, spread: Array, inertia: Array | float, run: Array, count: int
+) -> npt.NDArray[np.bool_]:
+    """Whether a slope is within what noise makes; the less, the smaller `inertia` is."""
+    error = 2.5 * spread * np.sqrt(inertia / count) / run
+    return np.asarray(np.abs(slope) < 2.5 * error)
+
+
+def _ends(rest: Array, level: Array, most: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """How far the newest quarter lies above the line, and whether both ends lie on it."""
+    quarter = max(8, rest.shape[1] // 4)
+    oldest = middle(np.sort(rest[:, :quarter], axis=1)) - level
+    newest = middle(np.sort(rest[:, -quarter:], axis=1)) - level
+    return newest, np.maximum(np.abs(oldest), np.abs(newest)) <= most
 
 
 def middle(ordered: Array) -> Array:
@@ -168,13 +196,13 @@ def middle(ordered: Array) -> Array:
     half = ordered.shape[1] // 2
     if ordered.shape[1] % 2:
         return ordered[:, half].copy()
-    return (ordered[:, half - 1] + ordered[:, half]) / 2
+    return np.asarray((ordered[:, half - 1] + ordered[:, half]) / 2)
 
 
-def _alike(rest: Array, level: Array) -> npt.NDArray[np.int64]:
+def _alike(rest: Array, level: Array) -> Counts:
     """How many rows lie on the same side of the line as the row before."""
     above = rest > level[:, None]
-    return np.asarray(np.count_nonzero(above[:, 1:] == above[:, :-1], axis=1))
+    return np.asarray((above[:, 1:] == above[:, :-1]).sum(axis=1))
 
 
 def long_run_variance(share: float) -> float:

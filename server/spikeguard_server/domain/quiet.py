@@ -4,20 +4,23 @@ Law: a stretch is looked at without changing anything, up to the first row that 
 much of it as is calm for every signal is then taken. The rest is for the row-by-row path.
 
 Bound: a row needs its value, a multiplication by the slope and a comparison. The lines of a
-stretch depend on its rows and not on one another, so they are fitted in one stack.
+stretch depend on its rows and not on one another, so they are fitted in one stack; their scales
+depend on the errors of rows that left the quarantine, so they follow in as few steps as they can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 
 import numpy as np
 
-from spikeguard_server.domain.baseline import ERRORS, Baseline, Fit, abscissa, scaled_fit
+from spikeguard_server.domain.baseline import ERRORS, Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.line import Line, Lines, fit_lines
+from spikeguard_server.domain.fit import abscissa
+from spikeguard_server.domain.line import Array, fit_lines
+from spikeguard_server.domain.stretch_fits import StretchFits
 
 FEWEST = 16  # rows that are worth a stretch
 LONGEST = 1024  # rows of a stretch: what is fitted in vain behind a row that is not calm
@@ -43,93 +46,85 @@ class Stretch:
     places: Sequence[float]  # abscissae of the steps
     values: Sequence[float]
     z: list[float] = field(default_factory=list)  # of the calm rows, from the first on
-    _errors: list[float] = field(default_factory=list)  # old ones, those that wait, new ones
-    _fits: list[tuple[int, Fit]] = field(default_factory=list)  # row from which on each is valid
+    _z: Array = field(default_factory=lambda: np.empty(0))
+    _fits: StretchFits | None = None
 
     def look(self, limit: float, settings: DetectionSettings, alone: float = inf) -> int:
         """How many rows lie below `limit` deviations before the first that does not.
 
         And within `alone` narrow scales of the line, on both sides.
         """
-        baseline = self.baseline
-        assert baseline.fit is not None
-        rows, every = self._near(settings), baseline.refit_every(settings)
-        starts = range(every - baseline.unfitted, rows + 1, every)
-        lines = list(self._lines(starts).each()) if starts else []
-        self._errors = [*baseline.errors, *(error for _, _, error in baseline.waiting)]
-        self._fits = [(0, baseline.fit)]
-        for number, start in enumerate([*starts, rows]):
-            self._judge(start, limit, alone)
-            if len(self.z) < start or number == len(lines):
-                break
-            self._fits.append((start, self._fit(lines[number], start, settings)))
-        return len(self.z)
+        rows = self._near()
+        places, values = np.array(self.places[:rows]), np.array(self.values[:rows])
+        with np.errstate(all="ignore"):
+            self._fits = fits = self._fitted(places, values, settings)
+            fits.solve(places, values, self.baseline.falling, settings.scale_floor)
+            z, scaled = fits.deviations(places), fits.scaled
+            # A hair less, so that `Detector.look` decides where a rounding could.
+            near = alone * 0.999999 * (scaled.narrow / scaled.scale)
+            calm = (z < np.minimum(near, limit)[fits.segment]) & (z > -near[fits.segment])
+        first = rows if calm.all() else int(calm.argmin())
+        self._z = z[:first]
+        self.z = self._z.tolist()
+        return first
+
+    def above(self, limit: float) -> list[int]:
+        """The calm rows whose z is larger."""
+        rows: list[int] = np.flatnonzero(self._z > limit).tolist()
+        return rows
 
     def take(self, rows: int) -> None:
         """Let the baseline have the first `rows`, all of them found calm."""
-        baseline, waiting = self.baseline, self.baseline.waiting
-        steps = [*baseline.steps, *(step for step, _, _ in waiting), *self.steps[:rows]]
-        values = [*baseline.values, *(value for _, value, _ in waiting), *self.values[:rows]]
-        size, old = len(baseline.steps), len(baseline.errors)
+        fits, baseline, waiting = self._fits, self.baseline, self.baseline.waiting
+        assert fits is not None
+        size, held = len(baseline.steps), len(waiting)
+        waited = [value for _, value, _ in waiting]
         if baseline.falling:
-            places = [*(abscissa(step) for step, _, _ in waiting), *self.places]
-            baseline.history.add_all(places[:rows], values[size : size + rows])
-        baseline.steps, baseline.values = steps[rows : rows + size], values[rows : rows + size]
-        errors = self._errors[old + rows : old + rows + len(waiting)]
-        rest = zip(steps[rows + size :], values[rows + size :], errors, strict=True)
-        baseline.waiting = list(rest)
-        baseline.errors = self._errors[: old + rows][-ERRORS:]
-        start, baseline.fit = max((e for e in self._fits if e[0] <= rows), key=lambda e: e[0])
-        baseline.unfitted = rows - start if start else baseline.unfitted + rows
+            places = [*(abscissa(step) for step, _, _ in waiting), *self.places[:rows]]
+            baseline.history.add_all(places[:rows], [*waited, *self.values[:rows]][:rows])
+        newest = slice(max(0, rows - size - held), rows)
+        steps = [*self._old_steps(), *self.steps[newest]][-size - held :]
+        values = [*baseline.values, *waited, *self.values[newest]][-size - held :]
+        end = len(baseline.errors) + rows
+        errors = fits.errors[max(0, end - ERRORS) : end + held].tolist()
+        baseline.steps, baseline.values, baseline.errors = (
+            steps[:size],
+            values[:size],
+            errors[:-held],
+        )
+        baseline.waiting = list(zip(steps[size:], values[size:], errors[-held:], strict=True))
+        made = sum(start <= rows for start in fits.starts)
+        baseline.unfitted = rows - fits.starts[made - 1] if made else baseline.unfitted + rows
+        baseline.fit = fits.fit(made)
 
-    def _near(self, settings: DetectionSettings) -> int:
+    def _near(self) -> int:
         """Rows before the first gap that makes the baseline start anew."""
         if not self.steps:
             return 0
-        steps = np.array([*self._old_steps(), *self.steps])
-        newest = steps[settings.window + settings.quarantine - 1 : -1]
+        old, last = self._old_steps(), self.steps[-1]
+        if last - old[-1] == len(self.steps):  # one by one: no gap at all
+            return len(self.steps)
+        steps = np.array([*old, *self.steps])
+        newest = steps[len(old) - 1 : -1]
         reach = np.maximum(newest - steps[: len(newest)], 8)
-        far = np.flatnonzero(steps[-len(newest) :] - newest > 3 * reach)
+        far = np.flatnonzero(steps[len(old) :] - newest > 3 * reach)
         return int(far[0]) if len(far) else len(self.steps)
 
     def _old_steps(self) -> list[int]:
         return [*self.baseline.steps, *(step for step, _, _ in self.baseline.waiting)]
 
-    def _lines(self, starts: range) -> Lines:
-        """The line of the window as it is after each of `starts` rows."""
-        baseline, size = self.baseline, len(self.baseline.steps)
-        waiting = [value for _, value, _ in baseline.waiting]
-        values = np.array([*baseline.values, *waiting, *self.values])
-        places = np.array([*map(abscissa, self._old_steps()), *self.places])
-        parts = [slice(start, start + size) for start in starts]
-        stacks = [np.array([row[part] for part in parts]) for row in (places, values)]
-        return fit_lines(stacks[0], stacks[1], baseline.falling)
-
-    def _fit(self, line: Line, start: int, settings: DetectionSettings) -> Fit:
-        entered = len(self.baseline.errors) + start
-        errors = self._errors[max(0, entered - ERRORS) : entered]
-        return scaled_fit(line, errors, self.baseline.falling, settings.scale_floor)
-
-    def _judge(self, last: int, limit: float, alone: float) -> None:
-        """Go on to row `last` with the newest fit, or to the first row that is not calm."""
-        fit, first = self._fits[-1][1], len(self.z)
-        if first == last or not isfinite(fit.scale):
-            return
-        end, level, onward, scale = fit.end, fit.level, fit.onward, fit.scale
-        ahead = [place - end for place in self.places[first:last]]
-        # The operations of Fit.rest and Fit.z in their order, so that no bit differs.
-        values = zip(self.values[first:last], ahead, strict=True)
-        rests = [value - level - onward * place for value, place in values]
-        if ahead[-1] <= fit.reach / 2:
-            z = [rest / scale for rest in rests]
-        else:
-            z = [
-                rest / (scale * fit.doubt(place)) for rest, place in zip(rests, ahead, strict=True)
-            ]
-        # A hair less, so that `Detector.look` decides where a rounding could.
-        near = alone * 0.999999 * (fit.narrow / scale)
-        most = min(limit, near)
-        if not (max(z) < most and min(z) > -near):
-            z = z[: next(row for row, one in enumerate(z) if not -near < one < most)]
-        self.z += z
-        self._errors += rests[: len(z)]
+    def _fitted(self, places: Array, values: Array, settings: DetectionSettings) -> StretchFits:
+        """The lines of the window as it is after each few rows, yet without scales."""
+        baseline, rows = self.baseline, len(values)
+        assert baseline.fit is not None
+        every = baseline.refit_every(settings)
+        starts = range(every - baseline.unfitted, rows + 1, every)
+        waiting = [(value, error) for _, value, error in baseline.waiting]
+        old = np.array(list(map(abscissa, self._old_steps())))
+        places = np.concatenate((old, places))
+        values = np.concatenate((baseline.values, [value for value, _ in waiting], values))
+        parts = np.array(starts, int)[:, None] + np.arange(len(baseline.steps))
+        lines = fit_lines(places[parts], values[parts], baseline.falling)
+        errors = [*baseline.errors, *(error for _, error in waiting)]
+        blank = np.concatenate((errors, np.zeros(rows)))
+        return StretchFits(baseline.fit, lines, starts, blank, rows, len(waiting))

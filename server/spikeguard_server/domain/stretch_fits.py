@@ -1,0 +1,91 @@
+"""The fits of a stretch of rows and the errors of its rows: each needs some of the other.
+
+Law: the bits of one by one, in as few steps as there have to be. An error needs its line as that
+goes on, and where a line falls its bend depends on its scale; a scale needs the errors of rows that
+are past the quarantine. Where nothing falls, all errors are known at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spikeguard_server.domain.baseline import ERRORS, FEWEST_ERRORS
+from spikeguard_server.domain.fit import Fit, Scales, fit_of, scales
+from spikeguard_server.domain.line import Array, Lines
+
+
+@dataclass(slots=True)
+class StretchFits:
+    """The fit before a stretch, then those made within it; arrays of shape (1 + fits,)."""
+
+    before: Fit
+    lines: Lines  # of the fits within
+    starts: range  # the row of the stretch from which on each of them is valid
+    errors: Array  # of the rows in the baseline, of those that wait, and of the stretch
+    rows: int  # of the stretch
+    held: int  # rows that wait
+    scaled: Scales = field(init=False)
+    segment: Array = field(init=False)  # the fit of each row
+
+    def __post_init__(self) -> None:
+        before, blank = self.before, np.zeros(len(self.starts))
+        first = before.onward, before.scale, before.narrow
+        self.scaled = Scales(*(np.concatenate(([one], blank)) for one in first))
+        lengths = np.diff([0, *self.starts, self.rows])
+        self.segment = np.repeat(np.arange(len(lengths)), lengths)
+
+    def solve(self, places: Array, values: Array, falling: bool, floor: float) -> None:
+        """Find every scale and error."""
+        level = np.concatenate(([self.before.level], self.lines.level))
+        ahead, above = self.ahead(places), values - level[self.segment]
+        bent = np.flatnonzero(self.lines.slope < 0.0) if falling else np.empty(0, int)
+        done = scaled = 0
+        while done < self.rows or scaled < len(self.starts):
+            left = bent[np.searchsorted(bent, scaled) :]
+            until = self.starts[left[0]] if len(left) else self.rows
+            part = slice(done, until)
+            errors = above[part] - self.scaled.onward[self.segment[part]] * ahead[part]
+            self.errors[len(self.errors) - self.rows + done :][: until - done] = errors
+            done, scaled = until, self._scale(scaled, until + self.held, falling, floor)
+
+    def ahead(self, places: Array) -> Array:
+        """How far each row lies beyond its fit's rows."""
+        end = np.concatenate(([self.before.end], self.lines.end))
+        return np.asarray(places - end[self.segment])
+
+    def deviations(self, places: Array) -> Array:
+        """z of each row."""
+        reach = np.concatenate(([self.before.reach], self.lines.reach))
+        doubt = np.maximum(1.0, 2.0 * self.ahead(places) / reach[self.segment])
+        new = self.errors[len(self.errors) - self.rows :]
+        return np.asarray(new / (self.scaled.scale[self.segment] * doubt))
+
+    def fit(self, number: int) -> Fit:
+        """The fit before at 0, then those within."""
+        if not number:
+            return self.before
+        onward, scale, narrow = self.scaled.onward, self.scaled.scale, self.scaled.narrow
+        within = Scales(onward[1:], scale[1:], narrow[1:])
+        return fit_of(self.lines, within, number - 1)
+
+    def _scale(self, scaled: int, reach: int, falling: bool, floor: float) -> int:
+        """Scale the fits that begin by row `reach`; returns how many then are."""
+        old = len(self.errors) - self.rows - self.held
+        while scaled < len(self.starts) and self.starts[scaled] <= reach:
+            size = min(ERRORS, old + self.starts[scaled])
+            last = scaled + 1  # one by one while the errors are still few
+            if size == ERRORS:
+                last = sum(start <= reach for start in self.starts)
+            ends = old + np.array(self.starts[scaled:last])[:, None]
+            errors = self.errors[ends - np.arange(size, 0, -1)] if size >= FEWEST_ERRORS else None
+            lines = self.lines
+            if last - scaled < len(self.starts):
+                lines = lines.part(slice(scaled, last))
+            found = scales(lines, errors, falling, floor)
+            part = slice(1 + scaled, 1 + last)
+            self.scaled.onward[part], self.scaled.scale[part] = found.onward, found.scale
+            self.scaled.narrow[part] = found.narrow
+            scaled = last
+        return scaled
