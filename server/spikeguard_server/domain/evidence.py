@@ -49,8 +49,9 @@ class Trace:
 
     def keep(self, rows: int) -> None:
         """Only the newest `rows`."""
-        del self.steps[:-rows]
-        del self.values[:-rows]
+        if len(self.steps) > rows:
+            del self.steps[:-rows]
+            del self.values[:-rows]
 
     def cut(self, step: int) -> None:
         """Forget `step` and what follows."""
@@ -74,36 +75,30 @@ class Trace:
 class Traces:
     """The newest rows of every watched signal."""
 
-    of: dict[str, Trace] = field(default_factory=dict)
+    of: dict[str, Trace] = field(default_factory=lambda: {name: Trace() for name in WATCHED})
 
     def take(self, sample: Sample) -> None:
         """Take what one sample has of them."""
-        for name in WATCHED:
+        for name, trace in self.of.items():
             if (value := sample.values.get(name)) is not None:
-                trace = self._trace(name)
                 trace.add(sample.step, value)
                 trace.keep(NEWEST)
 
     def take_all(self, steps: Sequence[int], values: Sequence[Mapping[str, float]]) -> None:
         """Take samples of rising steps, the same as one by one."""
-        for name in WATCHED:
-            newest = [row for row in range(len(steps)) if name in values[row]][-NEWEST:]
-            if newest:
-                trace = self._trace(name)
-                for row in newest:
-                    trace.add(steps[row], values[row][name])
-                trace.keep(NEWEST)
+        first = max(0, len(steps) - NEWEST)
+        for name in set[str]().union(*values) & self.of.keys():
+            rows = [row for row in range(first, len(steps)) if name in values[row]]
+            if len(rows) < NEWEST:  # not measured at every step: look farther back
+                rows = [row for row in range(len(steps)) if name in values[row]][-NEWEST:]
+            for row in rows:
+                self.of[name].add(steps[row], values[row][name])
+            self.of[name].keep(NEWEST)
 
     def cut(self, step: int) -> None:
         """The run went back: forget `step` and what follows."""
         for trace in self.of.values():
             trace.cut(step)
-
-    def _trace(self, name: str) -> Trace:
-        known = self.of.get(name)
-        if known is None:
-            known = self.of[name] = Trace()
-        return known
 
 
 @dataclass(slots=True)
@@ -155,6 +150,8 @@ def gather(
     """What is known when an incident opens: the newest rows, parted at its onset."""
     evidence = Evidence(onset_step, onset_batches, trend, dropped)
     for name, trace in traces.of.items():
+        if not trace.steps:
+            continue
         early = [row for row in trace.rows() if row[0] < onset_step][-BEFORE:]
         late = [row for row in trace.rows() if row[0] >= onset_step][:AFTER]
         evidence.before[name] = _trace(early)
