@@ -78,7 +78,6 @@ _RETRY = {
     }
 }
 _SHOWN = {  # what a person with a browser is shown instead of a page
-    "303": "On to another page: the login, or where the person came from.",
     "400": "The form cannot be read.",
     "401": "Nobody is logged in.",
     "403": "The form was not made for this browser, or the role does not reach this far.",
@@ -167,7 +166,8 @@ def _describe_call(call: dict[str, Any], rule: Rule, path: str) -> None:
 def _pages() -> dict[str, Any]:
     """Every way in which a page may be refused: in words for people."""
     html = {"text/html": {"schema": {"type": "string"}}}
-    return {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
+    shown = {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
+    return {"303": {"description": "On to the login, or to where the person came from."}, **shown}
 
 
 def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:

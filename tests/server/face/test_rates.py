@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
 import sqlalchemy as sql
-import uvicorn
 
 from spikeguard_protocol import Role
-from spikeguard_server.app import create_app
 from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.routes.rates import BURST_S, MAX_CALLERS, Rates
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import listen
+from tests.server.face.serving import serving
 
 PER_S = 5.0
 BURST = int(PER_S * BURST_S)
@@ -59,7 +52,7 @@ def calls(engine: sql.Engine, database_url: str) -> Iterator[tuple[httpx.Client,
     with engine.begin() as connection:
         tokens = [issue_token(connection, Grant(Role.VIEWER), "test")[0] for _ in range(2)]
     settings = Settings(database_url=database_url, requests_per_s=PER_S)
-    with listen("127.0.0.1", 0) as listener, serving(settings, listener) as url:
+    with serving(settings) as url:
         clients = [_client(url, token) for token in tokens]
         yield clients[0], clients[1]
         for client in clients:
@@ -69,24 +62,6 @@ def calls(engine: sql.Engine, database_url: str) -> Iterator[tuple[httpx.Client,
 def _client(url: str, token: str) -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=url, headers=headers, timeout=20, verify=False)
-
-
-@contextmanager
-def serving(settings: Settings, listener: socket.socket) -> Iterator[str]:
-    """A server in a thread of its own; yields its address."""
-    engine = open_engine(settings)
-    app = create_app(settings, engine, ticker=False)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        engine.dispose()
 
 
 def test_a_token_that_calls_too_often_is_told_the_limit_and_when_to_come_back(

@@ -1,0 +1,34 @@
+"""A server of a test's own, for settings that the shared one does not have."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from spikeguard_server.app import create_app
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+from spikeguard_server.up_serve import listen
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[str]:
+    """Answers in a thread of its own, without a ticker; yields its address."""
+    engine = open_engine(settings)
+    app = create_app(settings, engine, ticker=False)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            engine.dispose()

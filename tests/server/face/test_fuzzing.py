@@ -1,0 +1,84 @@
+"""A short, seeded part of `python -m benchmarks.fuzz`: bent requests get documented answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+import sqlalchemy as sql
+
+from benchmarks.fuzz import Sender
+from benchmarks.fuzz_bodies import Bodies
+from benchmarks.fuzz_calls import Calls
+from benchmarks.fuzz_truth import Findings
+from benchmarks.ingest_load import Line
+from spikeguard_protocol import Role
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.settings import Settings
+from tests.server.face.serving import serving
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+BODIES = 200
+SEED = 20
+
+
+@pytest.fixture
+def sender(engine: sql.Engine, database_url: str) -> Iterator[Sender]:
+    """Sends to a server whose database holds nothing else."""
+    with engine.begin() as connection:
+        token = issue_token(connection, Grant(Role.AGENT), "test")[0]
+    with serving(Settings(database_url=database_url)) as url:
+        address = urlsplit(url)
+        line = Line((str(address.hostname), int(address.port or 0)), "/v1/messages", token)
+        yield Sender(line, Bodies("test"))
+        line.close()
+
+
+def test_a_bent_message_is_refused_with_an_error_and_never_stored_half(
+    engine: sql.Engine, sender: Sender
+) -> None:
+    """What is stored is what was acknowledged, row by row."""
+    sender.send(BODIES)
+    assert sender.findings.undocumented == []
+    assert {200, 400, 409, 422} <= sender.findings.statuses.keys()
+    stored = Findings()
+    with engine.connect() as connection:
+        stored.compare(connection, sender.expected)
+    assert stored.half_stored == []
+    assert stored.rows > BODIES
+
+
+def test_a_row_that_was_never_acknowledged_would_be_found(
+    engine: sql.Engine, sender: Sender
+) -> None:
+    sender.send(40)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update samples set loss = 5.0 where step = 1"))
+        connection.execute(sql.text("update attempts set dropped_samples = 7"))
+    stored = Findings()
+    with engine.connect() as connection:
+        stored.compare(connection, sender.expected)
+    assert [found.partition(":")[0] for found in stored.half_stored] == ["samples", "attempts"]
+
+
+@pytest.fixture
+def calls(live: Live, new_job: Callable[[str], Job]) -> Calls:
+    """As admins, agents and scrapers of the shared server, which has a run with a spike."""
+    new_job("fuzzed").train(5)
+
+    def issue(role: Role) -> str:
+        with live.engine.begin() as connection:
+            return issue_token(connection, Grant(role, person="Ada"), "test")[0]
+
+    return Calls(live.url, issue)
+
+
+def test_every_call_answers_as_its_document_says(calls: Calls) -> None:
+    """With a request that fits the document, and with one that does not."""
+    calls.each_alone(examples=1, seed=SEED, without=["POST /v1/messages"])  # bent above
+    assert calls.findings == {}
+    assert len({label for label, _ in calls.answers}) > 30
