@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "spikeguard_protocol": ROOT / "agent/spikeguard_protocol",
     "spikeguard_cli": ROOT / "agent/spikeguard_cli",
+    "spikeguard_client": ROOT / "agent/spikeguard_client",
     "spikeguard": ROOT / "agent/spikeguard",
     "spikeguard_server": ROOT / "server/spikeguard_server",
     "spikeguard_dashboard": ROOT / "dashboard/spikeguard_dashboard",
@@ -23,12 +24,13 @@ PACKAGES = {
 MAY_IMPORT = {
     "spikeguard_protocol": set(),
     "spikeguard_cli": {"spikeguard_protocol"},
+    "spikeguard_client": {"spikeguard_protocol"},
     "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
     "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli"},
     "spikeguard_dashboard": {"spikeguard_protocol"},
     "spikeguard_trainer": {"spikeguard_protocol", "spikeguard_cli", "spikeguard"},
 }
-STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli")
+STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")
 AGENT_MAY = {"torch", "numpy"}
 INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "transformers"}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}

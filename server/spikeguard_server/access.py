@@ -84,6 +84,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("DELETE", _CHANNEL): _ADMIN,
     ("POST", _CHANNEL + "/test"): _DECIDE,
     ("GET", "/v1/deliveries"): _READ,
+    ("GET", "/v1/events"): _READ,
     ("GET", "/v1/silences"): _READ,
     ("POST", "/v1/silences"): _DECIDE,
     ("DELETE", "/v1/silences/{project}/{number}"): _DECIDE,

@@ -39,6 +39,7 @@ from spikeguard_server.errors import (
     Unready,
     VersionNotSpoken,
 )
+from spikeguard_server.feed import Feed
 from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.ingest.bell import Bell
 from spikeguard_server.metrics import Metrics
@@ -78,6 +79,8 @@ def create_app(
         ticker=Ticker(settings, engine) if ticker else None,
     )
     bell = Bell(settings)
+    feed = Feed(engine)
+    notifier = Notifier(settings, engine) if ticker else None
     turns = Turns(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",
@@ -89,10 +92,11 @@ def create_app(
         openapi_url=None,
         default_response_class=Answer,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, bell, Notifier(settings, engine) if ticker else None),
+        lifespan=_lifespan(services, turns, bell, feed, notifier),
     )
     app.state.services = services
     app.state.bell = bell
+    app.state.feed = feed
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
@@ -108,12 +112,13 @@ def create_app(
 
 
 def _lifespan(
-    services: Services, turns: Turns, bell: Bell, notifier: Notifier | None
+    services: Services, turns: Turns, bell: Bell, feed: Feed, notifier: Notifier | None
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
         bell.start()
+        feed.start()
         if services.ticker is not None:
             services.ticker.start()
         if notifier is not None:
@@ -121,6 +126,7 @@ def _lifespan(
         try:
             yield
         finally:
+            feed.stop()
             turns.stop(STOP_S)
             bell.stop()
             if notifier is not None:

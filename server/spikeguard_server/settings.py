@@ -64,6 +64,7 @@ class Settings:
     incident_steps_before: int = field(default=200, metadata=_number(0))
     notify_every_s: float = field(default=1.0, metadata=_number(0.02, 3600))  # looks at the outbox
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
+    stream_sign_s: float = field(default=15.0, metadata=_number(0.05, 60))  # of life, of a stream
     link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
 

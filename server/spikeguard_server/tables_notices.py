@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
-from spikeguard_server.tables import Count, Names, Time, _key, _needed, _of, _run, metadata
+from spikeguard_server.tables import Count, Names, Time, _key, _needed, _of, _run, audit, metadata
 
 channels = sql.Table(
     "channels",
@@ -113,3 +113,5 @@ approval_links = sql.Table(
     sql.Column("used_from", sql.Text),  # address
     _of("commands"),
 )
+
+sql.Index("audit_at_idx", audit.c.at)  # for whoever follows what happens to all runs

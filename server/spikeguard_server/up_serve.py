@@ -8,12 +8,15 @@ from __future__ import annotations
 import socket
 from argparse import Namespace
 from dataclasses import replace
+from threading import Thread
+from types import FrameType
 
 import sqlalchemy as sql
 import uvicorn
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.app import create_app
+from spikeguard_server.feed import Feed
 from spikeguard_server.migrations import migrate
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.up_database import opened, settings_of
@@ -65,11 +68,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> None:
     """Answer on `listener` until SIGINT or SIGTERM."""
+    app = create_app(settings, engine)
     config = uvicorn.Config(
-        create_app(settings, engine),
+        app,
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config, app.state.feed).run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """Ends streams when it is told to stop; it would wait for them otherwise."""
+
+    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+        super().__init__(config)
+        self._feed = feed
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        Thread(target=self._feed.stop).start()  # a signal's handler waits for no lock
+        super().handle_exit(sig, frame)

@@ -45,6 +45,7 @@ NOTIFY: dict[str, Any] = {
     "notify_every_s": 0.1,
     "notify_networks": "127.0.0.0/8",
     "link_key": LINK_KEY,
+    "stream_sign_s": 0.3,
 }
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
 _ATTEMPTS = count(1)
@@ -187,7 +188,8 @@ def live(face_url: str) -> Iterator[Live]:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         settings = Settings(database_url=face_url, public_url=url, tick_s=0.1, **NOTIFY)
         engine = open_engine(settings)
-        config = uvicorn.Config(create_app(settings, engine), log_level="warning")
+        app = create_app(settings, engine)
+        config = uvicorn.Config(app, log_level="warning")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -196,6 +198,7 @@ def live(face_url: str) -> Iterator[Live]:
                 time.sleep(0.01)
             yield Live(url, engine, _tokens(engine))
         finally:
+            app.state.feed.stop()
             server.should_exit = True
             thread.join(20)
             engine.dispose()

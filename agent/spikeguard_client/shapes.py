@@ -1,0 +1,347 @@
+"""The shapes of the API's answers, by the names that the server's OpenAPI document gives them.
+
+Law: descriptions only. Times are RFC 3339 texts in UTC; a float may be NaN or infinite, None means
+that nothing was measured. A key that a newer server adds is kept and not described.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+Batches = list[int]  # [first, end) in the data order
+
+
+class Me(TypedDict):
+    """Who holds the token."""
+
+    name: str | None
+    role: str
+    project: str | None
+    expires_in_s: float | None
+
+
+class Point(TypedDict):
+    """The state after `step` of a segment."""
+
+    attempt: str
+    segment: int
+    step: int
+
+
+class SegmentRef(TypedDict):
+    """A segment by its name."""
+
+    attempt: str
+    number: int
+
+
+class Run(TypedDict):
+    """One training job in a list."""
+
+    project: str
+    name: str
+    id: str
+    state: str  # live, silent, ended
+    created_at: str
+    last_message_at: str | None
+    age_s: float | None
+    last_step: int | None
+    last_loss: float | None
+    last_grad_norm: float | None
+    tokens_per_second: float | None
+    open_incident: int | None
+    incidents: int
+    waiting_approval: bool
+    live_attempts: int
+
+
+class Attempt(TypedDict):
+    """One start of the run's processes."""
+
+    id: str
+    number: int
+    parent: Point | None
+    started_at: str
+    last_message_at: str | None
+    ended_at: str | None
+    end_reason: str | None
+    world_size: int | None
+    agent_version: str | None
+    capabilities: list[str]
+    settings: dict[str, str]
+    dropped_samples: int
+
+
+class Segment(TypedDict):
+    """An unbroken stretch of trained steps."""
+
+    attempt: str
+    number: int
+    reason: str
+    parent: Point | None
+    first_step: int | None
+    last_step: int | None
+    position: int
+    current: bool
+
+
+class Target(TypedDict):
+    """What a run can be rolled back to."""
+
+    name: str
+    attempt: str
+    segment: int
+    step: int
+    position: int
+    medium: str
+    health: str
+    protected: bool
+
+
+class RunDetail(Run):
+    """One run with its history."""
+
+    attempts: list[Attempt]
+    segments: list[Segment]
+    targets: list[Target]
+
+
+class Cost(TypedDict):
+    """What a command costs, as of now or, once it was carried out, as it was."""
+
+    steps: int
+    seconds: float | None
+    tokens: int | None
+    money: float | None
+
+
+class CommandRevision(TypedDict):
+    """What was proposed before."""
+
+    number: int
+    at: str
+    verb: str
+    arguments: dict[str, Any]
+    reason: str
+
+
+class Command(TypedDict):
+    """A proposed, decided or executed command."""
+
+    id: str
+    number: int
+    incident: str
+    verb: str
+    arguments: dict[str, Any]
+    state: str
+    revision: int
+    reason: str
+    policy_version: int | None
+    cost: Cost
+    attempt: str | None
+    expires_in_s: float | None
+    expires_at_step: int | None
+    proposed_at: str
+    decided_at: str | None
+    decided_by: str | None
+    decision_reason: str | None
+    delivered_at: str | None
+    finished_at: str | None
+    applied_step: int | None
+    result: str | None
+    judgement: str | None
+    revisions: list[CommandRevision]
+
+
+class Trend(TypedDict):
+    """Where the loss was heading: `level + slope * (s - step)`."""
+
+    step: int
+    level: float
+    slope: float
+    scale: float
+
+
+class Incident(TypedDict):
+    """One spike in a list."""
+
+    id: str
+    run: str
+    project: str
+    number: int
+    state: str
+    kind: str
+    confidence: float
+    reason: str
+    settled: bool
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    closed_step: int | None
+    onset_batches: Batches | None
+    segment: SegmentRef
+    signal: str
+    pre_loss: float | None
+    peak_loss: float | None
+    excess: float | None
+    newest_step: int
+    dropped: bool
+    recurrences: int
+    outcome: str | None
+    opened_at: str
+    closed_at: str | None
+    trend: Trend | None
+    proposal: Command | None
+
+
+class Precursor(TypedDict):
+    """A warning before the loss moved."""
+
+    step: int
+    signal: str
+    value: float
+    z: float
+
+
+class Evidence(TypedDict):
+    """What backs an incident up."""
+
+    first_moves: dict[str, int]
+    worst_z: dict[str, float]
+    peaks: dict[str, float]
+    precursors: list[Precursor]
+
+
+class IncidentRevision(TypedDict):
+    """What a spike was held to be, and when."""
+
+    number: int
+    step: int
+    at: str
+    kind: str
+    confidence: float
+    reason: str
+
+
+class IncidentDetail(Incident):
+    """One spike with its evidence and its commands."""
+
+    revisions: list[IncidentRevision]
+    evidence: Evidence
+    commands: list[Command]
+    has_postmortem: bool
+
+
+class SegmentSeries(TypedDict):
+    """Columns of one segment, as long as `steps`; None = not measured."""
+
+    attempt: str
+    number: int
+    current: bool
+    steps: list[int]
+    values: dict[str, list[float | None]]
+    batches: list[Batches | None]
+
+
+class Series(TypedDict):
+    """Signals over steps, the line that is trained now first."""
+
+    signals: list[str]
+    segments: list[SegmentSeries]
+    truncated: bool
+    trend: Trend | None
+
+
+class AuditEntry(TypedDict):
+    """One change of state: who, what, when and why."""
+
+    number: int
+    at: str
+    actor: str
+    action: str
+    subject: str
+    before: str | None
+    after: str | None
+    reason: str | None
+
+
+class HappenedEvent(TypedDict):
+    """An audit entry as it comes by, with its name (`command.approve`) and its place."""
+
+    event: str
+    id: str  # what to go on after
+    project: str
+    run: str
+    number: int
+    at: str
+    actor: str
+    action: str
+    subject: str
+    before: str | None
+    after: str | None
+    reason: str | None
+
+
+class Policy(TypedDict):
+    """The policy in force for a project."""
+
+    project: str
+    version: int
+    created_at: str | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class Channel(TypedDict):
+    """Where people are told; of its target only what may be shown."""
+
+    project: str
+    name: str
+    kind: str
+    target: dict[str, str]
+    topics: list[str]
+    kinds: list[str]
+    runs: list[str]
+    level: int
+    cooldown_s: float
+    links: bool
+    person: str | None
+    enabled: bool
+    changed_at: str
+    changed_by: str
+
+
+class ChannelTest(TypedDict):
+    """What became of a test."""
+
+    result: str
+    reason: str
+    took_ms: float
+
+
+class Delivery(TypedDict):
+    """A message that was sent, or why none was."""
+
+    at: str
+    project: str
+    run: str | None
+    incident: int | None
+    channel: str | None
+    topics: list[str]
+    result: str
+    reason: str
+    took_ms: float | None
+
+
+class Silence(TypedDict):
+    """A silence or a maintenance window."""
+
+    project: str
+    number: int
+    run: str | None
+    incident: int | None
+    begins_at: str
+    ends_at: str
+    reason: str
+    created_at: str
+    created_by: str

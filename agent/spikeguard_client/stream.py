@@ -1,0 +1,37 @@
+"""Server-sent events, as the WHATWG's HTML standard (section 9.2) writes them.
+
+Law: an event that broke off before its blank line never happened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from spikeguard_client.reading import NotUnderstood, read
+from spikeguard_client.shapes import HappenedEvent
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[HappenedEvent]:
+    """The events in the lines of a stream."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if not text:
+            if "data" in fields:
+                yield _event(fields)
+            fields = {}
+        elif not text.startswith(":"):
+            name, _, value = text.partition(":")
+            value = value.removeprefix(" ")
+            known = fields.get(name)
+            fields[name] = value if name != "data" or known is None else f"{known}\n{value}"
+
+
+def _event(fields: dict[str, str]) -> HappenedEvent:
+    try:
+        plain = json.loads(fields["data"])
+    except ValueError as error:
+        raise NotUnderstood("an event is not JSON") from error
+    named = {"event": fields.get("event", "message"), "id": fields.get("id", "")}
+    return read(HappenedEvent, {**plain, **named})
