@@ -22,7 +22,7 @@ from .wire import await_that
 JOB = Path(sharded_job.__file__)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch.distributed.fsdp", "numpy", "spikeguard"])
-CLOSE = 1e-4  # fp32, eight steps, gradients added up in another order
+CLOSE = 1e-4  # fp32, six steps, gradients added up in another order
 
 
 def begin_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
@@ -64,12 +64,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    scenes = ["measured", "mixed", "dropped"] + ["recovered"] * (request.param == 2)
+    scenes = ["measured", "mixed"] + ["dropped", "recovered"] * (request.param == 2)
     return run_ranks(tmp_path_factory.mktemp("ranks"), request.param, scenes)
 
 
+RAW, SAMPLED = "train/grad_norm_raw", "train/update_norm_sampled"
 GLOBAL = {
-    "train/grad_norm_raw",
+    RAW,
     "train/param_norm",
     "train/adam_v_norm",
     "train/update_norm",
@@ -79,31 +80,27 @@ GLOBAL = {
 }
 
 
-@pytest.mark.parametrize("rule", list(sharded_job.RULES))
-def test_every_norm_is_that_of_a_single_process(ranks: Any, alone: Any, rule: str) -> None:
+def test_every_norm_is_that_of_a_single_process(ranks: Any, alone: Any) -> None:
     """Tied once, frozen never, two groups with rates of their own, two micro-batches a step;
     11 words and 13 features are divided by neither 2 nor 4 ranks."""
+    for rule, told in ranks[0]["measured"].items():
+        assert told["faults"] == ranks[1]["measured"][rule]["faults"] == {}
+        assert [s["step"] for s in told["seen"]] == list(range(1, 7))
+        for one, other in zip(told["seen"], alone[rule]["seen"], strict=True):
+            assert one.keys() >= GLOBAL
+            for name in GLOBAL:
+                assert one[name] == pytest.approx(other[name], rel=CLOSE), (rule, name, one["step"])
+            assert min(one[SAMPLED], other[SAMPLED]) > 0.0
+
+
+def test_a_rule_clips_shards_as_it_clips_the_whole(ranks: Any, alone: Any) -> None:
     for told in ranks:
-        assert told["measured"][rule]["faults"] == {}
-    seen, expected = ranks[0]["measured"][rule]["seen"], alone[rule]["seen"]
-    assert [s["step"] for s in seen] == [s["step"] for s in expected] == list(range(1, 9))
-    for one, other in zip(seen, expected, strict=True):
-        assert one.keys() >= GLOBAL
-        for name in GLOBAL:
-            assert one[name] == pytest.approx(other[name], rel=CLOSE), (name, one["step"])
-        assert other["train/update_norm_sampled"] > 0.0
-        assert one["train/update_norm_sampled"] > 0.0
-
-
-@pytest.mark.parametrize("rule", list(sharded_job.RULES))
-def test_a_rule_clips_shards_as_it_clips_the_whole(ranks: Any, alone: Any, rule: str) -> None:
-    for name, weights in alone[rule]["weights"].items():
-        for told in ranks:
-            sharded = torch.tensor(told["measured"][rule]["weights"][name])
-            assert torch.allclose(sharded, torch.tensor(weights), rtol=1e-3, atol=1e-5), name
-    clipped = [s["train/grad_norm_clipped"] for s in alone[rule]["seen"]]
-    raw = [s["train/grad_norm_raw"] for s in alone[rule]["seen"]]
-    assert any(c < 0.95 * r for c, r in zip(clipped, raw, strict=True))
+        for rule, scene in told["measured"].items():
+            for name, weights in alone[rule]["weights"].items():
+                sharded = torch.tensor(scene["weights"][name])
+                assert torch.allclose(sharded, torch.tensor(weights), rtol=1e-3, atol=1e-5), name
+    for scene in alone.values():
+        assert any(s["train/grad_norm_clipped"] < 0.95 * s[RAW] for s in scene["seen"])
 
 
 def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> None:
@@ -114,14 +111,15 @@ def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> Non
             assert one[f"train/{name}"] == pytest.approx(value, rel=1e-5), (name, one["step"])
 
 
+@pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
     """Weights, moments and step counters keep their bits; the step after moves them again."""
     for told in ranks:
-        assert told["dropped"]["same"] == [False, False, False, False, True, False]
+        assert told["dropped"]["same"] == [False, False, True, False]
         assert told["dropped"]["faults"] == {}
     flags = [s["train/update_dropped"] for s in ranks[0]["dropped"]["seen"]]
-    assert flags == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-    assert math.isnan(ranks[0]["dropped"]["seen"][5]["train/grad_norm_raw"])
+    assert flags == [0.0, 0.0, 0.0, 1.0, 0.0]
+    assert math.isnan(ranks[0]["dropped"]["seen"][3]["train/grad_norm_raw"])
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
@@ -130,9 +128,9 @@ def test_a_sharded_run_goes_back_bit_for_bit(ranks: Any) -> None:
     moments and counters of every shard are those of a run that never saw the batches."""
     for told in ranks:
         scene = told["recovered"]
-        assert scene["steps"] == [15, 10]
+        assert scene["steps"] == [8, 5]
         assert scene["same"] == [True, True, True]
-        assert scene["resumed"] == 20
+        assert scene["resumed"] == 10
         assert scene["faults"] == [{}, {}]
 
 
@@ -140,10 +138,12 @@ def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: P
     """Meanwhile the loop trains on, and leaves the next checkpoint out: one is in flight."""
     ranks = begin_ranks(tmp_path, 2, ["stalled"])
     steps = tmp_path / "step-1"
-    await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 16, 60.0)
-    assert (tmp_path / "started-1").exists()
-    assert json.loads(steps.read_text())["faults"] == {"checkpoint": 1}
-    ranks[1].kill()
+    try:
+        await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 16, 120.0)
+        assert (tmp_path / "started-1").exists()
+        assert json.loads(steps.read_text())["faults"]["checkpoint"] >= 1
+    finally:
+        ranks[1].kill()
     assert ended(ranks) == [1, -signal.SIGKILL]  # rank 0: the job's own collective failed
     (tmp_path / "gate-1").unlink()
     kept = CheckpointDirectory(tmp_path / "checkpoints")
