@@ -3,8 +3,9 @@
 `python -m benchmarks.causes [--runs DIR] [--half tuning] [--out FILE] [--json]`. Reads the runs
 that `benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks
 for the ranking when the incident closes or the run ends. `--half held_out` scores the runs that no
-constant was chosen on. Slow signals come as a run sends them by default, every 10 steps, and at
-every step: two tables.
+constant was chosen on. Four ways of measuring: everything at every step, statistics of the tokens
+too; the same with norms by layer; what a run sends by default, slow norms every 10 steps; loss and
+gradient norm alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from spikeguard_protocol import Cause, Signal
 from spikeguard_server.domain.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_server.domain.cause.suspicion import Ranking, again
 from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised
+from spikeguard_server.domain.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
 
@@ -39,6 +41,25 @@ LEARNT = 300  # rows before the fork that the monitor learns the run from
 NONE = "no incident"
 LAYERS = (Signal.GRAD_NORM.value, Signal.PARAM_NORM.value)  # as the files hold them
 AROUND = (64, 24)  # rows of norms by layer before and from the onset on
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is measured, and how often."""
+
+    signals: frozenset[str]
+    slow_every: int = 1
+    layers: bool = False
+
+
+ALL, FAST = frozenset(SIGNALS), frozenset({"loss", "grad_norm"})
+TOKENS = frozenset({TOKEN_ENTROPY, UNSEEN_TOKENS})
+WAYS = {
+    "every_step": Way(ALL),
+    "with_layers": Way(ALL, layers=True),
+    "as_sent": Way(ALL - TOKENS, SLOW_EVERY),
+    "loss_and_grad_norm": Way(FAST),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +112,13 @@ def _report(options: Namespace) -> dict[str, Any]:
     pairs = [(healthy, run) for healthy in chosen for run in runs_of(healthy)]
     pairs = [pair for pair in pairs if pair[1].tunes is (options.half == "tuning")]
     there = [pair for pair in pairs if _there(options.runs, *pair)]
-    ways = {"every_step": (1, False), "as_sent": (SLOW_EVERY, False), "with_layers": (1, True)}
     return {
         "half": options.half,
         "runs": len(there),
         "not_made_yet": len(pairs) - len(there),
         **{
-            name: summarise([name_cause(options.runs, run, *how) for _, run in there])
-            for name, how in ways.items()
+            name: summarise([name_cause(options.runs, run, way) for _, run in there])
+            for name, way in WAYS.items()
         },
         "machine": machine(),
     }
@@ -108,14 +128,14 @@ def _there(folder: Path, healthy: Healthy, run: Run) -> bool:
     return all(file_of(folder, str(name)).exists() for name in (healthy, run))
 
 
-def name_cause(folder: Path, run: Run, slow_every: int, layers: bool) -> Named:
+def name_cause(folder: Path, run: Run, way: Way) -> Named:
     """Watch one run to its end and take the last ranking that was told."""
     made = _joined(folder, run)
-    opened, ranking = watch(made.rows, slow_every)
+    opened, ranking = watch(made.rows, way)
     if opened is None:
         return Named(run, ())
     lead = None
-    if layers:
+    if way.layers:
         lead = first_layer(_layer_rows(made, opened.onset_step), opened.onset_step)
         ranking = again(ranking, clues_of_layers(lead)) if lead else ranking
     return Named(run, ranking, lead.layer if lead else None)
@@ -127,16 +147,16 @@ def _joined(folder: Path, run: Run) -> Measured:
     return after.after(Measured(before.rows[kept], before.layers[kept]))
 
 
-def watch(rows: Columns, slow_every: int) -> tuple[Opened | None, Ranking]:
+def watch(rows: Columns, way: Way) -> tuple[Opened | None, Ranking]:
     """The first incident after the fork, and the newest ranking of its causes.
 
     `rows` (steps from FORK - LEARNT + 1, SIGNALS).
     """
     monitor, events = Monitor(), list[Event]()
     for step, values in enumerate(rows.tolist(), start=FORK - LEARNT + 1):
-        slow = monitor.attentive or (step + PHASE) % slow_every == 0
-        pairs = zip(SIGNALS, values, strict=True)
-        measured = {name: value for name, value in pairs if slow or name not in SLOW}
+        slow = monitor.attentive or (step + PHASE) % way.slow_every == 0
+        sent = way.signals if slow else way.signals - set(SLOW)
+        measured = {n: value for n, value in zip(SIGNALS, values, strict=True) if n in sent}
         events += monitor.observe([Sample(step, measured)])
     events += monitor.end()
     later = [event for event in events if event.step > FORK]
@@ -202,7 +222,7 @@ def _row(one: Named) -> list[Any]:
 
 def _table(report: dict[str, Any]) -> str:
     lines = [f"{report['runs']} runs ({report['half']}), {report['not_made_yet']} not made yet"]
-    for way in ("every_step", "as_sent", "with_layers"):
+    for way in WAYS:
         found = report[way]
         lines.append(f"{way}: {found['without_incident']} without incident")
         for name in ("right", "right_of_named", "among_first_two"):

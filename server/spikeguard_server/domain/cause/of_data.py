@@ -64,8 +64,15 @@ def _unmoved(evidence: Evidence) -> Iterator[Clue]:
         if grew[last] < AS_EVER:
             reason = f"the update of step {last} was as ever, {grew[last]:.2g} times the usual one"
             yield Clue(Cause.BAD_BATCH, 2.0, reason)
-    elif grew and max(grew.values()) < LARGE:
+    elif grew and max(grew.values()) < LARGE * _asked(evidence):
         yield Clue(Cause.BAD_BATCH, 1.2)
+
+
+def _asked(evidence: Evidence) -> float:
+    """How far gradients grew, at least 1: updates may grow with them."""
+    name = first_measured(evidence, GRAD_NORMS)
+    grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)] if name else []
+    return max(1.0, *grown) if grown else 1.0
 
 
 def _climb(rows: list[tuple[int, float]], peak: float) -> str:

@@ -27,12 +27,13 @@ def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
     step = min(firsts.values())
     name = next(name for name in ORDER if firsts.get(name) == step)
     word = name.replace("_", " ")
-    if any(height >= OFF and at < step for at, height in excesses(evidence)):
+    weights = firsts.get(WEIGHTS)
+    if weights is not None and _finite_gradients(evidence, weights):
+        reason = f"the weights were not finite at step {weights}, every gradient up to there was"
+        yield Clue(Cause.WEIGHT_CORRUPTION, 8.0, reason)
+    elif any(height >= OFF and at < step for at, height in excesses(evidence)):
         reason = f"{word} was not finite from step {step} on, after the loss had left its trend"
         yield Clue(Cause.NON_FINITE_SOURCE, -2.0, reason)
-    elif name == WEIGHTS and _finite_gradient(evidence, step):
-        reason = f"the weights were not finite at step {step}, whose gradients were"
-        yield Clue(Cause.WEIGHT_CORRUPTION, 8.0, reason)
     else:
         yield Clue(Cause.NON_FINITE_SOURCE, 6.0, _source(evidence, name, word, step))
 
@@ -45,9 +46,10 @@ def _source(evidence: Evidence, name: str, word: str, step: int) -> str:
     return reason
 
 
-def _finite_gradient(evidence: Evidence, step: int) -> bool:
-    known = [evidence.whole(name).at(step) for name in GRAD_NORMS]
-    return any(value is not None and math.isfinite(value) for value in known)
+def _finite_gradients(evidence: Evidence, last: int) -> bool:
+    """Whether every gradient up to step `last` was, and that step's was measured."""
+    rows = [row for name in GRAD_NORMS for row in evidence.whole(name).rows() if row[0] <= last]
+    return any(step == last for step, _ in rows) and all(math.isfinite(v) for _, v in rows)
 
 
 def _first(evidence: Evidence, name: str) -> int | None:
