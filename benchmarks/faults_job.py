@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from threading import Barrier
 
 from spikeguard.journal import Journal
 from spikeguard.outbox import Outbox
@@ -80,6 +81,8 @@ class Script:
 class Tally:
     """What happened to the messages of one job, seen from its side."""
 
+    run: str = ""
+    attempt: str = ""
     messages: int = 0  # acknowledged
     cut: int = 0  # requests that were sent and never answered
     stored_though_cut: int = 0  # of these, what the server had stored before it was cut off
@@ -105,6 +108,8 @@ class TrainingJob:
     send: Send
     newest: Callable[[TrainingJob], int]  # the sequence that the database says is stored
     pace_s: float = BUSY
+    number: int = 0  # of the attempts that live at once
+    last_word: Barrier = field(default_factory=lambda: Barrier(1))  # all end together
     random: Random = field(default_factory=Random)
     tally: Tally = field(default_factory=Tally)
     step: int = 0
@@ -113,7 +118,8 @@ class TrainingJob:
     saved: dict[str, TargetSaved] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.attempt = f"{self.script.seed + 1:016x}"
+        self.attempt = f"{self.number:08x}{self.script.seed + 1:08x}"
+        self.tally.run, self.tally.attempt = self.name, self.attempt
         run = RunId("default", self.name)
         self.outbox = Outbox(self.folder / self.name, run, self.attempt, LIMIT_BYTES)
         self.journal = Journal(self.folder / f"{self.name}.journal", run)
@@ -126,6 +132,7 @@ class TrainingJob:
             while self.step < STEPS:
                 self._train_on()
                 self._obey(self._deliver())
+            self.last_word.wait(GIVE_UP_S)
             self.outbox.put(AttemptEnded("finished"))
             self._deliver()
         finally:

@@ -6,27 +6,38 @@ are random and seeded; jobs come in waves of the same scripts until the disturba
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.faults_job import Script, Send, Tally, TrainingJob
-from benchmarks.faults_site import Database, Site, new_site, running
-from benchmarks.faults_truth import Facts, Verdict, judge_run, read_facts
+from benchmarks.faults_site import Database, Site, fake_clock, new_site, running
+from benchmarks.faults_truth import (
+    Facts,
+    Verdict,
+    judge_attempt,
+    judge_run,
+    read_attempt,
+    read_facts,
+)
 from benchmarks.faults_wire import Mischief, plainly
 from spikeguard_server.repository.engine import open_engine
 
 JOBS = 6  # at once
+DISK_BYTES = 400 * 2**20
 SCRIPTS = tuple(
     Script(seed, onset=230 + 7 * seed, lost=frozenset({20, 21}) if seed == 5 else frozenset())
     for seed in range(JOBS)
@@ -64,6 +75,12 @@ class Outcome:
     done: Counter[str]  # what was done to the site
     tallies: list[Tally]
     verdict: Verdict
+    untried_because: str = ""
+
+    @classmethod
+    def untried(cls, name: str, because: str) -> Outcome:
+        """What this machine cannot do."""
+        return cls(name, 0, 0.0, Counter(), [], Verdict(), because)
 
     def shown(self) -> dict[str, Any]:
         """Plain values."""
@@ -88,13 +105,16 @@ class Outcome:
             "orders_repeated": sum(t.repeated for t in self.tallies),
             "runs_that_differ": dict(verdict.differing),
             "audit_holes": verdict.audit_holes,
+            "untried": self.untried_because,
             "examples": verdict.examples[:5],
         }
 
     def line(self) -> str:
         """One line of a table."""
         skipped = ("name", "examples")
-        words = [f"{k} {v}" for k, v in self.shown().items() if k not in skipped and v != {}]
+        words = [
+            f"{k} {v}" for k, v in self.shown().items() if k not in skipped and v not in ({}, "")
+        ]
         return "  ".join(words + self.verdict.examples[:2])
 
 
@@ -122,27 +142,36 @@ def _facts(site: Site, names: list[str]) -> list[Facts]:
         engine.dispose()
 
 
-def _wave(site: Site, wave: str, send: Send | None, pace_s: float) -> list[Tally]:
-    """Every script once, all at the same time; `send` None: with mischief."""
-    folder = site.database.directory.parent / "jobs" / f"{site.url.rpartition('/')[2][:20]}"
-    folder.mkdir(parents=True, exist_ok=True)
+def _wave(
+    site: Site,
+    wave: str,
+    send: Send | None,
+    pace_s: float = 0.02,
+    attempts: int = 1,
+    kinds: Counter[str] | None = None,
+) -> list[Tally]:
+    """Every script once, all at the same time; `send` None: with mischief, counted in `kinds`."""
+    folder = site.database.directory.parent / "jobs" / site.url.rpartition("/")[2].partition("?")[0]
     engine = open_engine(site.replicas[0].settings)
 
     def newest(job: TrainingJob) -> int:
+        which = {"attempt": job.attempt, "run": job.name}
         with suppress(SQLAlchemyError), engine.connect() as connection:
-            return int(
-                connection.execute(_NEWEST, {"attempt": job.attempt, "run": job.name}).scalar() or 0
-            )
+            return int(connection.execute(_NEWEST, which).scalar() or 0)
         return 0
 
+    mischief = Mischief if kinds is None else partial(Mischief, kinds)
+    ends = [Barrier(attempts) for _ in SCRIPTS]
     jobs = [
         TrainingJob(
-            f"{wave}-{script.seed}", script, site.addresses, site.token, folder,
-            send or Mischief(), newest, pace_s, Random(f"{wave}{script.seed}"),
+            f"{wave}-{script.seed}", script, site.addresses, site.token, folder / str(attempt),
+            send or mischief(), newest, pace_s, random=Random(f"{wave}{script.seed}{attempt}"),
+            number=attempt, last_word=end,
         )
-        for script in SCRIPTS
+        for attempt in range(attempts)
+        for script, end in zip(SCRIPTS, ends, strict=True)
     ]  # fmt: skip
-    with ThreadPoolExecutor(JOBS) as pool:
+    with ThreadPoolExecutor(len(jobs)) as pool:
         tallies = list(pool.map(TrainingJob.train, jobs))
     engine.dispose()
     return tallies
@@ -155,18 +184,18 @@ def _run(
     disturb: Disturb,
     *,
     send: Send | None = plainly,
-    pace_s: float = 0.02,
-    **settings: float,
+    change: Callable[[Site], None] = lambda _: None,
+    kinds: Counter[str] | None = None,
 ) -> Outcome:
     """Waves of jobs until `disturb` returns, then the truth."""
-    site = new_site(plan.database, f"site_{next(_NUMBERS)}", replicas, **settings)
+    site = new_site(plan.database, f"site_{next(_NUMBERS)}", replicas)
+    change(site)
     done, over = Counter[str](), Event()
-    tallies: list[Tally] = []
-    names: list[str] = []
+    tallies, names = list[Tally](), list[str]()
     began = time.monotonic()
     with running(site), _disturbed(disturb, site, over, done) as disturber:
         for wave in count():
-            tallies += _wave(site, f"w{wave}", send, pace_s)
+            tallies += _wave(site, f"w{wave}", send, kinds=kinds)
             names += [f"w{wave}-{script.seed}" for script in SCRIPTS]
             if not disturber.is_alive():
                 break
@@ -197,23 +226,193 @@ def _disturbed(disturb: Disturb, site: Site, over: Event, done: Counter[str]) ->
         raise failures[0]
 
 
+def _kill_one(site: Site, over: Event, done: Counter[str], random: Random) -> None:
+    """SIGKILL one replica at a random moment; it comes back."""
+    over.wait(random.uniform(0.05, 0.8))
+    victim = random.choice(site.replicas)
+    victim.kill()
+    done["kills"] += 1
+    over.wait(random.uniform(0.0, 0.3))
+    victim.start()
+
+
 def kill_replicas(plan: Plan, replicas: int) -> Outcome:
     """SIGKILL to one replica after the other at random moments; each comes back."""
 
     def disturb(site: Site, over: Event, done: Counter[str]) -> None:
         random = Random(replicas)
         for _ in range(plan.kills):
-            over.wait(random.uniform(0.05, 0.8))
-            victim = random.choice(site.replicas)
-            victim.kill()
-            done["kills"] += 1
-            over.wait(random.uniform(0.0, 0.3))
-            victim.start()
+            _kill_one(site, over, done, random)
 
     return _run(plan, f"kill, {replicas} replicas", replicas, disturb)
+
+
+def take_turns(plan: Plan) -> Outcome:
+    """Nothing happens, but four replicas take every run's messages in turn."""
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        del site, done, over
+
+    return _run(plan, "in turn", 4, disturb)
+
+
+def bend_messages(plan: Plan) -> Outcome:
+    """Messages torn, repeated, out of order and late, answers lost; replicas killed as well."""
+    kinds = Counter[str]()
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        random = Random(7)
+        for _ in range(max(2, plan.kills // 10)):
+            _kill_one(site, over, done, random)
+
+    outcome = _run(plan, "bent messages", 2, disturb, send=None, kinds=kinds)
+    outcome.done.update(kinds)
+    return outcome
+
+
+def restart_postgres(plan: Plan, *, crash: bool) -> Outcome:
+    """Stopped in order, or every process of it killed; each time it comes back."""
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        random = Random(11)
+        for _ in range(3 if plan.quick else 12):
+            over.wait(random.uniform(0.5, 2.0))
+            (site.database.crash if crash else site.database.stop)()
+            done["crashes" if crash else "restarts"] += 1
+            over.wait(random.uniform(0.0, 0.5))
+            site.database.start()
+
+    return _run(plan, "postgres killed" if crash else "postgres restarted", 2, disturb)
+
+
+def cut_connections(plan: Plan) -> Outcome:
+    """Every connection to Postgres ended, again and again."""
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        random, until = Random(13), time.monotonic() + plan.seconds
+        while time.monotonic() < until:
+            over.wait(random.uniform(0.05, 0.6))
+            done["connections"] += site.database.cut_connections()
+
+    return _run(plan, "connections cut", 2, disturb)
+
+
+def slow_postgres(plan: Plan) -> Outcome:
+    """Everything that serves connections stands still for up to a second and a half."""
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        random, until = Random(17), time.monotonic() + plan.seconds
+        while time.monotonic() < until:
+            over.wait(random.uniform(0.1, 0.5))
+            done["backends frozen"] += site.database.freeze(random.uniform(0.1, 1.5))
+
+    return _run(plan, "postgres slow", 2, disturb)
+
+
+def stop_tickers(plan: Plan, dead: int) -> Outcome:
+    """The tickers of `dead` of two replicas never tick."""
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        del site, over
+        done["tickers dead"] = dead
+
+    def change(site: Site) -> None:
+        for replica in site.replicas[:dead]:
+            replica.settings = replace(replica.settings, tick_s=3600.0)
+
+    return _run(plan, f"{dead} of 2 tickers dead", 2, disturb, change=change)
+
+
+def set_clocks_off(plan: Plan) -> Outcome:
+    """One replica's clock seven minutes ahead, the other's seven behind."""
+    if fake_clock() is None:
+        return Outcome.untried("clocks off", "libfaketime is not installed")
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        del site, over
+        done["minutes off"] = 7
+
+    def change(site: Site) -> None:
+        for replica, off in zip(site.replicas, ("+7m", "-7m"), strict=True):
+            replica.clock_off = off
+
+    return _run(plan, "clocks off", 2, disturb, change=change)
+
+
+def fill_disk(plan: Plan) -> Outcome:
+    """Postgres on a small disk of its own that is full for a while."""
+    place = plan.database.directory.parent / "small"
+    place.mkdir(mode=0o755)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=755", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        return Outcome.untried("disk full", "mounting a small disk needs root")
+    small = Database(place / "pg")
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        del site
+        for _ in range(1 if plan.quick else 3):
+            over.wait(2.0)
+            _fill(place / "ballast")
+            over.wait(4.0)
+            (place / "ballast").unlink()
+            done["times full"] += 1
+            if not small.answers:
+                small.stop()
+                small.start()
+                done["Postgres had given up"] += 1
+
+    try:
+        small.start()
+        return _run(replace(plan, database=small), "disk full", 2, disturb)
+    finally:
+        small.stop()
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def _fill(ballast: Path) -> None:
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        for size in (2**20, 2**12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
+
+
+def two_attempts(plan: Plan) -> Outcome:
+    """Two attempts of each run alive at once, over two replicas that are killed in turn.
+
+    Neither may be given an order while the other lives, and both get their data in.
+    """
+    site = new_site(plan.database, f"site_{next(_NUMBERS)}", 2)
+    done, over, verdict = Counter[str](), Event(), Verdict()
+    began = time.monotonic()
+
+    def disturb(site: Site, over: Event, done: Counter[str]) -> None:
+        random = Random(19)
+        for _ in range(max(2, plan.kills // 10)):
+            _kill_one(site, over, done, random)
+
+    with running(site), _disturbed(disturb, site, over, done):
+        tallies = _wave(site, "both", plainly, pace_s=0.02, attempts=2)
+    engine = open_engine(site.replicas[0].settings)
+    with engine.connect() as connection:
+        for tally in tallies:
+            judge_attempt(verdict, read_attempt(connection, tally.run, tally.attempt), tally)
+    engine.dispose()
+    return Outcome("two attempts", 2, time.monotonic() - began, done, tallies, verdict)
 
 
 SCENARIOS: dict[str, Callable[[Plan], Outcome]] = {
     "kill-2": lambda plan: kill_replicas(plan, 2),
     "kill-4": lambda plan: kill_replicas(plan, 4),
+    "in-turn": take_turns,
+    "bent-messages": bend_messages,
+    "postgres-restarted": lambda plan: restart_postgres(plan, crash=False),
+    "postgres-killed": lambda plan: restart_postgres(plan, crash=True),
+    "connections-cut": cut_connections,
+    "postgres-slow": slow_postgres,
+    "disk-full": fill_disk,
+    "two-attempts": two_attempts,
+    "clocks-off": set_clocks_off,
+    "one-ticker-dead": lambda plan: stop_tickers(plan, 1),
+    "all-tickers-dead": lambda plan: stop_tickers(plan, 2),
 }

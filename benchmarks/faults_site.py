@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -24,6 +25,7 @@ from threading import Lock
 
 import psutil
 import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.ingest_servers import HOST
 from spikeguard_protocol import Role, Verb
@@ -38,7 +40,7 @@ from spikeguard_server.up_serve import listen, serve
 READY_S = 60.0
 PORTS = range(20_000, 30_000)  # below those that clients get: one that calls a dead server's port
 # from that very port would be connected to itself, and hold it
-PRELOADED = ("benchmarks.faults_site", "spikeguard_server.app")
+PRELOADED = ("benchmarks.faults_scenarios", "benchmarks.fuzz_calls")  # what a fork imports again
 _FORKING = get_context("forkserver")
 
 
@@ -61,10 +63,31 @@ class Database:
 
     def crash(self) -> None:
         """SIGKILL to every process of it; what was committed has to come back from the log."""
-        for process in (self.postmaster, *self.backends()):
+        processes = [*self.backends(), self.postmaster]
+        for process in reversed(processes):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(processes, timeout=READY_S)
         self._running.close()
+
+    def freeze(self, seconds: float) -> int:
+        """Stop what serves connections for a while: a disk or a machine that hangs."""
+        stopped = [p for p in self.backends() if _is_serving(p)]
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        time.sleep(seconds)
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        return len(stopped)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        with suppress(SQLAlchemyError), self.control() as connection:
+            return bool(connection.execute(sql.text("select true")).scalar_one())
+        return False
 
     @property
     def postmaster(self) -> psutil.Process:
@@ -92,6 +115,12 @@ class Database:
                 yield connection
         finally:
             engine.dispose()
+
+
+def _is_serving(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "spikeguard" in " ".join(process.cmdline())
+    return False
 
 
 _CUT = sql.text(
@@ -125,8 +154,9 @@ class Replica:
     settings: Settings
     log: Path
     port: int = field(default_factory=free_port)
+    clock_off: str = ""  # as libfaketime takes it: "+7m"
     starts: int = 0
-    _child: BaseProcess | None = None
+    _child: BaseProcess | subprocess.Popen[bytes] | None = None
     _changing: Lock = field(default_factory=Lock)
 
     @property
@@ -137,18 +167,31 @@ class Replica:
     def start(self) -> None:
         """Fork it and wait until it is ready."""
         with self._changing:
-            process = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
-            process.start()
+            self._child = self._with_clock_off() if self.clock_off else self._forked()
             self.starts += 1
-            self._child = process
         self.await_ready()
+
+    def _forked(self) -> BaseProcess:
+        process = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
+        process.start()
+        return process
+
+    def _with_clock_off(self) -> subprocess.Popen[bytes]:
+        """Under a clock of its own, which only a process that starts anew can be given."""
+        serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(self.port)]
+        environment = {
+            **os.environ, "DATABASE_URL": self.settings.database_url, "FAKETIME": self.clock_off,
+            "LD_PRELOAD": str(fake_clock()), "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }  # fmt: skip
+        with self.log.open("ab") as log:
+            return subprocess.Popen(serve, env=environment, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """SIGKILL, at whatever it is doing."""
         with self._changing:
             if self._child is not None:
                 self._child.kill()
-                self._child.join()
+                _reap(self._child)
 
     def await_ready(self) -> None:
         """Wait until it answers that it can take messages."""
@@ -159,6 +202,19 @@ class Replica:
                 return
             time.sleep(0.02)
         raise RuntimeError(f"{self.url} is not ready:\n{self.log.read_text()[-2000:]}")
+
+
+def _reap(child: BaseProcess | subprocess.Popen[bytes]) -> None:
+    if isinstance(child, subprocess.Popen):
+        child.wait()
+    else:
+        child.join()
+
+
+def fake_clock() -> Path | None:
+    """The library that gives a process a clock of its own, where it is installed."""
+    found = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    return next(found, None)
 
 
 @dataclass
@@ -187,13 +243,19 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
     return Site(database, [Replica(made, log) for _ in range(replicas)], token, url)
 
 
-def _prepare(settings: Settings) -> str:
+def automatic_rollbacks(engine: sql.Engine) -> None:
+    """Let the policy approve rollbacks by itself, as often as it wants to."""
     auto = Approval(ApprovalMode.AUTO, budget=100, cooldown_s=0.0)
     policy = Policy(approval={**Policy().approval, Verb.ROLLBACK: auto})
-    engine = open_engine(settings)
-    migrate(engine)
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "benchmark")
+
+
+def _prepare(settings: Settings) -> str:
+    engine = open_engine(settings)
+    migrate(engine)
+    automatic_rollbacks(engine)
+    with engine.begin() as connection:
         token = issue_token(connection, Grant(Role.AGENT), "benchmark")[0]
     engine.dispose()
     return token

@@ -107,3 +107,27 @@ def _first_difference(rows: tuple[Row, ...], twin: Facts, place: str) -> str:
         if mine != other:
             return f"row {number}: {mine} instead of {other}"
     return f"{len(rows)} rows instead of {len(theirs)}"
+
+
+_OF_ATTEMPT = sql.text(
+    "select segment, step, loss from samples s join attempts a "
+    "on a.run_id = s.run_id and a.number = s.attempt where s.run_id = :run and a.id = :attempt"
+)
+
+
+def read_attempt(connection: sql.Connection, name: str, attempt: str) -> tuple[Row, ...]:
+    """The samples of one attempt: segment, step, loss."""
+    which = {"run": run_key(RunId("default", name)), "attempt": attempt}
+    return tuple(tuple(row) for row in connection.execute(_OF_ATTEMPT, which))
+
+
+def judge_attempt(verdict: Verdict, samples: tuple[Row, ...], tally: Tally) -> None:
+    """Add what became of an attempt that was never alone: all its data, and no order."""
+    verdict.runs += 1
+    verdict.acknowledged += len(tally.acknowledged)
+    stored = {(segment, step): loss for segment, step, loss in samples}
+    verdict.twice += len(samples) - len(stored)
+    verdict.missing += sum(stored.get(at) != loss for at, loss in tally.acknowledged.items())
+    verdict.foreign += len(stored.keys() - tally.acknowledged.keys())
+    verdict.differing["orders to one of two"] += bool(tally.executed)
+    verdict.differing += Counter()

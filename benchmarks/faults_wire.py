@@ -7,6 +7,7 @@ learns what an agent would learn, an answer or none.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
@@ -29,9 +30,9 @@ def plainly(job: TrainingJob, message: Message) -> Verdict:
 class Mischief:
     """Tears messages, loses answers, sends twice, out of order and late. One for each job."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: Counter[str] | None = None) -> None:
         self._sent: list[Message] = []
-        self.done: dict[str, int] = {}
+        self.done = Counter[str]() if done is None else done
 
     def __call__(self, job: TrainingJob, message: Message) -> Verdict:
         """Do something to `message`, then send it as it should be."""
@@ -39,8 +40,7 @@ class Mischief:
                   self._run_ahead)  # fmt: skip
         for trick in tricks:
             if job.random.random() < SHARE:
-                name = trick.__name__.strip("_")
-                self.done[name] = self.done.get(name, 0) + 1
+                self.done[trick.__name__.strip("_").replace("_", " ")] += 1
                 trick(job, message)
         late = replace(message, age_s=message.age_s + job.random.uniform(0, MOST_AGE_S))
         self._sent = [*self._sent[-OLD:], message]
