@@ -8,6 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ FORKS.set_forkserver_preload(["torch", "torch.distributed", "numpy", "spikeguard
 def run_torchrun(wire: Wire, folder: Path, steps: int) -> tuple[int, list[Any]]:
     """Exit status and what each rank saw, under the launcher that people use."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--max-restarts=1", "--monitor-interval=0.1"]
     environment = {**os.environ, "SPIKEGUARD_SERVER": wire.url, "OMP_NUM_THREADS": "1"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
     done = subprocess.run(
         [*command, str(JOB), str(folder), str(steps)], env=environment, timeout=120
     )
@@ -89,21 +92,64 @@ def order_once(wire: Wire, after: int, choose: Any) -> None:
     wire.intercept = watch
 
 
-def test_all_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
+def test_all_ranks_roll_back_at_the_same_step_and_a_restart_by_elastic_keeps_it(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 is killed 70 steps later; the launcher starts both again, without the batches."""
     with served(Wire()) as wire:
         order_once(wire, 30, lambda t: Rollback(t.name, t.step, BatchRange(t.step + 2, t.step + 7)))
-        status, seen = run_torchrun(wire, tmp_path, 200)
+        status, seen = run_torchrun(wire, tmp_path, 300)
     assert status == 0
-    assert seen[0]["trail"] == seen[1]["trail"]
-    assert seen[0]["faults"] == seen[1]["faults"] == {}
-    back = [row for row in seen[0]["trail"] if row[1] < row[0]]
+    first = [(tmp_path / f"first{rank}.jsonl").read_text().splitlines() for rank in range(2)]
+    assert first[0][: len(first[1])] == first[1]
+    rows = [json.loads(line) for line in first[1]]
+    back = [row for row in rows if row[1] < row[0]]
     assert len(back) == 1
-    (applied,) = wire.records(CommandResult)
+    assert rows[-1][1] == back[0][1] + 70
+    (applied,) = set(wire.records(CommandResult))  # told again where the server missed it
     assert (applied.state, applied.step) == (ResultState.APPLIED, back[0][0])
-    history = [type(r).__name__ for r in wire.history()]
+    history = [type(r).__name__ for r in wire.history(next(iter(wire.messages)))]
     assert history.index("SegmentStarted", 2) == history.index("CommandResult") + 1
     assert wire.records(SegmentStarted)[1].command == applied.command
-    assert seen[0]["trail"][-1][2] == 205
+    assert seen[0]["resumed"] == seen[1]["resumed"] == rows[-1][1] // 20 * 20
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert seen[0]["faults"] == seen[1]["faults"] == {}
+    assert seen[0]["trail"][-1][1:3] == [300, 305]
+
+
+def test_a_server_and_a_sender_lost_in_the_middle_of_an_order_part_no_ranks(tmp_path: Path) -> None:
+    """The server vanishes once it has told the order, rank 0's sender is killed after it: both
+    ranks go back at the same step, train on, and the next attempt tells what became of it."""
+    told = threading.Event()
+
+    def vanish(message: Message) -> Answer | None:
+        if told.is_set():
+            raise ConnectionError
+        saved = [r for r in message.records if isinstance(r, TargetSaved) and r.step >= 30]
+        if saved:
+            wire.order(
+                Rollback(saved[0].name, saved[0].step, BatchRange(32, 37)), attempt=message.attempt
+            )
+            told.set()
+        return None
+
+    with served(Wire()) as wire:
+        wire.intercept = vanish
+        status, seen = run_ranks(wire, tmp_path, 150, "sender_killed")
+        assert status == 0
+        assert seen[0]["trail"] == seen[1]["trail"]
+        (back,) = [row for row in seen[0]["trail"] if row[1] < row[0]]
+        assert seen[0]["killed"] <= back[0]
+        assert wire.records(CommandResult) == []
+        wire.orders.clear()
+        wire.intercept = lambda _: None
+        status, again = run_ranks(wire, tmp_path, 155)
+    assert status == 0
+    assert again[0]["resumed"] == again[1]["resumed"] == 140
+    (applied,) = wire.records(CommandResult)
+    assert applied.state is ResultState.APPLIED
+    seen_after = {step for segment, step in wire.column("loss") if segment == 1}
+    assert seen_after == set(range(back[1] + 1, 151))
 
 
 def test_no_thread_of_the_agents_outlives_the_attempt(tmp_path: Path) -> None:

@@ -50,9 +50,10 @@ class Wire:
             found = [r for a in chosen for m in self.messages[a] for r in m.records]
         return [record for record in found if isinstance(record, kind)]
 
-    def history(self) -> list[Any]:
-        """Every stored record of the newest attempt but samples, in order."""
-        return [r for r in self.records(object, self.attempt) if not isinstance(r, Samples)]
+    def history(self, attempt: str | None = None) -> list[Any]:
+        """Every stored record of an attempt, the newest, but samples, in order."""
+        found = self.records(object, attempt or self.attempt)
+        return [record for record in found if not isinstance(record, Samples)]
 
     def column(self, signal: str) -> dict[tuple[int, int], float]:
         """(segment, step) -> value, where it was measured."""
