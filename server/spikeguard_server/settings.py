@@ -66,6 +66,10 @@ class Settings:
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
     stream_sign_s: float = field(default=15.0, metadata=_number(0.05, 60))  # of life, of a stream
     link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
+    # Days, 0 = for ever; counted from the last message of what lies on a week's shelf.
+    keep_samples_days: float = field(default=0.0, metadata=_number(0))  # then roll-ups alone
+    keep_rollups_days: float = field(default=0.0, metadata=_number(0))
+    keep_layers_days: float = field(default=0.0, metadata=_number(0))  # norms by layer
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
 
 

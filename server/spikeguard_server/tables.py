@@ -150,6 +150,8 @@ segments = sql.Table(
     _needed("opened_at", Time),
     sql.Column("first_step", Count),
     sql.Column("last_step", Count),
+    _needed("shelf", sql.Date),  # of the week it was opened in: where its samples lie
+    sql.Column("rolled_to", Count),  # roll-ups stand for all steps before it
     _of("attempts"),
     postgresql_with=HOT,
 )
@@ -166,16 +168,6 @@ def _measured() -> list[sql.Column[Any]]:
     ]
 
 
-samples = sql.Table(
-    "samples",
-    metadata,
-    _run(),
-    _key("attempt"),
-    _key("segment", Count),
-    _key("step", Count),
-    *_measured(),
-)
-
 layer_norms = sql.Table(
     "layer_norms",
     metadata,
@@ -184,8 +176,10 @@ layer_norms = sql.Table(
     _key("segment", Count),
     _key("step", Count),
     sql.Column("signal", sql.Text, primary_key=True),
+    sql.Column("shelf", sql.Date, primary_key=True),
     _needed("names", Names),
     _needed("norms", Floats),
+    postgresql_partition_by="LIST (shelf)",
 )
 
 targets = sql.Table(

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import date
 from functools import partial
 from threading import Event, Thread
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.ingest.passing import let_time_pass, write_down
 from spikeguard_server.postmortem import gather
 from spikeguard_server.report.render import Format, render
-from spikeguard_server.repository.detectors import prune_snapshots
+from spikeguard_server.repository.detectors import detectors_on, prune_snapshots
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.pieces import SegmentKey
 from spikeguard_server.repository.reports import (
     due_reports,
     postpone_report,
@@ -28,11 +30,14 @@ from spikeguard_server.repository.reports import (
     settle_report,
     write_report,
 )
+from spikeguard_server.repository.rolling import roll_up, segments_behind, segments_unfinished
 from spikeguard_server.repository.runs import lock_run, unended_runs
+from spikeguard_server.repository.shelves import Kind, drop_shelf, make_shelf, old_shelves
 from spikeguard_server.settings import Settings
 
 _log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 600.0
+ROLLED_AT_ONCE = 200  # segments
 STOP_TIMEOUT_S = 30.0
 
 
@@ -66,6 +71,7 @@ class Ticker:
         ticks = 0
         while not self._stopping.wait(self._settings.tick_s):
             _survive(partial(tick, self._engine, self._settings), "tick")
+            _survive(partial(roll, self._engine), "roll-ups")
             if ticks % ticks_between == 0:
                 _survive(partial(tidy, self._engine, self._settings), "housekeeping")
             ticks += 1
@@ -114,8 +120,56 @@ def report(engine: sql.Engine, run_id: UUID, number: int) -> None:
         settle_report(connection, run_id, number, due_at)
 
 
+def roll(engine: sql.Engine) -> None:
+    """Roll up what segments have gone past."""
+    with engine.connect() as connection:
+        behind = segments_behind(connection, ROLLED_AT_ONCE)
+    for key in behind:
+        _survive(partial(_roll, engine, key), f"roll-ups of {key}")
+
+
+def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
+    with engine.begin() as connection:
+        lock_run(connection, key.run_id)
+        return roll_up(connection, key, whole=whole)
+
+
+def let_go(engine: sql.Engine, settings: Settings) -> None:
+    """Make this week's shelf, and drop those that are past their time."""
+    with engine.begin() as connection:
+        make_shelf(connection)
+    for kind, days in (
+        (Kind.SAMPLES, settings.keep_samples_days),
+        (Kind.ROLLUPS, settings.keep_rollups_days),
+        (Kind.LAYERS, settings.keep_layers_days),
+    ):
+        if days > 0:
+            with engine.connect() as connection:
+                old = old_shelves(connection, kind, days)
+            for shelf in old:
+                _drop(engine, kind, shelf, days)
+
+
+def _drop(engine: sql.Engine, kind: Kind, shelf: date, days: float) -> None:
+    if kind is Kind.SAMPLES:
+        with engine.connect() as connection:
+            unfinished = segments_unfinished(connection, shelf, ROLLED_AT_ONCE)
+            leaning = detectors_on(connection, shelf)
+        for run_id in leaning:
+            with engine.begin() as connection:
+                write_down(connection, run_id)
+        for key in unfinished:
+            while not _roll(engine, key, whole=True):
+                pass
+        if len(unfinished) == ROLLED_AT_ONCE:
+            return  # the rest, and then the shelf, next time
+    with engine.begin() as connection:
+        drop_shelf(connection, kind, shelf, days)
+
+
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
+    let_go(engine, settings)
     with engine.connect() as connection:
         runs = unended_runs(connection)
     for run_id in runs:
@@ -123,7 +177,7 @@ def tidy(engine: sql.Engine, settings: Settings) -> None:
             prune_snapshots(connection, run_id, settings.detector_snapshots_kept)
 
 
-def _survive(work: Callable[[], None], what: str) -> None:
+def _survive(work: Callable[[], object], what: str) -> None:
     """A ticker that died would take expiry and reports with it."""
     try:
         work()

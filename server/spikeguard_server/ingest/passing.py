@@ -15,6 +15,7 @@ from spikeguard_protocol import CommandState
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.escalation import escalate
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import tell
@@ -49,9 +50,18 @@ def let_time_pass(
         if intake.current:
             _fall_silent(intake)
             _expire_commands(intake)
+            escalate(intake)
             _end(intake)
     detection.save(connection)
     save_run(connection, run)
+
+
+def write_down(connection: sql.Connection, run_id: UUID) -> None:
+    """Let the detector's bytes alone say where it stands: the samples behind them go."""
+    lock_run(connection, run_id)
+    detection = load_detection(connection, run_id, None)
+    detection.write_down()
+    detection.save(connection)
 
 
 def _expire_commands(intake: Intake) -> None:

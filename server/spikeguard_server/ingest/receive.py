@@ -163,6 +163,7 @@ def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:
     return (
         len(records) == 1
         and isinstance(records[0], Samples)
+        and records[0].steps[0] > (-1 if opening.newest_step is None else opening.newest_step)
         and records[0].segment == run.current_segment
         and intake.detection.place.segment == run.current_segment
         and intake.detection.place.attempt == run.current_attempt

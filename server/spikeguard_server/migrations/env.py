@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from alembic import context
 
-from spikeguard_server import tables_notices  # noqa: F401 - its tables belong to the metadata
+from spikeguard_server import (  # noqa: F401 - their tables belong to the metadata
+    tables_curves,
+    tables_notices,
+)
 from spikeguard_server.tables import metadata
 
 context.configure(

@@ -7,21 +7,18 @@ own: a join in the locking one would show what stood there before the wait for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import sqlalchemy as sql
-from sqlalchemy.exc import DBAPIError
 
 from spikeguard_protocol import Role, Samples
 from spikeguard_server.repository.detectors import STATE_COLUMNS, StateRow, state_row
+from spikeguard_server.repository.driver import driver
+from spikeguard_server.repository.pieces import WRITE_PIECE, piece_of
 from spikeguard_server.repository.runs import AttemptRow, RunRow
-from spikeguard_server.repository.samples import WRITE_SAMPLES, sample_columns
 
 _RUN = tuple(RunRow.__dataclass_fields__)
 _ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
@@ -34,6 +31,8 @@ SELECT clock_timestamp(),
        EXISTS (SELECT FROM attempts WHERE run_id = %(run)s AND id <> %(attempt)s
                AND ended_at IS NULL AND NOT lost),
        t.id, t.project,
+       (SELECT s.last_step FROM segments s JOIN runs r USING (run_id)
+        WHERE s.run_id = %(run)s AND s.attempt = a.number AND s.segment = r.current_segment),
        {", ".join(f"a.{name}" for name in _ATTEMPT)},
        {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
        CASE WHEN d.anchor > %(known)s THEN d.state END
@@ -65,6 +64,7 @@ class Opening:
     bearer: Bearer | None
     commands: bool  # whether any is unfinished
     others: bool  # whether another attempt has not ended
+    newest_step: int | None  # of the attempt's segment, if that is the run's current one
 
 
 def open_message(
@@ -75,12 +75,12 @@ def open_message(
     `known`: the detector's version that the caller has. `bearer`: hash of the token's secret.
     """
     which = {"run": run_id, "attempt": attempt, "known": known, "bearer": bearer}
-    with _driver(connection) as raw, raw.pipeline():
+    with driver(connection) as raw, raw.pipeline():
         locked = raw.execute(_LOCK, (run_id,), binary=True)
         found = raw.execute(_READ, which, binary=True)
     run, row = locked.fetchone(), found.fetchone()  # behind the block: inside it each would wait
     assert row is not None
-    now, commands, others, token, project, *rest = row
+    now, commands, others, token, project, newest_step, *rest = row
     attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
     return Opening(
         now,
@@ -90,6 +90,7 @@ def open_message(
         None if token is None else Bearer(token, project),
         commands,
         others,
+        newest_step,
     )
 
 
@@ -116,7 +117,7 @@ moved AS (
            state_step = %(state_step)s, anchor = %(anchor)s, failures = %(failures)s {state}
     WHERE run_id = %(run_id)s
 )"""
-_STORE = f"stored AS ({WRITE_SAMPLES})"
+_STORE = f"stored AS ({WRITE_PIECE})"
 _HEARTBEAT = f"WITH {_TELL}"
 _SAMPLES = f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state='')}, {_TELL}"
 _WITH_STATE = f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state=', state = %(state)s')}, {_TELL}"
@@ -140,26 +141,11 @@ def write_calm(
     statement = _HEARTBEAT
     if samples is not None and state is not None:
         statement = _SAMPLES if state.state is None else _WITH_STATE
-        values |= sample_columns(samples) | {
-            "segment": samples.segment, "first": samples.steps[0], "last": samples.steps[-1],
+        values |= piece_of(samples) | {
+            "segment": samples.segment,
             "version": state.version, "at_step": state.place.step, "state": state.state,
             "state_step": state.state_step, "anchor": state.anchor, "failures": state.failures,
         }  # fmt: skip
-    with _driver(connection) as raw, raw.pipeline():
+    with driver(connection) as raw, raw.pipeline():
         raw.execute(statement, values)
         raw.execute("COMMIT")  # commit() would wait once more
-
-
-@contextmanager
-def _driver(connection: sql.Connection) -> Iterator[psycopg.Connection[Any]]:
-    """The driver's own connection; what it raises comes out as SQLAlchemy would raise it."""
-    raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
-    try:
-        yield raw
-    except psycopg.Error as error:
-        if raw.closed:
-            connection.invalidate(error)
-        raise DBAPIError.instance(
-            "a message's statement", None, error, psycopg.Error,
-            hide_parameters=True, dialect=connection.dialect,
-        ) from error  # fmt: skip

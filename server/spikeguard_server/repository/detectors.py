@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 from uuid import UUID
 
@@ -85,6 +86,15 @@ def save_state(connection: sql.Connection, run_id: UUID, row: StateRow) -> None:
         connection.execute(_MOVE, {"key": run_id, **values})
     else:
         connection.execute(_SAVE, {"run_id": run_id, "state": row.state, **values})
+
+
+def detectors_on(connection: sql.Connection, shelf: date) -> list[UUID]:
+    """Runs whose detector is reached from its bytes by samples that lie on the shelf."""
+    g = tables.segments.c
+    here = (g.run_id == _S.run_id) & (g.attempt == _S.attempt) & (g.segment == _S.segment)
+    on_shelf = sql.exists().where(here, g.shelf == shelf)
+    query = sql.select(_S.run_id).where(_S.state_step < _S.step, on_shelf)
+    return list(connection.execute(query).scalars())
 
 
 def keep_snapshot(

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from psycopg.adapt import Dumper
+from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 
 FLOAT8, FLOAT8_ARRAY = 701, 1022  # object ids of the catalogue, fixed for ever
 INT8, INT8_ARRAY = 20, 1016
-_HEAD = Struct("!iiIii")
+_HEAD, _SHAPE = Struct("!iiIii"), Struct("!iiI")
+Numbers = np.ndarray[Any, np.dtype[Any]]
 _FLOAT = np.dtype([("length", ">i4"), ("value", ">f8")])
 _WHOLE = np.dtype([("length", ">i4"), ("value", ">i8")])
 
@@ -56,11 +57,67 @@ def _pack(values: Sequence[Any], form: np.dtype[Any], element: int) -> bytes:
         return _HEAD.pack(1, 0, element, len(values), 1) + rows.tobytes()
     rows["value"] = [0 if value is None else value for value in values]
     absent = np.fromiter((value is None for value in values), bool, len(values))
+    return _HEAD.pack(1, 1, element, len(values), 1) + _without(rows, absent)
+
+
+def _without(rows: Numbers, absent: Numbers) -> bytes:
+    """The elements as they travel, those that are `absent` as NULL."""
     rows["length"][absent] = -1
-    kept = np.ones((len(values), form.itemsize), bool)
+    kept = np.ones((len(rows), rows.dtype.itemsize), bool)
     kept[absent, 4:] = False
-    octets = rows.view(np.uint8).reshape(len(values), form.itemsize)
-    return _HEAD.pack(1, 1, element, len(values), 1) + octets[kept].tobytes()
+    return rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)[kept].tobytes()
+
+
+def packed(values: Numbers, there: Numbers) -> FloatColumn | WholeColumn:
+    """An array of float64 or int64 as a column; NULL where `there` is false."""
+    floating = values.dtype.kind == "f"
+    form, element = (_FLOAT, FLOAT8) if floating else (_WHOLE, INT8)
+    rows = np.empty(len(values), form)
+    rows["length"], rows["value"] = 8, values
+    gaps = not there.all()
+    content = _without(rows, ~there) if gaps else rows.tobytes()
+    data = _HEAD.pack(1, int(gaps), element, len(values), 1) + content
+    return FloatColumn(data) if floating else WholeColumn(data)
+
+
+def unpacked(data: bytes) -> tuple[Numbers, Numbers]:
+    """The numbers of an array as Postgres sends it (0 where NULL), and which of them are there."""
+    dimensions, gaps, element = _SHAPE.unpack_from(data)
+    form = _FLOAT if element == FLOAT8 else _WHOLE
+    native = form["value"].newbyteorder("=")
+    if not dimensions:
+        return np.empty(0, native), np.empty(0, bool)
+    count = _HEAD.unpack_from(data)[3]
+    if not gaps:
+        values = np.frombuffer(data, form, count, _HEAD.size)["value"]
+        return values.astype(native), np.ones(count, bool)
+    there, places = _places(data, count)
+    values = np.zeros(count, native)
+    octets = np.frombuffer(data, np.uint8)[places[:, None] + np.arange(8)]
+    values[there] = octets.reshape(-1).view(form["value"])
+    return values, there
+
+
+def _places(data: bytes, count: int) -> tuple[Numbers, Numbers]:
+    """Which elements are there, and where the bytes of those begin."""
+    lengths = np.frombuffer(data, ">i4", offset=_HEAD.size).tolist()
+    there, places, at = np.zeros(count, bool), [], 0
+    for index in range(count):
+        if lengths[at] == 8:
+            there[index] = True
+            places.append(_HEAD.size + 4 * at + 4)
+            at += 2
+        at += 1
+    return there, np.array(places, int)
+
+
+class ArrayLoader(Loader):
+    """Reads arrays of numbers as `unpacked` does."""
+
+    format = Format.BINARY
+
+    def load(self, data: Any) -> tuple[Numbers, Numbers]:
+        return unpacked(bytes(data))
 
 
 class _FloatDumper(Dumper):

@@ -1,30 +1,33 @@
-"""Curves: the samples of a window of steps, thinned in the database where there are many.
+"""Curves of a run: the samples of a window of steps, thinned where there are many.
 
 Law: thinning keeps, of every signal in every stretch of steps, the lowest and the highest finite
-value and every non-finite one; what is kept is kept as a whole sample. A run of a million steps
-never travels here: one pass finds the steps to keep, a second one fetches them.
+value and the first one that is not finite; what is kept is kept as a whole sample, and never more
+samples than were asked for. Where a stretch is as wide as what a roll-up tells apart, roll-ups are
+read in place of samples, so that a run of a million steps is never read whole.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
+from spikeguard_server.repository.curves import Column, Curves, join, keep
+from spikeguard_server.repository.driver import read_arrays
+from spikeguard_server.repository.pieces import SegmentKey, read_curves, read_rollups
 from spikeguard_server.repository.reading import (
     SegmentRow,
     current_line,
     read_segments,
 )
-from spikeguard_server.tables import incident_samples, samples
+from spikeguard_server.repository.rolling import BLOCK, SPAN
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
@@ -39,11 +42,6 @@ class Window:
     first: int = 0
     last: int = MAX_STEP
     points: int = 2000
-
-    @property
-    def buckets(self) -> int:
-        """How many stretches a minimum and a maximum of each signal are kept of."""
-        return max(1, self.points // (2 * len(self.signals)))
 
 
 def read_signals(text: str) -> tuple[str, ...]:
@@ -60,29 +58,6 @@ def read_signals(text: str) -> tuple[str, ...]:
 
 def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dict[str, Any]:
     """The curves of a run."""
-    return _series(connection, samples, samples.c.run_id == run_id, run_id, window)
-
-
-def read_incident_series(
-    connection: sql.Connection, run_id: UUID, incident: int, window: Window
-) -> dict[str, Any]:
-    """The curves around an incident, from the copy that outlives the run's samples."""
-    mine = (incident_samples.c.run_id == run_id) & (incident_samples.c.incident == incident)
-    steps = incident_samples.c.step
-    ends = sql.select(sql.func.min(steps), sql.func.max(steps)).where(mine)
-    first, last = connection.execute(ends).one()
-    if first is not None:
-        window = replace(window, first=max(window.first, first), last=min(window.last, last))
-    return _series(connection, incident_samples, mine, run_id, window)
-
-
-def _series(
-    connection: sql.Connection,
-    table: sql.Table,
-    mine: sql.ColumnElement[bool],
-    run_id: UUID,
-    window: Window,
-) -> dict[str, Any]:
     found = read_segments(connection, run_id)
     line = current_line(connection, run_id, found)
     spans = {(e.attempt, e.id.number): _span(e, window) for e in found}
@@ -90,15 +65,68 @@ def _series(
     stretches, truncated = [], False
     for entry in found:
         if span := spans[entry.attempt, entry.id.number]:
-            here = sql.and_(
-                mine, table.c.attempt == entry.attempt, table.c.segment == entry.id.number
-            )
-            rows, thinned = _stretch(connection, table, here, window, span, total)
+            points = max(2, window.points * span // total) if total > window.points else span
+            key = SegmentKey(run_id, entry.attempt, entry.id.number)
+            curves, thinned = _stretch(connection, key, entry.row, window, points)
             truncated = truncated or thinned
-            if rows:
-                stretches.append(_columns(entry, entry.id in line.last_steps, rows, window))
+            if len(curves):
+                stretches.append(_shown(entry, entry.id in line.last_steps, curves, window))
     stretches.sort(key=lambda stretch: not stretch["current"])
     return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
+
+
+def read_incident_series(
+    connection: sql.Connection, run_id: UUID, incident: int, window: Window
+) -> dict[str, Any]:
+    """The curves around an incident, from the copy that outlives the run's samples."""
+    found = {(e.attempt, e.id.number): e for e in read_segments(connection, run_id)}
+    line = current_line(connection, run_id, list(found.values()))
+    copies = _copies(connection, run_id, incident, window)
+    total, stretches, truncated = sum(map(len, copies.values())), [], False
+    for place, copy in copies.items():
+        points = max(2, window.points * len(copy) // total)
+        if len(copy) > points:
+            span = int(copy.steps[-1] - copy.steps[0]) + 1
+            width = max(1, -(-span * 2 * len(window.signals) // points))
+            copy, truncated = _thinned(copy, window.signals, points, width), True
+        entry = found[place]
+        stretches.append(_shown(entry, entry.id in line.last_steps, copy, window))
+    stretches.sort(key=lambda stretch: not stretch["current"])
+    return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
+
+
+def _copies(
+    connection: sql.Connection, run_id: UUID, incident: int, window: Window
+) -> dict[tuple[int, int], Curves]:
+    """What is kept with an incident, by attempt and segment."""
+    values = [
+        name
+        if name in STANDARD_SIGNALS
+        else f"extra_values[array_position(extra_names, %(own_{place})s::text)]"
+        for place, name in enumerate(window.signals)
+    ]
+    arrays = ("step", "batch_first", "batch_end", *values)
+    columns = ", ".join(f"array_agg({column} ORDER BY step)" for column in arrays)
+    rows = read_arrays(
+        connection,
+        f"""SELECT attempt, segment, {columns} FROM incident_samples
+        WHERE run_id = %(run_id)s AND incident = %(incident)s
+        AND step BETWEEN %(first)s AND %(last)s
+        GROUP BY attempt, segment ORDER BY attempt, segment""",
+        {
+            "run_id": run_id, "incident": incident, "first": window.first, "last": window.last,
+            **{f"own_{place}": name for place, name in enumerate(window.signals)},
+        },
+    )  # fmt: skip
+    return {
+        (attempt, segment): Curves(
+            steps[0],
+            {n: Column(*each) for n, each in zip(window.signals, measured, strict=True)},
+            Column(*first),
+            Column(*end),
+        )
+        for attempt, segment, steps, first, end, *measured in rows
+    }
 
 
 def _span(entry: SegmentRow, window: Window) -> int:
@@ -110,91 +138,59 @@ def _span(entry: SegmentRow, window: Window) -> int:
 
 
 def _stretch(
-    connection: sql.Connection,
-    table: sql.Table,
-    here: sql.ColumnElement[bool],
-    window: Window,
-    span: int,
-    total: int,
-) -> tuple[Sequence[Any], bool]:
-    """The samples of one segment, and whether some were left out."""
-    inside = sql.and_(here, table.c.step.between(window.first, window.last))
-    query = sql.select(
-        table.c.step, table.c.batch_first, table.c.batch_end, *_values(table, window)
-    )
-    if total <= window.points:
-        return connection.execute(query.where(inside).order_by(table.c.step)).all(), False
-    buckets = max(1, window.buckets * span // total)
-    kept, count = _kept_steps(connection, table, inside, window, -(-span // buckets))
-    chosen = sql.or_(
-        table.c.step == sql.any_(sql.literal(kept, sql.ARRAY(sql.BigInteger))),
-        *(_not_finite(_value(table, name)) for name in window.signals),
-    )
-    rows = connection.execute(query.where(inside, chosen).order_by(table.c.step)).all()
-    return rows, len(rows) < count
+    connection: sql.Connection, key: SegmentKey, row: Any, window: Window, points: int
+) -> tuple[Curves, bool]:
+    """At most `points` samples of a segment, and whether some were left out."""
+    first, last = max(window.first, row.first_step), min(window.last, row.last_step)
+    span = last - first + 1
+    width = -(-span // max(1, points // (2 * len(window.signals))))
+    curves, count = _read(connection, key, row, (first, last), width, window.signals)
+    if len(curves) > points:
+        curves = _thinned(curves, window.signals, points, width)
+    return curves, len(curves) < count
 
 
-def _kept_steps(
+def _read(
     connection: sql.Connection,
-    table: sql.Table,
-    inside: sql.ColumnElement[bool],
-    window: Window,
+    key: SegmentKey,
+    row: Any,
+    steps: tuple[int, int],
     width: int,
-) -> tuple[list[int], int]:
-    """The steps of the extremes in every `width` steps, both ends, and how many there were."""
-    values = [_value(table, name) for name in window.signals]
-    steps = [extreme for value in values for extreme in _extremes(value, table.c.step)]
-    bucket = table.c.step // width
-    query = sql.select(
-        sql.func.count(), sql.func.min(table.c.step), sql.func.max(table.c.step), *steps
-    )
-    kept: set[int] = set()
-    count, ends = 0, []
-    for row in connection.execute(query.where(inside).group_by(bucket)):
-        count += row[0]
-        ends += [row[1], row[2]]
-        kept |= {int(pair[1]) for pair in row[3:] if pair is not None}
-    return sorted(kept | {min(ends, default=0), max(ends, default=0)}), count
+    names: tuple[str, ...],
+) -> tuple[Curves, int]:
+    """The samples of [first, last], or their extremes where `width` steps become one stretch, and
+    how many samples there are."""
+    first, last = steps
+    begin = -(-first // BLOCK) * BLOCK if first > row.first_step else first  # a block's beginning
+    end = min((last + 1) // BLOCK * BLOCK, row.rolled_to or 0)
+    if width < SPAN or end <= begin:
+        curves = read_curves(connection, key, first, last, names)
+        if len(curves) or not row.rolled_to:
+            return curves, len(curves)
+        return read_rollups(connection, key, first, last, names)  # the samples are gone
+    middle, count = read_rollups(connection, key, begin, end - 1, names)
+    before = read_curves(connection, key, first, begin - 1, names)
+    after = read_curves(connection, key, end, last, names)
+    return join([before, middle, after]), len(before) + count + len(after)
 
 
-def _extremes(
-    value: sql.ColumnElement[Any], step: sql.ColumnElement[Any]
-) -> list[sql.ColumnElement[Any]]:
-    """(value, step) where `value` is lowest and highest, non-finite ones aside.
-
-    Arrays compare by their first entry, then by their second.
-    """
-    pair = postgresql.array([value, sql.cast(step, sql.Double)])
-    finite = sql.not_(_not_finite(value)) & value.is_not(None)
-    return [extreme(pair).filter(finite) for extreme in (sql.func.min, sql.func.max)]
+def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) -> Curves:
+    """At most `points` of the samples, the extremes of every `width` steps or more among them."""
+    kept = keep(curves, names, curves.steps // width)
+    while len(kept) > max(points, 2 + 2 * len(names)):
+        width *= 2
+        kept = keep(curves, names, curves.steps // width)
+    return curves.at(kept)
 
 
-def _not_finite(value: sql.ColumnElement[Any]) -> sql.ColumnElement[bool]:
-    """NaN and infinities; Postgres holds NaN to be above everything and equal to itself."""
-    infinity = sql.cast(sql.literal_column("'Infinity'"), sql.Double)
-    return (value >= infinity) | (value <= -infinity)
-
-
-def _values(table: sql.Table, window: Window) -> list[sql.ColumnElement[Any]]:
-    return [_value(table, name).label(f"v{i}") for i, name in enumerate(window.signals)]
-
-
-def _value(table: sql.Table, name: str) -> sql.ColumnElement[Any]:
-    """A signal's column, or its place among those that the user added."""
-    if name in STANDARD_SIGNALS:
-        return table.c[name]
-    place = sql.func.array_position(table.c.extra_names, sql.literal(name, sql.Text))
-    return table.c.extra_values[place]
-
-
-def _columns(
-    entry: SegmentRow, current: bool, rows: Sequence[Any], window: Window
-) -> Mapping[str, Any]:
+def _shown(entry: SegmentRow, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
+    columns = {name: curves.signals.get(name) for name in window.signals}
+    nothing = [None] * len(curves)
     return {
         "attempt": entry.id.attempt,
         "number": entry.id.number,
         "current": current,
-        "steps": [row[0] for row in rows],
-        "values": {name: [row[3 + i] for row in rows] for i, name in enumerate(window.signals)},
-        "batches": [None if row[1] is None else [row[1], row[2]] for row in rows],
+        "steps": curves.steps.tolist(),
+        "values": {name: nothing if c is None else c.list() for name, c in columns.items()},
+        "batches": [None if r is None else [r.first, r.end] for r in curves.ranges()],
     }

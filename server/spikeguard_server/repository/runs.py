@@ -25,6 +25,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_server import tables
 from spikeguard_server.repository.text import storable
+from spikeguard_server.tables_curves import shelves
 
 LIVE, SILENT, ENDED = "live", "silent", "ended"
 
@@ -238,6 +239,7 @@ def open_segment(
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
             **_point_columns(started.parent), position=started.position, opened_at=now,
+            shelf=sql.select(sql.func.max(shelves.c.starts)).scalar_subquery(),
             command=None if started.command is None else storable(started.command)[:200],
         )
         .on_conflict_do_nothing()

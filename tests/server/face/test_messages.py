@@ -13,7 +13,8 @@ import sqlalchemy as sql
 from spikeguard_protocol import MAX_BYTES, Role, decode_ack, encode, to_json
 from spikeguard_server.errors import TooLarge
 from spikeguard_server.routes.limits import BodyLimit
-from spikeguard_server.tables import run_key, samples
+from spikeguard_server.tables import run_key
+from spikeguard_server.tables_curves import samples
 
 if TYPE_CHECKING:
     import httpx

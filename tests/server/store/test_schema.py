@@ -13,10 +13,11 @@ from alembic.runtime.migration import MigrationContext
 
 from spikeguard_server.migrations import _config, current_revision, migrate, newest_revision
 from spikeguard_server.repository.detectors import Place, StateRow, load_state
+from spikeguard_server.repository.pieces import SegmentKey, read_curves
 from spikeguard_server.tables import metadata
 from spikeguard_server.tables_notices import deliveries
 
-REFERENCE = {"projects", "policies", "tokens", "channels", "silences"}
+REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences"}
 assert deliveries.metadata is metadata  # one schema, though written in two places
 
 
@@ -65,6 +66,57 @@ def test_a_detector_of_the_first_schema_goes_on_from_where_it_stood(engine: sql.
     assert row == StateRow(7, Place(1, 0, 130), 130, 7, 0, b"bytes")
 
 
+@pytest.mark.parametrize("revision", ["0001", "0002", "0004", "0006"])
+def test_samples_of_every_earlier_schema_are_all_there_afterwards(
+    engine: sql.Engine, revision: str
+) -> None:
+    """Step by step, with gaps, holes, what is not finite, and signals of the user's own."""
+    key, day = "00000000-0000-0000-0000-000000000001", "2026-03-04T05:06:07Z"
+    columns = "run_id, attempt, segment, step, loss, lr, extra_names, extra_values, batch_first"
+    script = f"""
+        insert into runs (run_id, project, name, created_at, state, attempts, incidents,
+            last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 0, now());
+        insert into attempts (run_id, number, id, started_at, last_message_at, alive_at, lost,
+            last_sequence, world_size, capabilities, agent_version, settings, dropped_samples)
+            values ('{key}', 1, 'a', now(), now(), now(), false, 1, 1, '{{}}', '1', '{{}}', 0);
+        insert into segments (run_id, attempt, segment, reason, position, opened_at, first_step,
+            last_step) values ('{key}', 1, 0, 'start', 0, '{day}', 1, 3001);
+        insert into samples ({columns}, batch_end)
+            select '{key}', 1, 0, s, case when s = 77 then 'NaN' else 1.0 / s end,
+                   case when s > 2000 then s end,
+                   case when s % 3 = 0 then '{{mine}}'::text[]
+                        when s % 1000 = 1 then '{{b,mine}}' end,
+                   case when s % 3 = 0 then array[s]::float8[]
+                        when s % 1000 = 1 then array[-s, 'Infinity']::float8[] end, s - 1, s
+            from generate_series(1, 3001) s where s <> 1500;
+        insert into layer_norms values ('{key}', 1, 0, 5, 'grad_norm', '{{w}}', '{{0.5}}');
+    """
+    own = """
+        select step, name, value from samples, unnest(extra_names, extra_values) as e(name, value)
+        where value is not null order by step, name
+    """
+    rest = (own, "select step, names, norms from layer_norms")
+    with engine.begin() as connection:
+        connection.execute(sql.text("drop schema public cascade"))
+        connection.execute(sql.text("create schema public"))
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        connection.execute(sql.text(script))
+        before = [list(map(str, connection.execute(sql.text(query)))) for query in rest]
+        plain = "select step, loss, lr, batch_first, batch_end from samples order by step"
+        whole = list(map(str, connection.execute(sql.text(plain))))
+    migrate(engine)
+    with engine.connect() as connection:
+        assert list(map(str, connection.execute(sql.text(plain)))) == whole
+        assert [list(map(str, connection.execute(sql.text(query)))) for query in rest] == before
+        assert len(whole) == 3000
+        shelf = "select distinct shelf::text from segments union select shelf::text from pieces"
+        assert connection.execute(sql.text(shelf)).scalars().all() == ["2026-03-02"]
+        key_of = SegmentKey(UUID(key), 1, 0)
+        assert read_curves(connection, key_of, 0, 4000).signals["b"].there.sum() == 3
+
+
 @pytest.mark.parametrize("name", sorted(set(metadata.tables) - REFERENCE))
 def test_every_key_of_what_belongs_to_a_run_begins_with_the_run(name: str) -> None:
     """What lets the tables be distributed by run."""
@@ -82,6 +134,6 @@ def test_measured_floats_are_float8_and_never_json() -> None:
     for table in metadata.tables.values():
         for column in table.columns:
             assert not isinstance(column.type, sql.Numeric) or isinstance(column.type, sql.Double)
-    for name in ("samples", "incident_samples", "layer_norms", "precursors"):
+    for name in ("pieces", "incident_samples", "layer_norms", "precursors"):
         kinds = {type(column.type).__name__ for column in metadata.tables[name].columns}
         assert "JSONB" not in kinds

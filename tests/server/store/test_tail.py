@@ -73,7 +73,7 @@ def test_a_run_that_falls_silent_needs_its_samples_no_longer(engine: sql.Engine)
         let_time_pass(connection, run_key(RunId("default", "gpt")), job.settings, later)
     assert value(engine, "select state from runs") == "silent"
     with engine.begin() as connection:
-        connection.execute(sql.text("delete from samples"))
+        connection.execute(sql.text("delete from pieces"))
     assert known(engine, "gpt") == before
 
 

@@ -1,0 +1,212 @@
+"""Pieces: the samples of some steps of a segment as one row, one array a signal.
+
+Law: every step of a segment lies in one piece. Steps past the newest are a piece of their own; a
+step that comes again is merged into the piece that holds it: what is stored stays, and only what
+was not measured before is filled in. Whoever writes holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sql
+from numpy import arange, concatenate, int64, ones
+
+from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, Samples
+from spikeguard_server.repository.curves import Column, Curves, join
+from spikeguard_server.repository.driver import read_arrays
+from spikeguard_server.repository.packing import Numbers, floats, packed, whole
+from spikeguard_server.tables_curves import pieces
+
+PIECE: Final = 1024  # steps of a piece that was put together from smaller ones, at most
+
+EXTRAS = ("extra_names", "extra_values")
+RANGES = ("even_first", "even_size", "batch_first", "batch_end")
+COLUMNS: Final = ("steps", *STANDARD_SIGNALS, *EXTRAS, *RANGES)
+_CASTS = {
+    "steps": "bigint[]", "extra_names": "text[]", "extra_values": "float8[]",
+    "even_first": "bigint", "even_size": "bigint", "batch_first": "bigint[]",
+    "batch_end": "bigint[]",
+}  # fmt: skip
+VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
+
+
+def shelf_of(kind: str) -> str:
+    """SQL of the shelf that rows of a segment lie on: its own, or the newest once that is gone."""
+    return f"""coalesce(
+        (SELECT s.shelf FROM segments s JOIN shelves h ON h.starts = s.shelf
+         WHERE s.run_id = %(run_id)s AND s.attempt = %(attempt)s AND s.segment = %(segment)s
+         AND h.{kind}_dropped_at IS NULL),
+        (SELECT max(starts) FROM shelves))"""
+
+
+WRITE_PIECE: Final = f"""
+INSERT INTO pieces (run_id, attempt, segment, first_step, shelf, last_step, {", ".join(COLUMNS)})
+SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
+       {shelf_of("samples")}, %(last)s::bigint, {VALUES}
+"""
+
+
+class SegmentKey(NamedTuple):
+    """A segment by the keys of the database."""
+
+    run_id: UUID
+    attempt: int
+    segment: int
+
+
+def piece_of(samples: Samples) -> dict[str, Any]:
+    """What `WRITE_PIECE` takes beside the key of the segment."""
+    signals, steps = samples.signals, samples.steps
+    own = sorted(name for name in signals if name not in STANDARD_SIGNALS)
+    found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
+    for name, values in signals.items():
+        if name in STANDARD_SIGNALS:
+            found[f"{name}_column"] = floats(values)
+    if own:
+        found["extra_names_column"] = own
+        found["extra_values_column"] = floats([v for name in own for v in signals[name]])
+    if steps[-1] - steps[0] >= len(steps):
+        found["steps_column"] = whole(steps)
+    return {**found, **_ranges(samples.positions), "first": steps[0], "last": steps[-1]}
+
+
+def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
+    """Ranges of one size that follow one another are two numbers."""
+    first = ranges[0]
+    if first is not None:
+        size, expected = first.end - first.first, first.first
+        for found in ranges:
+            if found is None or found.first != expected or found.end != expected + size:
+                break
+            expected += size
+        else:
+            return {"even_first_column": first.first, "even_size_column": size}
+    if all(found is None for found in ranges):
+        return {}
+    return {
+        "batch_first_column": whole([None if r is None else r.first for r in ranges]),
+        "batch_end_column": whole([None if r is None else r.end for r in ranges]),
+    }
+
+
+def row_of(curves: Curves) -> dict[str, Any]:
+    """The same of curves that are not empty."""
+    steps = curves.steps
+    found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
+    own = sorted(name for name in curves.signals if name not in STANDARD_SIGNALS)
+    for name in STANDARD_SIGNALS:
+        if (column := curves.signals.get(name)) is not None and column.there.any():
+            found[f"{name}_column"] = packed(column.values, column.there)
+    if own:
+        columns = [curves.signals[name] for name in own]
+        found["extra_names_column"] = own
+        found["extra_values_column"] = packed(
+            concatenate([column.values for column in columns]),
+            concatenate([column.there for column in columns]),
+        )
+    if int(steps[-1] - steps[0]) >= len(steps):
+        found["steps_column"] = whole(steps.tolist())
+    found |= _ranges(curves.ranges())
+    return {**found, "first": int(steps[0]), "last": int(steps[-1])}
+
+
+def insert_piece(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
+    """Write one piece; nobody has a step of it."""
+    connection.exec_driver_sql(WRITE_PIECE, {**key._asdict(), **row})
+
+
+def delete_pieces(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
+    """Delete the pieces that begin in [first, last]."""
+    connection.execute(sql.delete(pieces).where(_of(key), pieces.c.first_step.between(first, last)))
+
+
+def heads(
+    connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
+) -> list[tuple[int, int]]:
+    """(first step, last step) of the pieces that hold any of [first, last], in order."""
+    c = pieces.c
+    query = sql.select(c.first_step, c.last_step).where(_of(key), c.last_step >= first)
+    query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
+    return [(row[0], row[1]) for row in connection.execute(query)]
+
+
+def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
+    c = pieces.c
+    return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+
+
+def read_curves(
+    connection: sql.Connection,
+    key: SegmentKey,
+    first: int,
+    last: int,
+    names: Iterable[str] | None = None,
+) -> Curves:
+    """What is stored of steps [first, last]; `names`: of these signals only."""
+    rows = _read(connection, "pieces", key, first, last, names)
+    return join(_curves(row) for row in rows).between(first, last)
+
+
+def read_rollups(
+    connection: sql.Connection,
+    key: SegmentKey,
+    first: int,
+    last: int,
+    names: Iterable[str] | None = None,
+) -> tuple[Curves, int]:
+    """The extremes of the blocks that begin in [first, last], and how many steps they stand for."""
+    rows = _read(connection, "rollups", key, first, last, names)
+    inside = [row for row in rows if row["first_step"] >= first]
+    return join(_curves(row) for row in inside), sum(row["count"] for row in inside)
+
+
+def _read(
+    connection: sql.Connection,
+    table: str,
+    key: SegmentKey,
+    first: int,
+    last: int,
+    names: Iterable[str] | None,
+) -> list[dict[str, Any]]:
+    columns = ["first_step", "last_step", *_wanted(names)] + ["count"] * (table == "rollups")
+    statement = f"""
+        SELECT {", ".join(columns)} FROM {table}
+        WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+        AND last_step >= %(first)s AND first_step <= %(last)s ORDER BY first_step
+    """
+    rows = read_arrays(connection, statement, {**key._asdict(), "first": first, "last": last})
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _wanted(names: Iterable[str] | None) -> Iterable[str]:
+    if names is None:
+        return COLUMNS
+    wanted = set(names)
+    extras = EXTRAS if wanted - set(STANDARD_SIGNALS) else ()
+    return ("steps", *(n for n in STANDARD_SIGNALS if n in wanted), *extras, *RANGES)
+
+
+def _curves(row: dict[str, Any]) -> Curves:
+    if row["steps"] is None:
+        steps: Numbers = arange(row["first_step"], row["last_step"] + 1, dtype=int64)
+    else:
+        steps = row["steps"][0]
+    signals = {n: Column(*row[n]) for n in STANDARD_SIGNALS if row.get(n) is not None}
+    if own := row.get("extra_names"):
+        values, there = row["extra_values"]
+        size = len(steps)
+        for place, name in enumerate(own):
+            part = slice(place * size, (place + 1) * size)
+            signals[name] = Column(values[part], there[part])
+    if row["even_first"] is not None:
+        firsts = row["even_first"] + row["even_size"] * arange(len(steps), dtype=int64)
+        every = ones(len(steps), bool)
+        return Curves(
+            steps, signals, Column(firsts, every), Column(firsts + row["even_size"], every)
+        )
+    if row["batch_first"] is None:
+        return Curves(steps, signals)
+    return Curves(steps, signals, Column(*row["batch_first"]), Column(*row["batch_end"]))

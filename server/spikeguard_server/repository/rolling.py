@@ -1,0 +1,122 @@
+"""Roll-ups: of every block of steps the extremes, so that a long run is read at a glance.
+
+Law: a block is rolled up once its segment has gone past it, and anew when something in it changes.
+What is kept of a block is kept as whole samples. Small pieces are put together on the way. Whoever
+calls holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import sqlalchemy as sql
+
+from spikeguard_server.repository.curves import Curves, keep
+from spikeguard_server.repository.pieces import (
+    COLUMNS,
+    VALUES,
+    SegmentKey,
+    delete_pieces,
+    heads,
+    insert_piece,
+    read_curves,
+    row_of,
+    shelf_of,
+)
+from spikeguard_server.tables import segments
+from spikeguard_server.tables_curves import rollups
+
+BLOCK: Final = 1024  # steps
+SPAN: Final = 256  # steps of which each signal's extremes are kept
+HEADS: Final = 256  # pieces that are read at once
+SMALL_PIECES: Final = 8  # so many in a block are left alone
+
+_WRITE = f"""
+INSERT INTO rollups (run_id, attempt, segment, first_step, shelf, last_step, count,
+                     {", ".join(COLUMNS)})
+SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
+       {shelf_of("rollups")}, %(last)s::bigint, %(count)s::int, {VALUES}
+"""
+
+
+def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
+    """Segments that have gone past a block that is not rolled up; read without a lock."""
+    c = segments.c
+    done = sql.func.coalesce(c.rolled_to, _floor(c.first_step))
+    query = sql.select(c.run_id, c.attempt, c.segment).where(_floor(c.last_step + 1) > done)
+    return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
+
+
+def segments_unfinished(connection: sql.Connection, shelf: object, limit: int) -> list[SegmentKey]:
+    """Segments of a shelf with steps that no roll-up stands for."""
+    c = segments.c
+    behind = c.last_step.is_not(None) & (sql.func.coalesce(c.rolled_to, -1) <= c.last_step)
+    query = sql.select(c.run_id, c.attempt, c.segment).where(c.shelf == shelf, behind)
+    return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
+
+
+def _floor(step: sql.ColumnElement[int]) -> sql.ColumnElement[int]:
+    return step // BLOCK * BLOCK
+
+
+def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False) -> bool:
+    """Roll up what the segment has gone past (`whole`: all of it); False if there is more to do."""
+    c = segments.c
+    row = connection.execute(
+        sql.select(c.first_step, c.last_step, c.rolled_to).where(_is(key))
+    ).one()
+    if row.last_step is None:
+        return True
+    begin = row.first_step // BLOCK * BLOCK if row.rolled_to is None else row.rolled_to
+    end = row.last_step + 1 if whole else (row.last_step + 1) // BLOCK * BLOCK
+    if end <= begin:
+        return True
+    found = heads(connection, key, begin, end - 1, HEADS)
+    reach = end if len(found) < HEADS else max(found[-1][0] // BLOCK * BLOCK, begin + BLOCK)
+    reach = min(reach, end)
+    for block in _blocks(read_curves(connection, key, begin, reach - 1)):
+        _roll(connection, key, block)
+        _put_together(connection, key, block)
+    connection.execute(sql.update(segments).where(_is(key)).values(rolled_to=reach))
+    return bool(reach == end)
+
+
+def unroll(connection: sql.Connection, key: SegmentKey, step: int) -> None:
+    """Something at `step` or after it changes: what stood for it counts no more."""
+    c, block = rollups.c, step // BLOCK * BLOCK
+    if not heads(connection, key, block, block + BLOCK - 1, 1):
+        return  # the samples are gone, and the roll-up is all there is
+    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    connection.execute(sql.delete(rollups).where(which, c.last_step >= block))
+    stale = sql.and_(_is(key), segments.c.rolled_to > block)
+    connection.execute(sql.update(segments).where(stale).values(rolled_to=block))
+
+
+def _is(key: SegmentKey) -> sql.ColumnElement[bool]:
+    c = segments.c
+    return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+
+
+def _blocks(curves: Curves) -> Sequence[Curves]:
+    numbers = curves.steps // BLOCK
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(curves)]
+    return [curves.at(slice(a, b)) for a, b in pairwise(bounds) if b > a]
+
+
+def _roll(connection: sql.Connection, key: SegmentKey, block: Curves) -> None:
+    kept = block.at(keep(block, block.signals, block.steps // SPAN))
+    row = {**row_of(kept), **key._asdict(), "count": len(block)}
+    connection.exec_driver_sql(_WRITE, row)
+
+
+def _put_together(connection: sql.Connection, key: SegmentKey, block: Curves) -> None:
+    """Make one piece of many small ones that lie within the block."""
+    first = int(block.steps[0]) // BLOCK * BLOCK
+    found = heads(connection, key, first, first + BLOCK - 1)
+    inside = [(a, b) for a, b in found if a >= first and b < first + BLOCK]
+    if len(inside) > SMALL_PIECES:
+        delete_pieces(connection, key, inside[0][0], inside[-1][0])
+        insert_piece(connection, key, row_of(block.between(inside[0][0], inside[-1][1])))

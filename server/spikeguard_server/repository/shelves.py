@@ -1,0 +1,92 @@
+"""Shelves: a week's segments lie on one, and what they measured goes with it as whole partitions.
+
+Law: a shelf is dropped only when every attempt on it has been quiet for as long as its kind is
+kept, and never the newest. Incidents with their copied samples, audit and reports lie on no shelf.
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Final
+
+import sqlalchemy as sql
+
+from spikeguard_server.repository import audit
+from spikeguard_server.tables import FLEET, attempts, segments
+from spikeguard_server.tables_curves import shelves
+
+LOCK: Final = 0x5348454C46  # "SHELF"
+LOCK_TIMEOUT_S: Final = 2  # for the moment in which a partition goes; tried again later
+
+
+class Kind(StrEnum):
+    """What lies on shelves."""
+
+    SAMPLES = "samples"
+    ROLLUPS = "rollups"
+    LAYERS = "layers"
+
+
+_TABLE: Final = {Kind.SAMPLES: "pieces", Kind.ROLLUPS: "rollups", Kind.LAYERS: "layer_norms"}
+
+
+def partition(kind: Kind, shelf: date) -> str:
+    """The name of the table that holds one kind of one shelf."""
+    return f"shelves.{_TABLE[kind]}_{shelf:%Y%m%d}"
+
+
+def make_shelf(connection: sql.Connection) -> None:
+    """Make the shelf of this week, by the database's clock, unless it is there."""
+    week = sql.select(sql.func.date_trunc("week", sql.func.timezone("UTC", sql.func.now())))
+    starts = connection.execute(week).scalar_one().date()
+    there = sql.select(shelves.c.starts).where(shelves.c.starts == starts)
+    if connection.scalar(there) is not None:
+        return
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCK)))
+    if connection.scalar(there) is not None:
+        return  # another replica was first
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
+    for kind in Kind:
+        # Attached, since made in place it would lock out everybody who reads or writes.
+        name, parent = partition(kind, starts), _TABLE[kind]
+        connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE public.{parent} INCLUDING ALL)")
+        connection.exec_driver_sql(
+            f"ALTER TABLE public.{parent} ATTACH PARTITION {name} FOR VALUES IN ('{starts}')"
+        )
+    connection.execute(sql.insert(shelves).values(starts=starts))
+
+
+def old_shelves(connection: sql.Connection, kind: Kind, days: float) -> list[date]:
+    """Shelves of which this kind has been kept for long enough."""
+    c = shelves.c
+    newest = sql.select(sql.func.max(c.starts)).scalar_subquery()
+    query = sql.select(c.starts).where(c.starts < newest, _still_there(kind), ~_in_use(days))
+    return list(connection.execute(query.order_by(c.starts)).scalars())
+
+
+def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float) -> bool:
+    """Drop one kind of one shelf, if it is still there and out of use; says so in the audit."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
+    this = sql.select(shelves.c.starts).where(shelves.c.starts == shelf).with_for_update()
+    if connection.scalar(this.where(_still_there(kind), ~_in_use(days))) is None:
+        return False
+    connection.exec_driver_sql(f"DROP TABLE {partition(kind, shelf)}")
+    dropped = {f"{kind.value}_dropped_at": sql.func.now()}
+    connection.execute(sql.update(shelves).where(shelves.c.starts == shelf).values(dropped))
+    audit.append(
+        connection, FLEET, actor=audit.SERVER, action="drop", subject=f"{kind} of {shelf}",
+        before=None, after=None, reason=f"no attempt of that week said anything for {days:g} days",
+    )  # fmt: skip
+    return True
+
+
+def _still_there(kind: Kind) -> sql.ColumnElement[bool]:
+    return shelves.c[f"{kind.value}_dropped_at"].is_(None)
+
+
+def _in_use(days: float) -> sql.ColumnElement[bool]:
+    """Whether an attempt on the shelf spoke in the last `days`."""
+    spoke = (segments.c.run_id == attempts.c.run_id) & (segments.c.attempt == attempts.c.number)
+    recent = attempts.c.last_message_at > sql.func.now() - timedelta(days=days)
+    return sql.exists().where(segments.c.shelf == shelves.c.starts, spoke, recent)

@@ -1,0 +1,169 @@
+"""Shelves: what is past its time goes by whole partitions, and nothing else does."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
+from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.repository.shelves import Kind, make_shelf, old_shelves, partition
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import run_key
+from spikeguard_server.ticker import let_go
+from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
+
+MONTH = Settings(keep_samples_days=30.0)
+
+
+def this_week(engine: sql.Engine) -> date:
+    found = value(engine, "select max(starts) from shelves")
+    assert isinstance(found, date)
+    return found
+
+
+def age(engine: sql.Engine, days: int) -> date:
+    """Let everything have happened `days` (whole weeks) ago, on a shelf of that week."""
+    assert days % 7 == 0
+    old, new = this_week(engine), this_week(engine) - timedelta(days=days)
+    with engine.begin() as connection:
+        for table in ("pieces", "rollups", "layer_norms"):
+            part, moved = f"{table}_{old:%Y%m%d}", f"{table}_{new:%Y%m%d}"
+            for statement in (
+                f"alter table {table} detach partition shelves.{part}",
+                f"alter table shelves.{part} rename to {moved}",
+                f"update shelves.{moved} set shelf = '{new}'",
+                f"alter table {table} attach partition shelves.{moved} for values in ('{new}')",
+            ):
+                connection.execute(sql.text(statement))
+        for statement in (
+            f"update shelves set starts = '{new}'",
+            f"update segments set shelf = '{new}'",
+            f"update attempts set last_message_at = last_message_at - interval '{days} days'",
+        ):
+            connection.execute(sql.text(statement))
+        make_shelf(connection)
+    return new
+
+
+def parts(engine: sql.Engine) -> set[str]:
+    query = "select relname from pg_class where relnamespace = 'shelves'::regnamespace"
+    return {row[0] for row in rows(engine, f"{query} and relkind = 'r'")}
+
+
+def knows(engine: sql.Engine, run: str) -> bytes:
+    """The detector as a replica finds it that has never heard of the run."""
+    with engine.connect() as connection:
+        key = run_key(RunId("default", run))
+        return load_detection(connection, key, None).monitor.dump()
+
+
+def trained(engine: sql.Engine) -> Job:
+    job = Job(engine)
+    job.start()
+    job.train(1, 400, spiking(251, length=40), batch=50)
+    job.send(LayerNorms(0, 400, "grad_norm", {"a": 1.0}))
+    return job
+
+
+def test_old_samples_go_and_roll_ups_incidents_and_audit_stay(engine: sql.Engine) -> None:
+    trained(engine)
+    kept = "select count(*), max(loss) from incident_samples"
+    before, audited = rows(engine, kept), value(engine, "select count(*) from audit")
+    extremes = rows(engine, "select min(loss), max(loss) from samples")
+    shelf = age(engine, 35)
+    let_go(engine, MONTH)
+    assert value(engine, "select count(*) from samples") == 0
+    assert f"pieces_{shelf:%Y%m%d}" not in parts(engine)
+    assert rows(engine, kept) == before
+    assert before[0][0] > 0
+    rolled = "select min(v), max(v), (select sum(count) from rollups) from rollups, unnest(loss) v"
+    assert rows(engine, rolled) == [(*extremes[0], 400)]
+    assert value(engine, "select count(*) from layer_norms") == 1
+    assert value(engine, "select count(*) from audit") == audited + 1
+    assert value(engine, "select subject from audit where action = 'drop'") == f"samples of {shelf}"
+
+
+def test_curves_are_shown_from_roll_ups_once_the_samples_are_gone(engine: sql.Engine) -> None:
+    from tests.server.store.test_pieces import series
+
+    trained(engine)
+    whole = series(engine, "loss")["segments"][0]["values"]["loss"]
+    age(engine, 35)
+    let_go(engine, MONTH)
+    found = series(engine, "loss")
+    shown = found["segments"][0]["values"]["loss"]
+    assert (min(shown), max(shown)) == (min(whole), max(whole))
+    assert found["truncated"] is True
+
+
+def test_nothing_goes_while_an_attempt_of_that_week_speaks(engine: sql.Engine) -> None:
+    job = trained(engine)
+    age(engine, 35)
+    job.train(401, 410)
+    let_go(engine, MONTH)
+    assert value(engine, "select count(*) from samples") == 410
+
+
+def test_nothing_goes_unless_it_is_asked_for(engine: sql.Engine) -> None:
+    trained(engine)
+    age(engine, 700)
+    let_go(engine, Settings())
+    assert value(engine, "select count(*) from samples") == 400
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_the_newest_shelf_is_never_old(engine: sql.Engine, kind: Kind) -> None:
+    trained(engine)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update attempts set last_message_at = '2000-01-01'"))
+        assert old_shelves(connection, kind, 1.0) == []
+
+
+def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: sql.Engine) -> None:
+    """Its new steps lie on the newest shelf, and what the detector knew outlives the samples."""
+    job = trained(engine)
+    age(engine, 35)
+    let_go(engine, MONTH)
+    assert value(engine, "select min(step - state_step) from detector_states") == 0
+    job.monitors = None
+    job.train(401, 420, batch=50)
+    job.send(LayerNorms(0, 420, "grad_norm", {"a": 1.0}))
+    assert value(engine, "select count(*) from samples") == 20
+    other = Job(engine, run="other")
+    other.start()
+    other.train(1, 400, spiking(251, length=40), batch=50)
+    other.train(401, 420, batch=50)
+    assert knows(engine, "gpt") == knows(engine, "other")
+    new = Job(engine, attempt=SECOND, age_s=0.0)
+    new.start(SegmentPoint(SegmentId(FIRST, 0), 420))
+    new.train(421, 430)
+    assert value(engine, f"select distinct shelf = '{this_week(engine)}' from pieces") is True
+
+
+def test_every_kind_goes_by_its_own_time(engine: sql.Engine) -> None:
+    trained(engine)
+    shelf = age(engine, 35)
+    let_go(engine, Settings(keep_layers_days=7.0, keep_rollups_days=365.0))
+    assert value(engine, "select count(*) from layer_norms") == 0
+    assert value(engine, "select count(*) from samples") == 400
+    here = {name.split(".")[1] for name in (partition(k, shelf) for k in Kind)}
+    assert here & parts(engine) == {f"pieces_{shelf:%Y%m%d}", f"rollups_{shelf:%Y%m%d}"}
+
+
+def test_a_shelf_is_made_once_and_takes_what_its_week_brings(engine: sql.Engine) -> None:
+    with engine.begin() as connection:
+        for kind in Kind:
+            name = partition(kind, this_week(engine))
+            connection.execute(sql.text(f"drop table {name}"))
+        connection.execute(sql.text("delete from shelves"))
+    for _ in range(2):
+        with engine.begin() as connection:
+            make_shelf(connection)
+    trained(engine)
+    assert value(engine, "select count(*) from samples") == 400
+    stored_apart = "select attstorage from pg_attribute where attname = 'loss' and attrelid = "
+    name = partition(Kind.SAMPLES, this_week(engine))
+    assert value(engine, f"{stored_apart} '{name}'::regclass") == "e"
