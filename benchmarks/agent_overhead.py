@@ -4,56 +4,80 @@ The same loop bare, with `clip_grad_norm_`, with the agent, with everything at e
 three other guards, interleaved step by step in turning order; ratios are paired within a round.
 Whole steps first, then the update alone on gradients that are kept: only there does a guard work,
 and what it adds is not lost in the noise of forward and backward; that difference is also given
-as a percentage of the whole step. Device: CUDA in bf16 where there is one, after 1,000 steps under
-`set_sync_debug_mode("error")`; else the CPU in fp32, where a whole step of the reference takes
-some 13 s: few of them, of four loops, and 60 updates of all. Law: nothing measured is left out;
-the updates hold every cadence (snapshot each 20 steps, slow signals each 10).
+as a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
+(`agent_overhead_jobs`), and what importing and attaching take. Device: CUDA in bf16 where there is
+one, after 1,000 steps under `set_sync_debug_mode("error")`; else the CPU in fp32, where a whole
+step of the reference takes some ten seconds: four loops of them, and updates of all.
+Law: nothing measured is left out; the updates hold every cadence (a snapshot each 20 steps, each
+slow signal once in 10) and begin when the ring of snapshots is full, as a long run's are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 from typing import Any
 
 import torch
 
+from benchmarks.agent_overhead_jobs import against_servers, percentiles
 from benchmarks.agent_overhead_loops import (
     LARGE,
     REFERENCE,
     SMALL,
-    Control,
     Loop,
     Size,
     bare,
     clipped,
     guarded,
-    ratio_of_losses,
     sigma_in_optimizer,
+    spike_detection,
     zclip_on_host,
 )
-from benchmarks.agent_overhead_servers import healthy, misbehaving
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard.training_state import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1, "layer_norms_every": 1}
 CLIP = "clip_grad_norm_"
-TINY = Size(256, 32, 1, 2, 32, 1)  # for the servers: what counts there is the host's time
-SERVERS = ("offline", "healthy", "absent", "hung", "500", "429", "garbage", "full disk")
+AGENT = "agent"
+CYCLE = 20  # steps after which every cadence has come round
+STARTUP = """
+import json, sys, tempfile, time
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+known, at = set(sys.modules), time.process_time()
+import spikeguard
+imported = time.process_time()
+guard = spikeguard.attach(model, optimizer, run="r", directory=tempfile.mkdtemp())
+attached = time.process_time()
+guard.finish()
+tops = {name.split(".")[0] for name in set(sys.modules) - known}
+foreign = sorted(tops - set(sys.stdlib_module_names) - {"spikeguard", "spikeguard_protocol"})
+print(json.dumps({"import_s": imported - at, "attach_s": attached - imported, "foreign": foreign}))
+"""
 
 
-def percentiles(seconds: list[float]) -> dict[str, float]:
-    """p50, p99 and maximum in microseconds."""
-    cuts = quantiles(seconds, n=100, method="inclusive")
-    return {"p50_us": cuts[49] * 1e6, "p99_us": cuts[98] * 1e6, "max_us": max(seconds) * 1e6}
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured: of whole steps, of updates and beside servers, each so long at most."""
+
+    loops: int  # of which whole steps are made
+    rounds: int
+    updates: int  # a multiple of CYCLE
+    server_steps: int
+    server_turns: int
+    budget_s: float
 
 
 def timed(step: Callable[[], None], device: str) -> float:
@@ -66,17 +90,25 @@ def timed(step: Callable[[], None], device: str) -> float:
 
 
 def interleaved(
-    steps: dict[str, Callable[[], None]], rounds: int, warm_up: int, device: str
+    steps: dict[str, Callable[[], None]],
+    rounds: int,
+    device: str,
+    budget_s: float = math.inf,
+    unit: int = 1,
 ) -> dict[str, list[float]]:
-    """Seconds by loop and round, `warm_up` rounds left out; each starts with another loop."""
+    """Seconds by loop and round; each round starts with another loop.
+
+    At most `rounds`, fewer where they would take longer than `budget_s`, but whole units of them.
+    """
     names = list(steps)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(warm_up + rounds):
+    began = time.monotonic()
+    for number in range(rounds):
+        if number and number % unit == 0 and time.monotonic() - began > budget_s:
+            break
         for place in range(len(names)):
             name = names[(number + place) % len(names)]
-            spent = timed(steps[name], device)
-            if number >= warm_up:
-                seconds[name].append(spent)
+            seconds[name].append(timed(steps[name], device))
     return seconds
 
 
@@ -84,29 +116,33 @@ def all_loops(size: Size, device: str, folder: Path) -> dict[str, Loop]:
     return {
         "bare": bare(size, device),
         CLIP: clipped(size, device),
-        "agent": guarded(size, device, folder / "default"),
+        AGENT: guarded(size, device, folder / "default"),
         "agent, everything every step": guarded(size, device, folder / "all", **ASKED),
         "ZClip, .item() a step": zclip_on_host(size, device),
-        "ratio of losses (Lightning's rule)": ratio_of_losses(size, device),
+        "SpikeDetection (Lightning)": spike_detection(size, device, folder),
         "6 sigma in the optimizer (OLMo's rule)": sigma_in_optimizer(size, device),
     }
 
 
-def compare(
-    size: Size, device: str, rounds: int, updates: int, whole: int, folder: Path
-) -> dict[str, Any]:
-    """Whole steps of the first `whole` loops, then updates of all."""
+def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]:
+    """Whole steps of the first `plan.loops` loops, then updates of all."""
     loops = all_loops(size, device, folder)
-    warm_up = 30 if device == "cuda" else 1
-    seconds = interleaved({n: loops[n].step for n in list(loops)[:whole]}, rounds, warm_up, device)
+    guard = loops[AGENT].guard
+    assert guard is not None
+    steps = {n: loops[n].step for n in list(loops)[: plan.loops]}
+    interleaved(steps, 30 if device == "cuda" else 1, device)
+    seconds = interleaved(steps, plan.rounds, device, plan.budget_s)
     for loop in loops.values():
         loop.hold_gradients()
-        loop.calls.clear()
     held = {name: loop.step_on_held for name, loop in loops.items()}
-    alone = interleaved(held, updates, 2, device)
+    interleaved(held, 2, device)
+    watched = {name: step for name, step in held.items() if loops[name].guard is not None}
+    until_full = CYCLE * (guard._p.settings.snapshots + 1) - guard.steps
+    interleaved(watched, max(0, until_full), device)
+    for loop in loops.values():
+        loop.calls.clear()
+    alone = interleaved(held, plan.updates, device, plan.budget_s, unit=CYCLE)
     step_s = median(seconds[CLIP])
-    guard = loops["agent"].guard
-    assert guard is not None
     found = {
         "parameters": sum(p.numel() for p in loops["bare"].parameters),
         "tokens_per_step": size.length * size.sequences,
@@ -119,6 +155,17 @@ def compare(
     for loop in loops.values():
         loop.end()
     return found
+
+
+def startup(times: int = 3) -> dict[str, Any]:
+    """CPU seconds of `import spikeguard` and `attach` where torch is loaded; the least of some."""
+    command = [sys.executable, "-c", STARTUP]
+    told = [
+        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(times)
+    ]
+    least = {key: min(t[key] for t in told) for key in ("import_s", "attach_s")}
+    return {**least, "packages_besides_torch": told[0]["foreign"]}
 
 
 def _whole(spent: list[float], floor: list[float]) -> dict[str, Any]:
@@ -162,42 +209,6 @@ def unsynced(size: Size, folder: Path, steps: int = 1000) -> dict[str, Any]:
     return {"steps": steps, "faults": faults, "passed": not faults}
 
 
-def against_servers(steps: int, folder: Path) -> dict[str, Any]:
-    """Host time of `guard.step` for each kind of server, interleaved, on a model of no weight."""
-    with ExitStack() as stack:
-        loops: dict[str, Loop] = {"(no agent: 4,000 additions)": Control(TINY, "cpu")}
-        for kind in SERVERS:
-            loops[kind] = _tiny(folder / kind.replace(" ", "_"), _address(kind, stack))
-            if kind == "full disk":
-                _fill(loops[kind])
-        calls = {name: loop.step for name, loop in loops.items()}
-        interleaved(calls, 50, 0, "cpu")
-        for loop in loops.values():
-            loop.calls.clear()
-        interleaved(calls, steps, 0, "cpu")
-        found = {kind: percentiles(loop.calls["guard.step"]) for kind, loop in loops.items()}
-        for loop in loops.values():
-            loop.end()
-    return found
-
-
-def _address(kind: str, stack: ExitStack) -> str | None:
-    if kind in ("offline", "full disk"):
-        return None
-    return stack.enter_context(healthy() if kind == "healthy" else misbehaving(kind))
-
-
-def _tiny(home: Path, address: str | None) -> Loop:
-    return guarded(TINY, "cpu", home, address, snapshot_every=0, timeout_s=2.0)
-
-
-def _fill(loop: Loop) -> None:
-    """Have the outbox write to a device that is always full: ENOSPC by the kernel."""
-    outbox = loop.guard._p.outbox if loop.guard is not None else None
-    assert outbox is not None
-    outbox._file = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115 - the outbox closes it
-
-
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--quick", action="store_true", help="a small model, fewer steps")
@@ -206,20 +217,28 @@ def main() -> None:
     chosen = asked.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
-    rounds = chosen.rounds or (20 if chosen.quick else 300 if device == "cuda" else 5)
+    if chosen.quick:
+        plan = Plan(7, chosen.rounds or CYCLE, 3 * CYCLE, 100, 5, 35.0)
+    elif device == "cuda":
+        plan = Plan(7, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
+    else:
+        plan = Plan(4, chosen.rounds or 15, 5 * CYCLE, 1_000, 20, 420.0)
     if chosen.quick:
         torch.set_num_threads(1)  # so small a model only waits for a second core that is busy
-    whole = 7 if chosen.quick or device == "cuda" else 4
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         found: dict[str, Any] = {"machine": machine(), "device": name, "torch": torch.__version__}
         found["threads"] = torch.get_num_threads()
         if device == "cuda":
             found["sync_debug"] = unsynced(size, folder / "sync")
-        found |= compare(size, device, rounds, 60, whole, folder)
-        torch.set_num_threads(1)
-        found["guard_step_by_server"] = against_servers(300 if chosen.quick else 1000, folder)
+        found |= compare(size, device, plan, folder)
+        found["guard_step_by_server"] = against_servers(
+            plan.server_steps, plan.server_turns, plan.budget_s, folder
+        )
+        found["startup"] = startup()
+    found["took_s"] = time.monotonic() - began
     sys.stdout.write(json.dumps(found, indent=1) + "\n" if chosen.json else table(found))
 
 
@@ -256,8 +275,23 @@ def table(found: dict[str, Any]) -> str:
     lines += ["", "| loop | call | p50 us | p99 us | max us |", "|---|---|---|---|---|"]
     for name, calls in found["calls"].items():
         lines += [f"| {name} | {call} | {_cells(us)} |" for call, us in calls.items()]
-    lines += ["", "| server | guard.step p50 us | p99 us | max us |", "|---|---|---|---|"]
-    lines += [f"| {k} | {_cells(us)} |" for k, us in found["guard_step_by_server"].items()]
+    lines += [
+        "",
+        "| server | steps | guard.step p50 us | p99 us | max us | its own thread's p50 us | p99 us "
+        "| max us |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {kind} | {row['steps']} | {_cells(row['wall'])} | {_cells(row['own_thread'])} |"
+        for kind, row in found["guard_step_by_server"].items()
+    ]
+    started = found["startup"]
+    lines += [
+        "",
+        f"import {started['import_s']:.3f} s and attach {started['attach_s']:.3f} s of CPU time; "
+        f"packages besides torch: {started['packages_besides_torch']}; all of it took "
+        f"{found['took_s']:.0f} s",
+    ]
     return "\n".join(lines) + "\n"
 
 

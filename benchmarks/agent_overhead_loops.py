@@ -1,6 +1,7 @@
 """The loops that `agent_overhead` compares: one model, one optimizer, one way of guarding each.
 
-The rivals are written here from their descriptions: what they cost is their wait for the device.
+Lightning's SpikeDetection is the library's own class; ZClip's and OLMo-core's rules are written
+here from their descriptions: what they cost is their wait for the device, or their launches.
 Law: between two time stamps stands one call of the loop and nothing of the benchmark's own.
 """
 
@@ -11,6 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,11 @@ class Loop:
         return list(self.model.parameters())
 
     def step(self) -> None:
+        self.step_but_the_guards()
+        self._end_step()
+
+    def step_but_the_guards(self) -> None:
+        """A whole step without `guard.step`."""
         loss = self._timed("forward", lambda: self.model(self.tokens))
         self._note(loss)
         self._timed("backward", loss.backward)
@@ -109,6 +116,7 @@ class Loop:
             parameter.grad = held
         self._note(self._held_loss)
         self._update(self._held_loss)
+        self._end_step()
 
     def _note(self, loss: Tensor) -> None:
         if self.guard is not None:
@@ -121,6 +129,8 @@ class Loop:
         if self._timed("allow", lambda: self.allow(loss)):
             self._timed("optimizer", self.optimizer.step)
         self._timed("zero", self.optimizer.zero_grad)
+
+    def _end_step(self) -> None:
         if self.guard is not None:
             self._timed("guard.step", self.guard.step)
 
@@ -133,14 +143,6 @@ class Loop:
     def end(self) -> None:
         if self.guard is not None:
             self.guard.finish("benchmark")
-
-
-class Control(Loop):
-    """A fixed computation in the place of `guard.step`: what this machine does to a p99."""
-
-    def step(self) -> None:
-        super().step()
-        self._timed("guard.step", lambda: sum(range(4000)))
 
 
 def bare(size: Size, device: str) -> Loop:
@@ -195,16 +197,19 @@ def zclip_on_host(size: Size, device: str) -> Loop:
     return loop
 
 
-def ratio_of_losses(size: Size, device: str) -> Loop:
-    """Compare each loss with its running mean on the host: how SpikeDetection goes about it."""
+def spike_detection(size: Size, device: str, folder: Path) -> Loop:
+    """Lightning's own class, asked after each step as its Trainer and Fabric loops would."""
+    from lightning.fabric import Fabric
+    from lightning.fabric.utilities.spike import SpikeDetection
+
     loop = clipped(size, device)
-    seen: deque[float] = deque(maxlen=1000)
+    fabric = Fabric(accelerator=device, devices=1)
+    rule = SpikeDetection(exclude_batches_path=str(folder / "skip.json"))
+    seen = count()
 
     def allow(loss: Tensor) -> bool:
-        value = loss.item()
-        mean = sum(seen) / len(seen) if seen else value
-        seen.append(value)
-        return math.isfinite(value) and (len(seen) < 100 or value < 10.0 * mean)
+        rule.on_train_batch_end(fabric, loss.detach(), None, next(seen))
+        return True
 
     loop.allow = allow
     return loop
@@ -214,17 +219,18 @@ def sigma_in_optimizer(size: Size, device: str) -> Loop:
     """Loss and norm within 6 sigma of the last 128, the update multiplied by 0 or 1: OLMo's rule.
 
     A stock optimizer stands in for the factor's place in its update: gradients are multiplied.
+    Judged from 64 steps on, like OLMo-core's SkipStepOptimizer; nothing waits for the device.
     """
     loop = Loop(size, device)
-    losses: deque[Tensor] = deque(maxlen=128)
-    norms: deque[Tensor] = deque(maxlen=128)
+    losses: deque[Tensor] = deque(maxlen=129)
+    norms: deque[Tensor] = deque(maxlen=129)
 
     def clip() -> None:
         norms.append(nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0).detach())
 
     def allow(loss: Tensor) -> bool:
         losses.append(loss.detach())
-        if len(losses) >= 16:
+        if len(losses) >= 64:
             factor = _within(losses) * _within(norms)
             held = [p.grad for p in loop.parameters if p.grad is not None]
             torch._foreach_mul_(held, factor.to(held[0].dtype))

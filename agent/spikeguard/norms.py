@@ -98,7 +98,7 @@ def _norm_of(norms: Sequence[Tensor]) -> Tensor:
 
 def _plain_norm(tensors: Sequence[Tensor]) -> Tensor:
     halves = [t for t in tensors if t.dtype in _HALF]
-    full = [t for t in tensors if t.dtype not in _HALF] if halves else tensors
+    full = [t for t in tensors if t.dtype not in _HALF] if halves else list(tensors)
     norms = list(torch._foreach_norm(full)) if full else []
     if halves:  # accumulated and returned in fp32: bf16 keeps three digits
         norms += torch._foreach_norm(halves, 2, dtype=torch.float32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,8 @@ class Readback:
         """Start the copy of `scalars`, each () on any device."""
         names, values = tuple(scalars)[:WIDTH], list(scalars.values())[:WIDTH]
         if all([value.is_cpu for value in values]):  # noqa: C419 - half of what a generator costs
-            return Pending(names, [value.tolist() for value in values], None)  # half of `item`
+            taken: list[Any] = [value.tolist() for value in values]  # half of what `item` costs
+            return Pending(names, taken, None)
         stacked = _stack(values)
         if not stacked.is_cuda:
             return Pending(names, stacked.cpu(), None)
