@@ -46,13 +46,21 @@ class Baseline:
     history: History = field(default_factory=History)  # of a loss; empty for a norm
 
     def admit(
-        self, step: int, value: float, settings: DetectionSettings, *, lifted: bool = False
+        self,
+        step: int,
+        value: float,
+        settings: DetectionSettings,
+        *,
+        lifted: bool = False,
+        error: float | None = None,
     ) -> None:
         """Take a calm, finite row; it shapes the fit after `quarantine` more.
 
         `lifted`: a lift is under way, so what waits goes on waiting until it has shown itself.
+        `error`: how far the row lies above the present line, where that is known.
         """
-        error = self.fit.rest(abscissa(step), value) if self.fit else 0.0
+        if error is None:
+            error = self.fit.rest(abscissa(step), value) if self.fit else 0.0
         self.waiting.append((step, value, error))
         young = len(self.steps) < settings.window // 2
         held = settings.quarantine // 4 if young else settings.quarantine
@@ -76,9 +84,10 @@ class Baseline:
         self.errors.append(error)
         if self.fit is None:
             self.errors.clear()
-        del self.steps[: -settings.window]
-        del self.values[: -settings.window]
-        del self.errors[:-ERRORS]
+        if len(self.steps) > settings.window:
+            del self.steps[0], self.values[0]
+        if len(self.errors) > ERRORS:
+            del self.errors[0]
         self.unfitted += 1
         due = self.refit_every(settings) if len(self.steps) >= settings.window // 2 else 4
         if len(self.steps) >= settings.watchable_after and self.unfitted >= due:

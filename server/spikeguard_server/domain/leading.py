@@ -51,14 +51,17 @@ class Leading:
         level = log_norm(value)
         self.baseline.restart_if_stale(step)
         fit = self.baseline.fit
-        place = abscissa(step)
-        z = fit.z(place, fit.rest(place, level)) if fit else 0.0
+        z, rest = 0.0, None
+        if fit is not None:
+            place = abscissa(step)
+            rest = fit.rest(place, level)
+            z = fit.z(place, rest)
         if z >= settings.confirm_z:
             self._move(step, z)
         else:
             self._rest(settings)
         if z < settings.suspect_z and not frozen:
-            self.baseline.admit(step, level, settings)
+            self.baseline.admit(step, level, settings, error=rest)
         return z
 
     def look_at_all(
@@ -95,7 +98,7 @@ class Leading:
     ) -> int:
         """Take the calm rows before the first that is not; returns how many they are."""
         finite = values if all(map(math.isfinite, values)) else takewhile(math.isfinite, values)
-        levels = [log_norm(value) for value in finite]
+        levels = [math.log(value if value > LEAST else LEAST) for value in finite]  # log_norm
         count = len(levels)
         stretch = Stretch(self.baseline, steps[:count], places[:count], levels)
         calm = stretch.look(settings.confirm_z, settings)

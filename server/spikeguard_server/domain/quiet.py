@@ -123,8 +123,23 @@ class Stretch:
         old = np.array(list(map(abscissa, self._old_steps())))
         places = np.concatenate((old, places))
         values = np.concatenate((baseline.values, [value for value, _ in waiting], values))
-        parts = np.array(starts, int)[:, None] + np.arange(len(baseline.steps))
-        lines = fit_lines(places[parts], values[parts], baseline.falling)
+        size = len(baseline.steps)
+        windows = _windows(places, starts, size), _windows(values, starts, size)
+        lines = fit_lines(*windows, baseline.falling)
         errors = [*baseline.errors, *(error for _, error in waiting)]
         blank = np.concatenate((errors, np.zeros(rows)))
         return StretchFits(baseline.fit, lines, starts, blank, rows, len(waiting))
+
+
+def _windows(rows: Array, starts: range, size: int) -> Array:
+    """`size` of `rows` from each of `starts` on; a view, for reading only."""
+    (stride,) = rows.strides
+    view = np.ndarray(
+        (len(starts), size),
+        rows.dtype,
+        rows,
+        offset=starts.start * stride,
+        strides=(starts.step * stride, stride),
+    )
+    view.flags.writeable = False
+    return view
