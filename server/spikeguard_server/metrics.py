@@ -7,7 +7,7 @@ for `project` and `run` of the fleet: `MAX_RUNS` live runs at most, and gone whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -103,6 +103,7 @@ class Fleet:
     oldest_approval_s: float
     dropped_samples: int
     live: tuple[RunGauges, ...] = ()  # at most MAX_RUNS, the newest
+    budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
 
 
 def fleet_text(fleet: Fleet) -> bytes:
@@ -122,6 +123,13 @@ def fleet_text(fleet: Fleet) -> bytes:
         "Commands to which something can still happen, by verb and state.",
         ("verb", "state"),
         {key: count for key, count in fleet.commands.items() if key[1] not in _FINAL},
+    )
+    _counts(
+        registry,
+        "spikeguard_automatic_budgets_spent",
+        "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
+        ("project", "verb"),
+        fleet.budgets_spent,
     )
     registry.register(_Totals(fleet))
     _gauge(

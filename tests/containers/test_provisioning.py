@@ -62,7 +62,17 @@ def _exported() -> dict[str, set[str]]:
     run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, True)
     commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
     closed = {("divergent", "recovered"): 1}
-    fleet = Fleet({"live": 1}, {"divergent": 1}, closed, commands, 1, 1.0, 1, (run,))
+    fleet = Fleet(
+        {"live": 1},
+        {"divergent": 1},
+        closed,
+        commands,
+        1,
+        1.0,
+        1,
+        (run,),
+        {("default", "rollback"): 1},
+    )
     text = metrics.text().decode() + fleet_text(fleet).decode()
     families = text_string_to_metric_families(text)
     found: dict[str, set[str]] = {"up": set()}

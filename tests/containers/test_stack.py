@@ -252,7 +252,7 @@ def test_prometheus_loaded_every_alert(stack: Stack) -> None:
     with urlopen(f"{stack.url('prometheus')}/api/v1/rules", timeout=10) as answer:
         groups = json.load(answer)["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    assert len(rules) == 10
+    assert len(rules) == 11
     assert not [rule for rule in rules if rule["health"] == "err"]
 
 

@@ -5,15 +5,22 @@ Law: reads only; at most `MAX_RUNS` runs are named, the newest live ones.
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sql
 
+from spikeguard_protocol import Verb
+from spikeguard_server.domain.approval import DAY_S
+from spikeguard_server.domain.policy import ApprovalMode
 from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading_runs import waiting
 from spikeguard_server.tables import attempts, commands, incidents, runs
 
 _ALL = sql.true()
+_DAY = timedelta(seconds=DAY_S)
 _OPEN = incidents.c.outcome.is_(None)
 
 
@@ -35,7 +42,26 @@ def read_fleet(connection: sql.Connection) -> Fleet:
             connection.scalar(sql.select(sql.func.sum(attempts.c.dropped_samples))) or 0
         ),
         live=_live(connection),
+        budgets_spent=_budgets_spent(connection),
     )
+
+
+def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
+    """(project, verb) -> unended runs whose automatic approvals of the last day are used up."""
+    c = commands.c
+    spent = connection.execute(
+        sql.select(runs.c.project, c.verb, sql.func.count())
+        .join(runs, runs.c.run_id == c.run_id)
+        .where(c.automatic, c.decided_at > sql.func.now() - _DAY, runs.c.state != "ended")
+        .group_by(runs.c.project, runs.c.run_id, c.verb)
+    ).all()
+    policies = {project: policy_of(connection, project) for project in {row[0] for row in spent}}
+    found = Counter[tuple[str, str]]()
+    for project, verb, count in spent:
+        rule = policies[project].approval_of(Verb(verb))
+        if rule.mode is ApprovalMode.AUTO and count >= rule.budget:
+            found[project, verb] += 1
+    return dict(found)
 
 
 def _age(moment: sql.ColumnElement[Any]) -> sql.Select[Any]:

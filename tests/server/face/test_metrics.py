@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sql
 from prometheus_client.parser import text_string_to_metric_families
 
-from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant
+from spikeguard_protocol import Role, Rollback, Verb
+from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
+from spikeguard_server.grants import Grant, put_policy
 from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
+from spikeguard_server.repository.reading_fleet import read_fleet
+from tests.server.store import jobs as store_jobs
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -22,6 +27,7 @@ COUNTS = {
     "spikeguard_commands_finished",
     "spikeguard_commands_unfinished",
     "spikeguard_approvals_waiting",
+    "spikeguard_automatic_budgets_spent",
     "spikeguard_dropped_samples",
     "spikeguard_database_connections",
     "spikeguard_http_requests",
@@ -72,6 +78,28 @@ def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Jo
     assert fleet["spikeguard_run_last_step"][mine] > 400
     assert fleet["spikeguard_approvals_waiting"][()] >= 1
     assert sum(fleet["spikeguard_incidents_open"].values()) >= 1
+
+
+def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_it_may(
+    engine: sql.Engine,
+) -> None:
+    """The policy of `default` allows two automatic rollbacks a day; that of others none."""
+    auto = Approval(ApprovalMode.AUTO, budget=2, cooldown_s=0.0)
+    policy = replace(Policy(), approval={Verb.ROLLBACK: auto})
+    with engine.begin() as connection:
+        put_policy(connection, "default", policy_to_mapping(policy), "test")
+    job = store_jobs.Job(engine)
+    job.start()
+    spent = []
+    for segment in range(2):
+        job.train(100 * segment + 1, 200, segment=segment, save_every=50)
+        ack = job.train(201, 260, lambda _: float("nan"), segment=segment, batch=1)
+        (order,) = ack.orders
+        assert isinstance(order.action, Rollback)
+        with engine.connect() as connection:
+            spent.append(read_fleet(connection).budgets_spent)
+        job.roll_back(order.command, 100, 260, segment=segment + 1, position=300)
+    assert spent == [{}, {("default", "rollback"): 1}]
 
 
 def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> None:
