@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +176,32 @@ def test_checkpoints_that_cannot_be_listed_do_not_keep_it_from_attaching(tmp_pat
     job = Job(tmp_path, checkpoints=directory)
     assert job.guard.faults == {"sweep": 1}
     job.guard.finish()
+
+
+STARTUP = """
+import json, sys, tempfile, time
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+known, began = set(sys.modules), time.process_time()
+import spikeguard
+guard = spikeguard.attach(model, optimizer, run="r", directory=tempfile.mkdtemp())
+spent = time.process_time() - began
+guard.finish()
+print(json.dumps([spent, sorted({name.split(".")[0] for name in set(sys.modules) - known})]))
+"""
+
+
+def test_importing_and_attaching_take_under_a_second_and_bring_no_package() -> None:
+    command = [sys.executable, "-c", STARTUP]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    spent_s, packages = json.loads(told.stdout)
+    ours = {"spikeguard", "spikeguard_protocol", "torch"}
+    assert set(packages) - sys.stdlib_module_names <= ours
+    assert spent_s < 1.0
+
+
+def test_the_agents_extra_asks_pip_for_nothing() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+    assert project["optional-dependencies"]["agent"] == []

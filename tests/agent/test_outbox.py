@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ from spikeguard_protocol import (
     RunId,
     Samples,
 )
+
+from .wire import await_that
 
 RUN = RunId("default", "test")
 ATTEMPT = "0123456789abcdef"
@@ -252,3 +256,39 @@ def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:
     (found,) = leftovers(tmp_path, RUN, 2**20)
     assert everything(found)[0] == sample(1)
     found.close()
+
+
+def test_records_are_made_by_the_writers_thread_in_the_order_of_the_loop(tmp_path: Path) -> None:
+    made_by: list[int] = []
+
+    def draft(step: int) -> Samples:
+        made_by.append(threading.get_ident())
+        return sample(step)
+
+    box = outbox(tmp_path)
+    box.start()
+    for step in range(1, 31):
+        box.put(partial(draft, step))
+        if step % 10 == 0:
+            box.put(RESULT)
+    await_that(lambda: len(made_by) == 30)
+    steps = [r.steps if isinstance(r, Samples) else r for r in everything(box)]
+    assert steps == [
+        *(tuple(range(1, 11)), RESULT),
+        *(tuple(range(11, 21)), RESULT),
+        *(tuple(range(21, 31)), RESULT),
+    ]
+    assert threading.get_ident() not in made_by
+    box.close()
+
+
+def test_a_record_that_cannot_be_made_is_declared_and_holds_up_nothing(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    box.put(sample(1))
+    box.put(lambda: sample(2, **{"no such name!": 1.0}))
+    box.put(sample(3))
+    first, lost, last = everything(box)
+    assert isinstance(lost, Gap)
+    assert (lost.samples_lost, "no such name!" in lost.reason) == (1, True)
+    assert (first, last) == (sample(1), sample(3))
+    box.close()
