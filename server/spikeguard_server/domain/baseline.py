@@ -16,11 +16,12 @@ import numpy as np
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.fit import Fit, abscissa, fit_of, scales
-from spikeguard_server.domain.history import History
+from spikeguard_server.domain.history import NEWEST, History
 from spikeguard_server.domain.line import fit_lines
 
 ERRORS = 48  # newest out-of-sample errors that the scale has to cover
 FEWEST_ERRORS = 8  # of them, for the scale to heed them
+STEEP = 0.06  # part of the level that is the most of a descent to be extrapolated: it will bend
 
 
 def median(values: Sequence[float]) -> float:
@@ -141,14 +142,22 @@ class Baseline:
         if keep >= settings.watchable_after:
             self.refit(settings)
 
-    def trend(self, step: int) -> Trend | None:
-        """Where the signal heads from `step` on, by the fit and by the long memory."""
+    def trend(self, step: int, ahead: int) -> Trend | None:
+        """Where the signal heads from `step` on, for some `ahead` steps, by the long memory.
+
+        By the window alone while there is no more.
+        """
         if self.fit is None:
             return None
-        trend, slope = self.fit.trend(step), self.history.slope()
-        if slope is None:
-            return trend
-        return Trend(step, trend.level, slope / (max(step, 0) + 1), trend.scale)
+        curve = self.history.curve()
+        if curve is None or not math.isfinite(curve.residual):
+            return self.fit.trend(step)
+        places = [abscissa(at) for at in self.steps[-NEWEST:]]
+        curve = curve.moved(places, self.values[-NEWEST:], self.fit.scale)
+        place, later = abscissa(step), abscissa(step + ahead)
+        level, drop = curve.at(place), curve.at(place) - curve.at(later)
+        slope = -drop / (later - place) / math.hypot(1.0, drop / (STEEP * max(abs(level), 1e-12)))
+        return Trend(step, level, slope / (max(step, 0) + 1), self.fit.scale)
 
     @property
     def gap(self) -> float:

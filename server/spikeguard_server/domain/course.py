@@ -15,6 +15,7 @@ from spikeguard_server.domain.classifier import classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.episode import CURES, Episode
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
+from spikeguard_server.domain.outlook import Outlook, look_ahead
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import State
 
@@ -50,18 +51,22 @@ class Course:
 
     def _by_itself(self, sample: Sample, events: list[Event]) -> None:
         episode, settings = self.episode, self.state.settings
-        episode.judgement = hold(episode.judgement, classify(episode, settings))
+        outlook = look_ahead(episode, settings)
+        episode.judgement = hold(episode.judgement, classify(episode, outlook, settings))
         episode.settled = episode.since_peak >= episode.horizon(settings)
-        outcome = self._outcome()
+        if not episode.calmed and self._calm():
+            self._hand_back()
+            episode.calmed = True
+        outcome = self._outcome(outlook)
         if outcome is None:
             self._revise(sample.step, events)
         else:
             self._close(sample.step, outcome, events)
 
-    def _outcome(self) -> Outcome | None:
+    def _outcome(self, outlook: Outlook | None) -> Outcome | None:
         episode, settings = self.episode, self.state.settings
         back = Outcome.RECOVERED if episode.treated else Outcome.HEALED
-        if self._dropped_in_time() or self._calm():
+        if self._dropped_in_time() or self._is_over(outlook):
             return back
         if episode.trend is None and episode.finite_run >= settings.settle_rows:
             return back
@@ -78,18 +83,35 @@ class Course:
         return quiet and episode.finite_run >= settings.drop_settle <= max(episode.calm_rows, 0)
 
     def _calm(self) -> bool:
+        """In the band for long enough, past what a rollback has to show again."""
         episode, settings = self.episode, self.state.settings
-        if not episode.is_back(settings):
+        if episode.calm_rows < episode.settle_rows(settings):
             return False
         past = settings.recover_steps if episode.went_back else 0
         return episode.newest_step >= episode.onset_step + past
+
+    def _is_over(self, outlook: Outlook | None) -> bool:
+        """Back in the band, and surely without lasting damage; at the horizon, more likely so."""
+        episode, settings = self.episode, self.state.settings
+        if not episode.calmed or not self._calm():
+            return False
+        if outlook is None or outlook.present < settings.lasting_doubt:
+            return True
+        return episode.settled and episode.judgement.kind is Kind.RECOVERABLE
+
+    def give_way(self, step: int, events: list[Event]) -> None:
+        """A new spike began while this one, back in its band, was still watched."""
+        healed = self.episode.judgement.kind is Kind.RECOVERABLE
+        back = Outcome.RECOVERED if self.episode.treated else Outcome.HEALED
+        self._close(step, back if healed else Outcome.LEVEL_ACCEPTED, events)
 
     def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
         episode, state = self.episode, self.state
         judgement = episode.judgement
         if outcome in (Outcome.HEALED, Outcome.RECOVERED) and not episode.treated:
-            judgement = replace(judgement, kind=Kind.RECOVERABLE, confidence=0.98)
-        self._hand_back()
+            judgement = replace(judgement, kind=Kind.RECOVERABLE)
+        if not episode.calmed:
+            self._hand_back()
         state.episode = None
         events.append(Closed(step, outcome, judgement, rank(episode.evidence)))
 

@@ -38,7 +38,10 @@ class DetectionSettings:
     attentive_steps: int = 100  # steps of close measurement after a precursor
 
     band_z: float = 3.0  # half width of the band that a healed loss is back in
-    level_z: float = 1.25  # half width for the median of the rows that settle it
+    level_z: float = 1.25  # half width for the median of the rows after a command
+    lasting_part: float = 0.012  # least lasting damage, as a part of the level of the loss,
+    lasting_z: float = 3.5  # and in deviations of the mean of a horizon's rows
+    lasting_doubt: float = 0.1  # probability of it below which a spike is over at once
     settle_rows: int = 20  # rows in the band until the incident closes as healed
     settle_rows_sparse: int = 5  # the same where rows are many steps apart
     horizon_steps: int = 500  # the kind is decided this long after the peak

@@ -46,6 +46,7 @@ class Episode:
     finite_run: int = 0
     drops: int = 0  # dropped updates in a row
     calm_rows: int = 0  # newest rows in the band
+    calmed: bool = False  # it was in the band for long enough to learn from the run again
     recent_steps: list[int] = field(default_factory=list)
     recent: list[float] = field(default_factory=list)  # excess over trend, finite rows only
     recent_values: list[float] = field(default_factory=list)
@@ -161,12 +162,12 @@ class Episode:
 
     def treat(self, step: int, verb: Verb) -> None:
         """A command was applied."""
-        self.verb, self.verb_step, self.treated = verb, step, True
+        self.verb, self.verb_step, self.treated, self.calmed = verb, step, True, False
         self.forget_course()
 
     def go_back(self) -> None:
         """The run went on from an earlier step."""
-        self.went_back = True
+        self.went_back, self.calmed = True, False
         self.forget_course()
 
     def come_back(self) -> None:

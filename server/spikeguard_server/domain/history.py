@@ -2,21 +2,47 @@
 
 Law: constant memory. When the blocks are full, neighbours are joined and every block is twice as
 long, so that the whole run is always covered. The abscissa is log(step + 1), in which a loss curve
-is nearly straight; what bends upwards is extrapolated by its newest, flatter part.
+is nearly straight; what bends is drawn as a power of the step (Kaplan et al., arXiv 2001.08361).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BLOCKS = 64
-SPANS = (1.1, 0.7, 0.35)  # of log(step): the newest two thirds, half and quarter of the run
-FEWEST = 5  # blocks that a slope is taken from
-SIGNIFICANT = 2.0  # standard errors
-FLATTER = 1.0  # standard errors by which a newer part must be flatter to be believed
-KEPT = 0.5  # part of the slope that is extrapolated: loss curves bend upwards
+SPAN = 1.4  # of log(step): the newest three quarters of the run shape the curve
+FEWEST = 5  # blocks that a curve is drawn through
+POWERS = (0.0, 0.25, 0.5, 1.0)  # of 1 / step that are tried; 0 is the logarithm
+NEWEST = 64  # rows that move the curve, where they surely lie off it
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """level + slope * (1 - exp(-power * x)) / power, with x = log(step + 1) - place."""
+
+    place: float
+    level: float
+    slope: float  # a unit of log(step + 1), at `place`; at most 0
+    power: float
+    residual: float  # mean square, of block means
+
+    def at(self, place: float) -> float:
+        return self.level + self.slope * _warp(place - self.place, self.power)
+
+    def moved(self, places: Sequence[float], values: Sequence[float], scale: float) -> Curve:
+        """The curve, moved to its newest rows as far as their noise, `scale`, does not explain."""
+        rests = [value - self.at(place) for place, value in zip(places, values, strict=True)]
+        if not rests:
+            return self
+        rest, variance = sum(rests) / len(rests), scale * scale / len(rests)
+        part = rest * rest / (rest * rest + variance) if rest else 0.0
+        return replace(self, level=self.level + part * rest)
+
+
+def _warp(x: float, power: float) -> float:
+    return -math.expm1(-power * x) / power if power else x
 
 
 @dataclass(slots=True)
@@ -74,46 +100,35 @@ class History:
         self.means = [mean + by for mean in self.means]
         self.value_sum += by * self.count
 
-    def slope(self) -> float | None:
-        """Descent beyond the newest block, a unit of log(step + 1); at most 0.
+    def curve(self) -> Curve | None:
+        """Drawn by least squares through the newest blocks, in the power that fits them best.
 
-        None while there are too few blocks to see one.
+        None while there are too few.
         """
-        flattest: float | None = None
-        for span in SPANS:  # the longest first: noise hides a descent from the short ones
-            found = self._slope_over(span)
-            if found is None:
-                continue
-            slope, error = found
-            if flattest is None:
-                flattest = slope if slope < -SIGNIFICANT * error else 0.0
-            elif slope > flattest + FLATTER * error:
-                flattest = slope
-        return None if flattest is None else KEPT * min(0.0, flattest)
-
-    def _slope_over(self, span: float) -> tuple[float, float] | None:
-        if not self.places:
+        if len(self.places) < FEWEST:
             return None
-        first = self.places[-1] - span
+        first = min(self.places[-1] - SPAN, self.places[-FEWEST])
         rows = [i for i, place in enumerate(self.places) if place >= first]
-        if len(rows) < FEWEST:
-            return None
-        return _least_squares([self.places[i] for i in rows], [self.means[i] for i in rows])
+        places, means = [self.places[i] for i in rows], [self.means[i] for i in rows]
+        drawn = [_least_squares(places, means, power) for power in POWERS]
+        return min(drawn, key=lambda curve: curve.residual)
 
 
 def _pairs(values: Sequence[float]) -> list[float]:
     return [(a + b) / 2 for a, b in zip(values[::2], values[1::2], strict=True)]
 
 
-def _least_squares(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Slope and its standard error from the residuals; NaN where the values are too large.
+def _least_squares(places: Sequence[float], values: Sequence[float], power: float) -> Curve:
+    """NaN where the values are too large.
 
     Products, because a power of a huge float raises where a product only becomes infinite.
     """
-    count = len(places)
-    centre, level = sum(places) / count, sum(values) / count
-    away = [(place - centre, value - level) for place, value in zip(places, values, strict=True)]
-    spread = sum(x * x for x, _ in away)
-    slope = sum(x * y for x, y in away) / spread
+    count, end = len(places), places[-1]
+    warped = [_warp(place - end, power) for place in places]
+    centre, level = sum(warped) / count, sum(values) / count
+    away = [(x - centre, value - level) for x, value in zip(warped, values, strict=True)]
+    slope = sum(x * y for x, y in away) / sum(x * x for x, _ in away)
     rests = [y - slope * x for x, y in away]
-    return slope, math.sqrt(sum(rest * rest for rest in rests) / (count - 2) / spread)
+    falling = min(0.0, slope)
+    residual = sum(rest * rest for rest in rests) / count
+    return Curve(end, level - falling * centre, falling, power, residual)

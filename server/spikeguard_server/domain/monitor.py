@@ -50,7 +50,9 @@ class Monitor:
     def attentive(self) -> bool:
         """Whether slow signals are worth measuring at every step."""
         until, newest = self._state.attentive_until, self._state.newest_step
-        return self.open or (until is not None and newest is not None and newest <= until)
+        episode = self._state.episode
+        busy = episode is not None and not episode.calmed
+        return busy or (until is not None and newest is not None and newest <= until)
 
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
@@ -120,12 +122,27 @@ class Monitor:
         if loss is not None or DROPPED in sample.values:
             state.drops = state.drops + 1 if dropped else 0
         if state.episode is not None:
-            course = Course(state, state.episode)
-            course.take(sample, loss, dropped, events)
+            if not self._gave_way(sample, loss, events):
+                Course(state, state.episode).take(sample, loss, dropped, events)
         elif not self._open_on_nonfinite(sample, loss, dropped, events):
             moved = loss is not None and self._test(sample, loss, events)
             if not moved:
                 events.extend(warnings)
+
+    def _gave_way(self, sample: Sample, loss: float | None, events: list[Event]) -> bool:
+        """Whether an incident that was back in its band, and watched only, ended with a new one."""
+        state, detector, episode = self._state, self._state.detector, self._state.episode
+        if episode is None or not episode.calmed or loss is None or not math.isfinite(loss):
+            return False
+        verdict, z = detector.look(sample.step, loss, sample.batches, state.settings)
+        if verdict not in (Verdict.SPIKE, Verdict.OUTLIER):
+            return False
+        Course(state, episode).give_way(sample.step, events)
+        if verdict is Verdict.SPIKE:
+            self._spike(sample, loss, z, events)
+        elif detector.outlier is not None:
+            self._outlier(sample, detector.outlier, events)
+        return True
 
     def _went_back(self, step: int) -> None:
         state = self._state
@@ -144,9 +161,10 @@ class Monitor:
             if value is None:
                 continue
             leading = state.leading_of(name)
-            z = leading.look(sample.step, value, state.episode is not None, state.settings)
-            if state.episode is not None:
-                state.episode.note(name, sample.step, z, state.settings)
+            episode = state.episode if state.episode and not state.episode.calmed else None
+            z = leading.look(sample.step, value, episode is not None, state.settings)
+            if episode is not None:
+                episode.note(name, sample.step, z, state.settings)
             elif leading.warns(z, state.settings):
                 state.attentive_until = sample.step + state.settings.attentive_steps
                 warnings.append(Precursor(sample.step, name, value, z))
@@ -175,12 +193,15 @@ class Monitor:
         state, detector = self._state, self._state.detector
         verdict, z = detector.look(sample.step, loss, sample.batches, state.settings)
         if verdict is Verdict.SPIKE:
-            onset = detector.onset(Suspect(sample.step, loss, z, sample.batches))
-            judgement = first_judgement(max(z, onset.z), False, False)
-            self._open(sample, onset, LOSS, judgement, False, events)
+            self._spike(sample, loss, z, events)
         elif verdict is Verdict.OUTLIER and detector.outlier is not None:
             self._outlier(sample, detector.outlier, events)
         return z >= state.settings.confirm_z
+
+    def _spike(self, sample: Sample, loss: float, z: float, events: list[Event]) -> None:
+        onset = self._state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
+        judgement = first_judgement(max(z, onset.z), False, False)
+        self._open(sample, onset, LOSS, judgement, False, events)
 
     def _outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
         state = self._state
@@ -202,10 +223,10 @@ class Monitor:
         events: list[Event],
     ) -> None:
         state, detector = self._state, self._state.detector
-        trend = detector.baseline.trend(onset.step - 1)
-        episode = Episode(
-            onset.step, onset.batches, signal, trend, detector.baseline.gap, dropped, judgement
-        )
+        gap = detector.baseline.gap
+        ahead = max(state.settings.horizon_steps, round(state.settings.horizon_rows * gap))
+        trend = detector.baseline.trend(onset.step - 1, ahead)
+        episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
         episode.note_loss(onset.z)
         for step, value in detector.rows:

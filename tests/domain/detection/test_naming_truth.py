@@ -25,7 +25,6 @@ from benchmarks.naming_plan import (
 )
 from benchmarks.naming_score import peak_of, wilson
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.history import KEPT, History
 from spikeguard_trainer.data import Corpus
 from spikeguard_trainer.faults import Fault, FaultName
 
@@ -124,14 +123,3 @@ def test_bytes_never_trained_on_are_told_apart() -> None:
 def test_the_interval_is_wilsons() -> None:
     assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=0.001)  # Agresti and Coull, 1998
     assert wilson(0, 0) == (0.0, 1.0)
-
-
-def test_noise_does_not_hide_a_descent_from_the_newest_part() -> None:
-    random, flat = np.random.default_rng(5), 0
-    for _ in range(40):
-        history = History()
-        for step in range(1, 351):
-            place = float(np.log(step + 1))
-            history.add(place, 5.0 - 0.4 * place + 0.25 * random.standard_normal())
-        flat += (history.slope() or 0.0) > -0.05 * KEPT
-    assert flat <= 5

@@ -1,0 +1,135 @@
+"""An incident is named by what will be left of it, and watched until that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from spikeguard_protocol import Kind, Outcome
+from spikeguard_server.domain.classifier import TURN
+from spikeguard_server.domain.episode import Episode
+from spikeguard_server.domain.events import Closed, Event, Judgement, Revised, Trend
+from spikeguard_server.domain.monitor import DetectionSettings, Monitor
+from spikeguard_server.domain.outlook import look_ahead, tolerance_of, trust
+from tests.domain.detection.curves import ar_noise, closed, opened, plateau, samples, spiked
+
+SETTINGS = DetectionSettings()
+SEEDS = range(4)
+ONSET = 900
+
+
+def episode_of(excess: Sequence[float], scale: float = 0.02, gap: float = 1.0) -> Episode:
+    """An incident on a flat trend of 2 nats."""
+    trend = Trend(step=1_000, level=2.0, slope=0.0, scale=scale)
+    first = Judgement(Kind.RECOVERABLE, 0.55, "")
+    episode = Episode(1_001, None, "loss", trend, gap, False, first)
+    for row, value in enumerate(excess, start=1):
+        episode.see(1_000 + row, 2.0 + float(value), SETTINGS)
+    return episode
+
+
+def lasting_of(excess: Sequence[float], scale: float = 0.02) -> float:
+    outlook = look_ahead(episode_of(excess, scale), SETTINGS)
+    assert outlook is not None
+    return outlook.lasting
+
+
+def power_law(rows: int, power: float, height: float = 1.0) -> list[float]:
+    return list(height / np.arange(1, rows + 1) ** power)
+
+
+def test_a_quick_decay_is_expected_to_heal_and_a_level_is_not() -> None:
+    assert lasting_of(power_law(100, 1.5)) < 0.05
+    assert lasting_of([1.0] + [0.3] * 99) > 0.95
+
+
+def test_the_slower_an_excess_falls_the_likelier_it_lasts() -> None:
+    chances = [lasting_of(power_law(60, power, 4.0)) for power in (1.6, 1.2, 0.8, 0.4)]
+    assert chances == sorted(chances)
+    assert chances[-1] > 0.9
+
+
+def test_an_excess_below_the_tolerance_counts_for_nothing() -> None:
+    episode = episode_of([1.0] + [0.004] * 300)
+    assert tolerance_of(episode, SETTINGS) == pytest.approx(0.024)
+    outlook = look_ahead(episode, SETTINGS)
+    assert outlook is not None
+    assert outlook.lasting < 0.05
+    assert outlook.rows_left == 0.0
+
+
+def test_a_sparse_and_noisy_log_tolerates_what_it_cannot_show() -> None:
+    assert tolerance_of(episode_of([1.0], 0.1, gap=100.0), SETTINGS) > 0.15
+
+
+def test_early_height_alone_never_takes_a_spike_for_damage() -> None:
+    """Real spikes stay up for tens of rows before they fall at once."""
+    assert all(trust(rows) <= 0.5 for rows in range(25))
+    assert all(trust(rows) < TURN for rows in range(30))
+    assert trust(100.0) > 0.99
+
+
+def test_the_rows_that_are_left_follow_from_the_power() -> None:
+    outlook = look_ahead(episode_of(power_law(60, 1.0, 4.0)), SETTINGS)
+    assert outlook is not None
+    rows = outlook.rows + outlook.rows_left
+    assert outlook.excess * (rows / outlook.rows) ** -outlook.power == pytest.approx(0.024)
+
+
+def noisy(extra: np.ndarray, seed: int, noise: float) -> list[float]:
+    return list(2.0 + extra + ar_noise(len(extra), seed, noise, 0.3))
+
+
+def after_spike(left: float, rows: int = 2_600) -> np.ndarray:
+    """A spike of 2 nats at ONSET that falls to `left` within some tens of rows."""
+    age = np.arange(rows) - ONSET
+    return np.where(age < 0, 0.0, left + 2.0 * np.exp(-np.clip(age, 0, None) / 12.0))
+
+
+def last_before(events: Sequence[Event], step: int) -> Judgement:
+    told = [e for e in events if isinstance(e, Revised | Closed) and e.step <= step]
+    return told[-1].judgement
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_damage_of_one_and_a_half_deviations_is_seen_by_the_horizon(seed: int) -> None:
+    """Each row lies within the band; their mean does not."""
+    events = Monitor().observe(samples(noisy(after_spike(0.075), seed, 0.05)))
+    assert last_before(events, ONSET + SETTINGS.horizon_steps + 20).kind is Kind.LINGERING
+    assert closed(events)[0].outcome is Outcome.LEVEL_ACCEPTED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_spike_that_leaves_nothing_closes_as_healed_long_before(seed: int) -> None:
+    end = closed(Monitor().observe(samples(noisy(after_spike(0.0), seed, 0.02))))[0]
+    assert end.outcome is Outcome.HEALED
+    assert end.step < ONSET + 300
+    assert end.judgement.confidence >= 0.9
+
+
+def test_a_new_spike_ends_the_watch_over_the_last_one() -> None:
+    losses = spiked(noisy(after_spike(0.06), 1, 0.05), 1_100, 2.0, 10)
+    events = Monitor().observe(samples(losses))
+    assert [event.onset_step for event in opened(events)][:2] == [ONSET + 1, 1_101]
+    ends = closed(events)
+    assert ends[0].step == opened(events)[1].step
+
+
+def test_slow_signals_are_asked_for_until_the_loss_is_back() -> None:
+    monitor, losses = Monitor(), noisy(after_spike(0.06), 1, 0.05)
+    monitor.observe(samples(losses[: ONSET + 10]))
+    assert monitor.open
+    assert monitor.attentive
+    monitor.observe(samples(losses[ONSET + 10 : ONSET + 150], first=ONSET + 11))
+    assert monitor.open
+    assert not monitor.attentive
+
+
+def test_a_reason_says_when_the_loss_is_expected_back() -> None:
+    losses = spiked(plateau(700, noise=0.01), 500, 2.0, 15)
+    events = Monitor().observe(samples(losses[:540]))
+    told = [event for event in events if isinstance(event, Revised)]
+    assert "expected back in" in told[-1].judgement.reason
+    assert told[-1].judgement.kind is Kind.RECOVERABLE
