@@ -4,7 +4,8 @@
 (`dcp_files`), then rank 0's manifest, once every rank has written: a folder without a manifest is
 no checkpoint.
 Law: only rank 0 writes manifests and removes folders. Never removed to make room: what the server
-protects, the newest, and the newest that `healthy_after` steps have been built on.
+protects, the newest, the newest that `healthy_after` steps have been built on, and the next that
+will be: so there always is one that a spike seen today does not reach.
 Reading unpickles: a checkpoint is trusted like the code of the job.
 """
 
@@ -32,8 +33,9 @@ MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 class CheckpointDirectory:
     """Checkpoints in `path`, one every `every` steps (0: only on demand), the newest `keep`.
 
-    `healthy_after`: steps without a spike after which the server holds one for healthy. The
-    newest that old stays beyond `keep`: a spike casts doubt on all that are younger.
+    `healthy_after`: steps without a spike after which the server holds one for healthy; a spike
+    casts doubt on all that are younger. The newest that old, and the one that will be it next,
+    stay beyond `keep`. 0: they do not.
     `background`: written while the loop trains on, from a copy in host memory; one that is due
     before the last is written is left out. False: the loop waits for each.
     """
@@ -53,6 +55,9 @@ class CheckpointDirectory:
         self.background = background
         if every < 0:
             raise AttachError("checkpoints", f"every is {every}", "Give steps, or 0 for none")
+        if healthy_after < 0:
+            problem = f"healthy_after is {healthy_after}"
+            raise AttachError("checkpoints", problem, "Give steps, or 0 for none")
         if keep < 1:
             raise AttachError("checkpoints", f"keep is {keep}", "Keep at least 1")
 
@@ -105,8 +110,10 @@ class CheckpointDirectory:
         live = [target for target in self.targets() if target.name not in gone]
         old = [target.name for target in live[: -self.keep]]
         spared = [name for name in old if name in protected][-MOST_PROTECTED:]
-        stood = [target.name for target in live if step - target.step >= self.healthy_after][-1:]
-        return sorted(gone) + [name for name in old if name not in (*spared, *stood)]
+        stand = [target.name for target in live if step - target.step >= self.healthy_after]
+        young = [target.name for target in live if step - target.step < self.healthy_after]
+        kept = {*spared, *stand[-1:], *young[:1]}
+        return sorted(gone) + [name for name in old if name not in kept]
 
 
 def _manifest(target: Target, world_size: int) -> dict[str, Any]:

@@ -239,8 +239,13 @@ def _norm(tensors: list[Tensor]) -> float:
 
 
 def dropped(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """Whether a NaN in one shard left this rank's bits as they were, and the next step did not."""
-    job = ShardedJob(folder / "dropped", rank, size)
+    """Whether a NaN in one shard left this rank's bits as they were, and the next step did not.
+
+    The last rank can write no checkpoint: a file is in its way.
+    """
+    kept = CheckpointDirectory(folder / f"kept-{rank == size - 1}", every=2, background=False)
+    (folder / "kept-True").touch()
+    job = ShardedJob(folder / "dropped", rank, size, checkpoints=kept)
     job.spoil = spoil_one_shard
     bits = []
     for _ in range(5):
@@ -248,7 +253,8 @@ def dropped(folder: Path, rank: int, size: int) -> dict[str, Any]:
         bits.append(job.shards())
     job.guard.finish()
     same = [all(map(torch.equal, one, two)) for one, two in itertools.pairwise(bits)]
-    return {"same": same, "seen": job.seen, "faults": job.guard.faults}
+    told = {"same": same, "seen": job.seen, "faults": job.guard.faults}
+    return {**told, "checkpoints": [target.step for target in kept.targets()]}
 
 
 def order_back(job: ShardedJob, number: int, step: int, medium: Medium, skip: BatchRange) -> None:

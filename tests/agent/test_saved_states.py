@@ -22,7 +22,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 
-from .job import Job, order, target_at
+from .job import Job, assert_same, order, target_at
 from .wire import Wire, await_that, served
 
 SEGMENT = SegmentId("0" * 16, 0)
@@ -97,7 +97,7 @@ def test_buffers_are_used_again() -> None:
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         directory = CheckpointDirectory(
-            tmp_path / "checkpoints", every=10, keep=2, background=False
+            tmp_path / "checkpoints", every=10, keep=2, healthy_after=0, background=False
         )
         job = Job(tmp_path, checkpoints=directory, server=wire.url)
         job.train_to(45)
@@ -110,7 +110,9 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path / "checkpoints", every=10, keep=1, background=False)
+    directory = CheckpointDirectory(
+        tmp_path / "checkpoints", every=10, keep=1, healthy_after=0, background=False
+    )
     job = Job(tmp_path, checkpoints=directory)
     job.train_to(11)
     name = directory.targets()[0].name
@@ -118,6 +120,39 @@ def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> N
     job.train_to(45)
     job.guard.finish()
     assert [t.step for t in directory.targets()] == [10, 40]
+
+
+def test_one_that_has_stood_long_enough_is_never_removed_to_make_room(tmp_path: Path) -> None:
+    """From the 40th step on there always is one that 30 steps or more were built on."""
+    directory = CheckpointDirectory(
+        tmp_path / "checkpoints", every=5, keep=1, healthy_after=30, background=False
+    )
+    job = Job(tmp_path, checkpoints=directory)
+    kept = []
+    for step in range(5, 121, 5):
+        job.train_to(step)
+        kept.append([step - t.step for t in directory.targets()])
+    job.guard.finish()
+    assert all(ages[0] >= 30 for ages in kept[7:])
+    assert max(map(len, kept)) == 3
+    assert max(ages[0] for ages in kept) < 65
+
+
+def test_a_checkpoint_is_written_while_the_loop_trains_on(tmp_path: Path) -> None:
+    """It holds the state of its own step, and is told of once it is whole."""
+    with served(Wire()) as wire:
+        directory = CheckpointDirectory(tmp_path / "checkpoints", every=20)
+        job = Job(tmp_path, checkpoints=directory, server=wire.url)
+        job.train_to(20)
+        expected = job.everything()
+        job.train_to(39)
+        job.guard.finish()
+        told = [r.step for r in wire.records(TargetSaved) if r.medium is Medium.DISK]
+    assert told == [t.step for t in directory.targets()] == [20]
+    again = Job(tmp_path, checkpoints=directory)
+    assert again.guard.resume() == 20
+    assert_same(again.everything(), expected)
+    again.guard.finish()
 
 
 def test_protection_comes_from_the_server(tmp_path: Path) -> None:

@@ -116,10 +116,16 @@ def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
     """Weights, moments and step counters keep their bits; the step after moves them again."""
     for told in ranks:
         assert told["dropped"]["same"] == [False, False, True, False]
-        assert told["dropped"]["faults"] == {}
     flags = [s["train/update_dropped"] for s in ranks[0]["dropped"]["seen"]]
     assert flags == [0.0, 0.0, 0.0, 1.0, 0.0]
     assert math.isnan(ranks[0]["dropped"]["seen"][3]["train/grad_norm_raw"])
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_stops_nobody(ranks: Any) -> None:
+    for told in ranks:
+        assert told["dropped"]["checkpoints"] == []
+        assert told["dropped"]["faults"] == {"checkpoint": 2}
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from spikeguard import CheckpointDirectory
+
 from . import jobs
 
 STEPS = ("--steps", "60", "--checkpoint-every", "20")
@@ -17,9 +19,9 @@ DATA_FAULT = ("--fault", "bad_batch@45:2")
 
 def final_state(out: Path) -> dict[str, Any]:
     """Everything in the checkpoint of the last step."""
-    (folder,) = (out / "checkpoints").glob("checkpoint-00000060-*")
-    state: dict[str, Any] = torch.load(folder / "rank-00000.pt", weights_only=False)
-    return state
+    kept = CheckpointDirectory(out / "checkpoints")
+    (name,) = (target.name for target in kept.targets() if target.step == 60)
+    return kept.load(name, rank=0, world_size=1)
 
 
 def assert_same(one: Any, other: Any, path: str = "state") -> None:

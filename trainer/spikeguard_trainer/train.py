@@ -59,7 +59,10 @@ def train(options: Options, ranks: Ranks) -> Summary:
     pace = Pace(options.step_time)
 
     checkpoints = spikeguard.CheckpointDirectory(
-        options.out / "checkpoints", every=options.checkpoint_every, keep=options.keep
+        options.out / "checkpoints",
+        every=options.checkpoint_every,
+        keep=options.keep,
+        background=False,  # steps of milliseconds: one on its way would still be so ten steps on
     )
     guard = spikeguard.attach(
         model,
