@@ -40,7 +40,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 
 # What stands in for an `AttemptStarted` that never came.
-_UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
+UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
 _TOLD = (ServiceError, ProtocolError, SQLAlchemyError)  # what is no fault of the domain's
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:
 def _register(
     connection: sql.Connection, run: RunRow, message: Message, now: datetime
 ) -> AttemptRow:
-    started = next((r for r in message.records if isinstance(r, AttemptStarted)), _UNKNOWN_START)
+    started = next((r for r in message.records if isinstance(r, AttemptStarted)), UNKNOWN_START)
     return make_attempt(
         connection, run, message.attempt, started,
         now=now, started_at=now - timedelta(seconds=message.age_s),
