@@ -34,7 +34,7 @@ from spikeguard_server.domain.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
 
-RUNS = Path(".spikeguard/naming2")
+RUNS = Path(".spikeguard/destabilised")
 SLOW_EVERY = 10  # steps, the agent's default
 PHASE = 5  # of them: the fault strikes half way between two measurements
 LEARNT = 300  # rows before the fork that the monitor learns the run from

@@ -1,7 +1,7 @@
 """How well spikes are named: destabilised runs of the trainer, each beside its twin without fault.
 
 `python -m benchmarks.naming [--runs DIR] [--quick] [--half tuning] [--out FILE] [--json]`. Trains
-what is missing in DIR (about 15 minutes of a core), kept between calls, then scores the half that
+what is missing in DIR (about 45 minutes of a core), kept between calls, then scores the half that
 no constant was chosen on. `--quick` takes the first two healthy runs of each seed alone.
 """
 
@@ -13,6 +13,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,9 @@ from benchmarks.naming_plan import (
 from benchmarks.naming_score import Watched, lead_times, peak_of, summarise, watch
 from spikeguard_trainer.data import read_corpus
 
-RUNS = Path(".spikeguard/naming")
+RUNS = Path(".spikeguard/destabilised")
 LOSS = SIGNALS.index("loss")
+WORKERS = 2  # processes that train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,12 +69,15 @@ def _options(arguments: Sequence[str] | None) -> Namespace:
 
 
 def _generate(folder: Path, chosen: Sequence[Healthy]) -> None:
-    torch.set_num_threads(1)  # the model is too small for more
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = read_corpus(None)
-    for healthy in chosen:
-        for name in make(folder, corpus, healthy):
-            print(name, file=sys.stderr)
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        for names in pool.map(partial(_make, folder), chosen):
+            print(*names, sep="\n", end="\n" if names else "", file=sys.stderr)
+
+
+def _make(folder: Path, healthy: Healthy) -> list[str]:
+    torch.set_num_threads(1)  # the model is too small for more
+    return list(make(folder, read_corpus(None), healthy))
 
 
 def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
