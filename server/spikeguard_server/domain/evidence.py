@@ -108,7 +108,7 @@ class Evidence:
     onset_step: int = 0
     onset_batches: BatchRange | None = None
     trend: Trend | None = None  # of the loss, from before the onset
-    dropped: bool = False  # the reflex kept the onset's update out of the weights
+    alone: bool = False  # the row of the onset stood out, the next was back
     before: dict[str, Trace] = field(default_factory=dict)
     after: dict[str, Trace] = field(default_factory=dict)
     again_step: int | None = None  # where it came back after a command
@@ -145,10 +145,10 @@ def gather(
     onset_step: int,
     onset_batches: BatchRange | None,
     trend: Trend | None,
-    dropped: bool,
+    alone: bool,
 ) -> Evidence:
     """What is known when an incident opens: the newest rows, parted at its onset."""
-    evidence = Evidence(onset_step, onset_batches, trend, dropped)
+    evidence = Evidence(onset_step, onset_batches, trend, alone)
     for name, trace in traces.of.items():
         if not trace.steps:
             continue

@@ -237,7 +237,8 @@ class Monitor:
             episode.see(sample.step, loss, state.settings)
         episode.newest_step = sample.step
         episode.drops = state.drops
-        episode.evidence = gather(state.traces, onset.step, onset.batches, trend, dropped)
+        alone = judgement.kind is Kind.OUTLIER_BATCH
+        episode.evidence = gather(state.traces, onset.step, onset.batches, trend, alone)
         if judgement.kind is not Kind.OUTLIER_BATCH:
             detector.baseline.drop_waiting()
             detector.clear()

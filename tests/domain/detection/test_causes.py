@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from spikeguard_protocol import BatchRange, Cause, Verb
+from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_server.domain.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.cause.suspicion import Ranking, again, worth_showing
@@ -72,7 +72,15 @@ def reasons(ranking: Ranking) -> str:
 def test_a_batch_that_stood_out_alone_is_put_down_to_its_data() -> None:
     found = newest(told(only_at(ONSET, loss=9.0, grad_norm=30.0)))
     assert found[0].cause is Cause.BAD_BATCH
-    assert "back at once, and the gradient norm too" in reasons(found)
+    assert "back at once with step 302, and the gradient norm too" in reasons(found)
+
+
+def test_an_outlier_batch_is_put_down_to_its_data_whatever_else_is_measured() -> None:
+    nothing = tuple(name for name in measured(1) if name != "loss")
+    events = told(only_at(ONSET, loss=2.43 + 12 * 0.02), nothing)
+    assert isinstance(events[-1], Closed)
+    assert events[-1].outcome is Outcome.OUTLIER
+    assert newest(events)[0].cause is Cause.BAD_BATCH
 
 
 def test_tokens_never_seen_in_ordinary_text_are_rare_tokens() -> None:

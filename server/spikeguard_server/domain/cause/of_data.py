@@ -41,6 +41,10 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
     rows = [row for row in excesses(evidence) if math.isfinite(row[1])]
     if not rows:
         return
+    if evidence.alone:
+        reason = f"the loss stood out at step {rows[0][0]} alone, {_back(evidence, rows[-1][0])}"
+        yield Clue(Cause.BAD_BATCH, 4.0, reason)
+        return
     peak = max(height for _, height in rows[:FIRST_ROWS])
     step, height = rows[0]
     if height < SUDDEN or height < peak / 2:
@@ -83,16 +87,16 @@ def _climb(rows: list[tuple[int, float]], peak: float) -> str:
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
     for (_, before), (step, height) in pairwise(rows):
         if height <= max(BACK, PART * peak):
-            if before < DROP * max(height, BACK):
+            if before < max(SUDDEN, DROP * height):
                 return  # it came down by degrees
-            yield Clue(Cause.BAD_BATCH, 2.5, _back(evidence, step))
+            yield Clue(Cause.BAD_BATCH, 2.5, f"the loss came down {_back(evidence, step)}")
             return
     if len(rows) >= FIRST_ROWS:
         yield Clue(Cause.BAD_BATCH, -1.0)
 
 
 def _back(evidence: Evidence, step: int) -> str:
-    reason = f"with step {step} the loss was back at once"
+    reason = f"and was back at once with step {step}"
     grad = first_measured(evidence, GRAD_NORMS)
     ratio = dict(ratios(evidence, grad)).get(step) if grad else None
     calm = ratio is not None and ratio < CALM_GRADIENT
