@@ -59,6 +59,7 @@ class Script:
     seed: int
     onset: int = ONSET
     lost: frozenset[int] = frozenset()  # messages that the job declares as lost
+    steps: int = STEPS
 
     def loss(self, segment: int, step: int) -> float:
         """Nats: falls calmly; in the first segment it leaves the trend at the onset."""
@@ -129,7 +130,7 @@ class TrainingJob:
         """From the first step to the last, through whatever comes."""
         try:
             self._begin()
-            while self.step < STEPS:
+            while self.step < self.script.steps:
                 self._train_on()
                 self._obey(self._deliver())
             self.last_word.wait(GIVE_UP_S)

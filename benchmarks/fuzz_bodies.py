@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -152,19 +153,19 @@ class Bodies:
         place, key = self._somewhere(plain)
         match self.random.randrange(6):
             case 0 | 1 | 2:
-                place[key] = self.random.choice(ODD)
+                place[key] = deepcopy(self.random.choice(ODD))
             case 3:
                 del place[key]
             case 4 if isinstance(place, list):
-                place.insert(key, place[key])
+                place.insert(key, deepcopy(place[key]))
             case 4:
-                place[self.random.choice(("type", "extra", "", "step", "loss"))] = place[key]
+                place[self.random.choice(("type", "extra", "", "step", "loss"))] = deepcopy(
+                    place[key]
+                )
             case _:
                 other = self._somewhere(plain)
-                place[key], other[0][other[1]] = other[0][other[1]], place[key]
-                if _circular(plain):  # something was put into itself
-                    place[key] = None
-                    other[0][other[1]] = None
+                mine, theirs = deepcopy(place[key]), deepcopy(other[0][other[1]])
+                place[key], other[0][other[1]] = theirs, mine
 
     def _somewhere(self, plain: Any) -> tuple[Any, Any]:
         """A container and a key of it, anywhere."""
@@ -177,14 +178,6 @@ class Bodies:
             if not isinstance(inner, dict | list) or not inner or self.random.random() < 0.25:
                 return plain, key
             plain = inner
-
-
-def _circular(plain: Any) -> bool:
-    try:
-        json.dumps(plain)
-    except ValueError:
-        return True
-    return False
 
 
 def _beginning() -> tuple[AttemptStarted, SegmentStarted]:

@@ -23,7 +23,7 @@ from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 
-SCRIPT = Script(3, onset=251, lost=frozenset({30}))
+SCRIPT = Script(3, onset=171, lost=frozenset({30}), steps=240)
 
 
 Train = Callable[[str, Send], tuple[TrainingJob, Facts]]
