@@ -79,6 +79,10 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", _CONFIRM): _DECIDE,
     ("GET", "/v1/policy"): _READ,
     ("PUT", "/v1/policy"): _ADMIN,
+    ("PUT", "/v1/policy/document"): _ADMIN,
+    ("POST", "/v1/policy/halt"): _DECIDE,  # whoever may act may stop everything
+    ("POST", "/v1/policy/resume"): Rule(ADMINS, person=True),
+    ("GET", "/v1/policy/scorecard"): _READ,
     ("GET", "/v1/channels"): _READ,
     ("PUT", _CHANNEL): _ADMIN,
     ("DELETE", _CHANNEL): _ADMIN,

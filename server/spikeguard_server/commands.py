@@ -98,12 +98,17 @@ def _grant_options(parser: ArgumentParser) -> None:
 
 def _policy_options(parser: ArgumentParser) -> None:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
-    load = words.add_parser("import", help="put the policy of a TOML file in force")
+    load = words.add_parser("import", help="put the policy of a TOML or YAML file in force")
     load.add_argument(
         "file", type=Path, metavar="FILE", help="what it leaves out takes its default"
     )
     show = words.add_parser("show", help="print the policy in force, as TOML")
-    for word in (load, show):
+    halt = words.add_parser("halt", help="the kill switch: approve and deliver nothing")
+    resume = words.add_parser("resume", help="lift the kill switch")
+    for word in (halt, resume):
+        word.add_argument("--reason", required=True, help="why; the record keeps it")
+    score = words.add_parser("scorecard", help="what verbs in shadow mode would have done")
+    for word in (load, show, halt, resume, score):
         word.add_argument(
             "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
         )
@@ -146,7 +151,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     _server_command(
         "policy",
-        "show the policy in force, or import one",
+        "show, import and halt the policy in force, and score its shadow",
         _from("up_access", "run_policy"),
         _policy_options,
     ),

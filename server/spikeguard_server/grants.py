@@ -6,17 +6,18 @@ Law: the caller owns the transaction. A secret exists in the return value and no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.access import READERS, Caller, hash_secret, new_secret, read_person
-from spikeguard_server.domain.policy import Policy, policy_from_mapping
+from spikeguard_server.domain.policy import Policy, PolicyError, policy_from_mapping
 from spikeguard_server.errors import Conflict, Forbidden, NotFound
 from spikeguard_server.repository.audit import append
-from spikeguard_server.repository.policies import write_policy
+from spikeguard_server.repository.policies import lock_policy, policy_of, write_policy
 from spikeguard_server.repository.tokens import NewToken, Token, add_token, revoke_token
 from spikeguard_server.tables import FLEET
 
@@ -109,8 +110,11 @@ def put_policy(
     replaces: int | None = None,
 ) -> Policy:
     """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
-    wanted = {key: value for key, value in plain.items() if key != "version"}
-    written = write_policy(connection, project, policy_from_mapping(wanted), by)
+    wanted = {key: value for key, value in plain.items() if key not in ("version", "halted")}
+    policy = _checked(policy_from_mapping(wanted))
+    lock_policy(connection, project)
+    halted = policy_of(connection, project).halted  # no import throws or lifts the kill switch
+    written = write_policy(connection, project, replace(policy, halted=halted), by)
     if replaces is not None and written.version != replaces + 1:
         raise Conflict(
             f"Version {written.version - 1} is in force, not {replaces}",
@@ -128,6 +132,37 @@ def put_policy(
         after=str(written.version),
     )
     return written
+
+
+def throw_switch(
+    connection: sql.Connection, project: str, *, halted: bool, reason: str, by: str
+) -> Policy:
+    """Throw the kill switch or lift it: a version of the policy that says so. Raise `Conflict`
+    where it stands that way already."""
+    lock_policy(connection, project)
+    policy = policy_of(connection, project)
+    if policy.halted is halted:
+        stands = "on" if halted else "off"
+        raise Conflict(f"The kill switch of project {project} is {stands} already", "Nothing to do")
+    written = write_policy(connection, project, replace(policy, halted=halted), by)
+    append(
+        connection, FLEET, actor=by, action="policy.halted" if halted else "policy.resumed",
+        subject=f"policy of {project}", before=str(policy.version), after=str(written.version),
+        reason=reason,
+    )  # fmt: skip
+    return written
+
+
+def _checked(policy: Policy) -> Policy:
+    """What only this machine can tell of a policy: whether it knows the time zone."""
+    if policy.quiet is not None:
+        try:
+            ZoneInfo(policy.quiet.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise PolicyError(
+                "quiet.timezone", "is a time zone that the server knows", "Write Europe/Berlin"
+            ) from None
+    return policy
 
 
 def _person(caller: Caller, name: str) -> str:

@@ -114,4 +114,37 @@ approval_links = sql.Table(
     _of("commands"),
 )
 
+escalations = sql.Table(
+    "escalations",
+    metadata,
+    _run(),
+    _key("incident"),
+    _key("command"),
+    _needed("level", sql.Integer),  # told so far
+    _needed("began_at", Time),
+    sql.Column("next_at", Time),  # null: answered, or everybody was told
+    _of("commands"),
+    sql.Index(
+        "escalations_next_idx",
+        "next_at",
+        postgresql_where=sql.text("next_at IS NOT NULL"),
+    ),
+)
+
+shadow_decisions = sql.Table(
+    "shadow_decisions",
+    metadata,
+    _run(),
+    _key("incident"),
+    _key("command"),
+    _needed("verb", sql.Text),
+    _needed("revision", sql.Integer),
+    _needed("step", Count),  # of the run, then
+    _needed("cost_steps", Count),  # of carrying it out then
+    _needed("policy_version", sql.Integer),
+    _needed("reason", sql.Text),
+    _needed("at", Time),
+    _of("commands"),
+)
+
 sql.Index("audit_at_idx", audit.c.at)  # for whoever follows what happens to all runs

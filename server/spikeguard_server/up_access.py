@@ -10,6 +10,7 @@ import getpass
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
@@ -19,10 +20,19 @@ from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import RunId
 from spikeguard_server.access import read_secret
 from spikeguard_server.domain.policy import policy_to_mapping
-from spikeguard_server.grants import Grant, issue_token, put_policy, register_token, withdraw_token
+from spikeguard_server.domain.shadow import judge_shadow, scorecard
+from spikeguard_server.grants import (
+    Grant,
+    issue_token,
+    put_policy,
+    register_token,
+    throw_switch,
+    withdraw_token,
+)
+from spikeguard_server.policy_file import form_of, read_policy_text
 from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.repository.tokens import Token, list_tokens
-from spikeguard_server.toml_file import read_toml
 from spikeguard_server.up_database import opened, settings_of
 
 DAY_S = 86_400.0
@@ -44,7 +54,7 @@ def run_token(options: Namespace) -> int:
 
 
 def run_policy(options: Namespace) -> int:
-    """One of import, show."""
+    """One of import, show, halt, resume, scorecard."""
     RunId(options.project, "any")  # refuses what can't name a project
     with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
         return _POLICY_WORDS[options.word](connection, options)
@@ -117,8 +127,48 @@ def _words(token: Token) -> str:
 
 
 def _import(connection: sql.Connection, options: Namespace) -> int:
-    written = put_policy(connection, options.project, read_toml(options.file), operator_name())
+    plain = read_policy_text(_text(options.file), form_of(options.file.name))
+    written = put_policy(connection, options.project, plain, operator_name())
     print(f"policy {written.version} is in force for project {options.project}")
+    return 0
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file} cannot be read: {error}") from error
+
+
+def _halt(connection: sql.Connection, options: Namespace) -> int:
+    halted = options.word == "halt"
+    written = throw_switch(
+        connection, options.project, halted=halted, reason=options.reason, by=operator_name()
+    )
+    stands = "on: nothing is approved, nothing delivered" if halted else "off"
+    print(f"policy {written.version}: the kill switch of project {options.project} is {stands}")
+    return 0
+
+
+def _scorecard(connection: sql.Connection, options: Namespace) -> int:
+    shown = read_shadows(connection, options.project)
+    scores = [judge_shadow(entry.decision) for entry in shown]
+    card = scorecard(scores)
+    head = ("COMMAND", "VERB", "STEP", "WOULD COST", "IN HINDSIGHT", "STEPS SAVED")
+    lines = [
+        [
+            f"{entry.row.run}#{entry.row.incident}.{entry.row.command}",
+            entry.row.verb,
+            str(entry.decision.step),
+            str(entry.decision.cost_steps),
+            score.hindsight.value,
+            "-" if score.saved_steps is None else str(score.saved_steps),
+        ]
+        for entry, score in zip(shown, scores, strict=True)
+    ]
+    print(table(head, lines) if lines else "The shadow has decided nothing yet.")
+    if lines:
+        print(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
     return 0
 
 
@@ -127,7 +177,13 @@ def _show(connection: sql.Connection, options: Namespace) -> int:
     return 0
 
 
-_POLICY_WORDS = {"import": _import, "show": _show}
+_POLICY_WORDS = {
+    "import": _import,
+    "show": _show,
+    "halt": _halt,
+    "resume": _halt,
+    "scorecard": _scorecard,
+}
 
 
 def to_toml(plain: Mapping[str, Any], prefix: str = "") -> str:

@@ -30,9 +30,25 @@ def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> Au
     `past` holds the run's commands of at least the last 24 hours, with their ages.
     """
     rule = policy.approval_of(verb)
-    if rule.mode is ApprovalMode.MANUAL:
+    if policy.halted:
+        return AutoApproval(False, "the kill switch is on: nothing is approved")
+    if rule.mode is not ApprovalMode.AUTO:
         return AutoApproval(False, f"the policy asks a person to approve {verb}")
-    ages = sorted(_automatic_ages(verb, past))
+    return _within_budget(verb, policy, sorted(_automatic_ages(verb, past)))
+
+
+def shadow_approval(verb: Verb, policy: Policy, ages: Iterable[float]) -> AutoApproval:
+    """Would a command of `verb` be approved now, were its mode `auto`?
+
+    `ages` are the seconds since the shadow's own decisions about `verb` of the last 24 hours.
+    """
+    if policy.approval_of(verb).mode is not ApprovalMode.SHADOW:
+        return AutoApproval(False, f"the shadow does not judge {verb}")
+    return _within_budget(verb, policy, sorted(ages))
+
+
+def _within_budget(verb: Verb, policy: Policy, ages: list[float]) -> AutoApproval:
+    rule = policy.approval_of(verb)
     spent = sum(age < DAY_S for age in ages)
     if spent >= rule.budget:
         return AutoApproval(

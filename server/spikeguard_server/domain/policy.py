@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from spikeguard_protocol import ProtocolError, Verb
+from spikeguard_server.domain.quiet_hours import QuietHours, read_quiet_hours
 
 
 class PolicyError(ProtocolError):
@@ -24,6 +26,7 @@ class ApprovalMode(StrEnum):
 
     MANUAL = "manual"  # a person
     AUTO = "auto"  # the policy, within a budget and after a cooldown
+    SHADOW = "shadow"  # a person; what `auto` would have done is written down and scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,16 @@ class Policy:
     price_per_hour: float | None = None  # of the whole job, in `currency`
     currency: str = "USD"
     approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
+    # people
+    escalation: tuple[float, ...] = ()  # seconds a proposal waits before level 1, 2, ... is told
+    quiet: QuietHours | None = None  # hours in which only what cannot wait is told
+    halted: bool = False  # the kill switch: nothing is approved, nothing delivered
 
     def __post_init__(self) -> None:
         for name, (least, most) in _LIMITS.items():
             _check_range(name, getattr(self, name), least, most)
         _check_lr_factors(self.lr_factors)
+        _check_escalation(self.escalation)
         if self.few_skip_least > self.few_skip_most:
             raise PolicyError("few_skip_least", "is at most few_skip_most", "Swap the two")
         if not 1 <= len(self.currency) <= 8:
@@ -139,6 +147,14 @@ def _check_lr_factors(factors: tuple[float, ...]) -> None:
         )
 
 
+def _check_escalation(waits: tuple[float, ...]) -> None:
+    rising = all(earlier < later for earlier, later in pairwise(waits))
+    if len(waits) > 5 or not rising or not all(1.0 <= wait <= 7 * 86_400.0 for wait in waits):
+        raise PolicyError(
+            "escalation", "holds at most 5 rising numbers of seconds", "Write [600, 1800]"
+        )
+
+
 DEFAULT_POLICY = Policy()
 
 
@@ -146,6 +162,10 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     """Plain values, as TOML and JSON take them; `policy_from_mapping` reads them back."""
     plain = {name: value for name, value in asdict(policy).items() if value is not None}
     plain["lr_factors"] = list(policy.lr_factors)
+    plain["escalation"] = list(policy.escalation)
+    if policy.quiet is not None:
+        quiet = asdict(policy.quiet)
+        plain["quiet"] = {**quiet, "days": list(quiet["days"]), "urgent": list(quiet["urgent"])}
     plain["approval"] = {
         verb.value: {
             "mode": rule.mode.value,
@@ -163,7 +183,10 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
-    values = {name: _read(name, value) for name, value in plain.items() if name != "approval"}
+    tables = ("approval", "quiet")
+    values = {name: _read(name, value) for name, value in plain.items() if name not in tables}
+    if plain.get("quiet") is not None:
+        values["quiet"] = read_quiet_hours(plain["quiet"], PolicyError)
     return Policy(**values, approval=_read_approvals(plain.get("approval", {})))
 
 
@@ -172,6 +195,7 @@ _READERS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "float": ((int, float), "takes a number"),
     "float | None": ((int, float, type(None)), "takes a number"),
     "str": ((str,), "takes text"),
+    "bool": ((bool,), "is true or false"),
     "tuple[float, ...]": ((list, tuple), "takes a list of numbers"),
 }
 _TYPE_OF = {f.name: str(f.type) for f in fields(Policy)}

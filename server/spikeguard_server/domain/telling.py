@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from spikeguard_protocol import Kind, Outcome
 from spikeguard_server.domain.channel import Channel
-from spikeguard_server.domain.topics import LAST, PRESSING, Topic, Urgency, urgency_of
+from spikeguard_server.domain.topics import LAST, PRESSING, Topic
 
 HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})
 
@@ -111,16 +111,15 @@ def judge(
 ) -> Verdict:
     """What to do with a message to `channel` about `topics` of `subject`.
 
-    `silence` is one that somebody put over it, `quiet` the policy's quiet hours, which let the
-    urgent pass.
+    `silence` is one that somebody put over it, `quiet` the policy's quiet hours, given where they
+    hold such a subject; neither keeps an alert standing that is over.
     """
     if said.times == 0 and (reason := _needless(channel, topics, subject)):
         return Verdict(Act.DROP, reason)
-    if silence is not None:
-        return Verdict(Act.HOLD, silence.reason, silence.left_s)
-    urgency = urgency_of(topics, subject.kind)
-    if quiet is not None and urgency is not Urgency.URGENT:
-        return Verdict(Act.HOLD, quiet.reason, quiet.left_s)
+    taken_down = said.times > 0 and bool(topics & LAST)
+    for hush in (silence, quiet):
+        if hush is not None and not taken_down:
+            return Verdict(Act.HOLD, hush.reason, hush.left_s)
     return _paced(channel, topics, said)
 
 

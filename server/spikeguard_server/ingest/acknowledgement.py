@@ -25,7 +25,7 @@ def acknowledge(intake: Intake) -> Ack:
     may_act = live == 1 and intake.current and intake.attempt.ended_at is None
     return Ack(
         sequence=intake.attempt.last_sequence,
-        orders=tuple(_orders(intake, commands)) if may_act else (),
+        orders=tuple(_orders(intake, _allowed(intake, commands))) if may_act else (),
         attentive=attentive,
         protected=_protected(intake) if attentive or commands else (),
         live_attempts=live,
@@ -40,6 +40,19 @@ def _live_attempts(intake: Intake) -> int:
     current = next((a for a in others if a.number == intake.run.current_attempt), None)
     live = [a for a in others if is_live(a, current, intake.now, intake.silent_after)]
     return max(1, len(live))
+
+
+def _allowed(intake: Intake, commands: list[CommandRow]) -> list[CommandRow]:
+    """Nothing while the kill switch is on; what was approved and not delivered is taken back."""
+    if not commands or not intake.policy.halted:
+        return commands
+    for command in commands:
+        if command.state is CommandState.APPROVED:
+            move(
+                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
+                actor=audit.SERVER, reason="the kill switch is on", now=intake.now,
+            )  # fmt: skip
+    return []
 
 
 def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:

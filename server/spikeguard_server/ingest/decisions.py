@@ -173,6 +173,11 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
     )
     assert incident is not None
     policy = policy_of(decision.connection, run.project)
+    if policy.halted:
+        return IllegalMove(
+            f"The kill switch of project {run.project} is on: nothing is approved",
+            "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
+        )
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
     situation = situation_of(
         decision.connection, run, attempt, incident, targets=targets, now=decision.now

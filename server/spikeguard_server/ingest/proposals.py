@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Action, CommandState, verb_of
+from spikeguard_protocol import Action, CommandState, Watch, verb_of
 from spikeguard_server.domain.approval import auto_approval
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.incident import Incident
@@ -18,6 +18,7 @@ from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.proposal import Proposal, differs, propose
 from spikeguard_server.domain.situation import Situation
 from spikeguard_server.ingest.intake import Intake
+from spikeguard_server.ingest.shadow import note_shadow
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import (
     CommandRow,
@@ -26,6 +27,7 @@ from spikeguard_server.repository.commands import (
     move,
     revise_command,
 )
+from spikeguard_server.repository.escalations import begin_escalation
 from spikeguard_server.repository.runs import RunRow
 from spikeguard_server.repository.situations import situation_of
 
@@ -50,6 +52,7 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
         command = _again(intake, waiting, proposal)
     if command is not None:
         _approve_by_policy(connection, run, command, situation, policy, now)
+        note_shadow(connection, run, command, situation, policy, now)
 
 
 def _first(
@@ -77,13 +80,19 @@ def _again(intake: Intake, waiting: CommandRow, proposal: Proposal) -> CommandRo
 def _create(
     intake: Intake, incident: int, action: Action, proposal: Proposal, *, replaces: int | None
 ) -> CommandRow:
-    return create_command(
+    command = create_command(
         intake.connection, intake.run_id, intake.run.id, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
         policy_version=intake.policy.version, now=intake.now,
         expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
         expires_at_step=proposal.expires_at_step, replaces=replaces,
     )  # fmt: skip
+    if not isinstance(action, Watch):
+        begin_escalation(
+            intake.connection, intake.run_id, incident, command.number, intake.policy.escalation,
+            intake.now,
+        )  # fmt: skip
+    return command
 
 
 def revise(

@@ -28,7 +28,7 @@ from spikeguard_server.repository.reading_incidents import (
     read_commands,
     read_incident,
 )
-from spikeguard_server.repository.reading_notices import Told, read_told
+from spikeguard_server.repository.reading_notices import Told, read_escalations, read_told
 from spikeguard_server.settings import Settings
 
 
@@ -84,6 +84,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         recurrences=row.recurrences,
         opened_at=row.opened_at,
         closed_at=row.closed_at,
+        escalations=read_escalations(connection, row.run_id, row.number),
         waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
         last_command=_last(known),
     )

@@ -11,10 +11,11 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import ProtocolError
+from spikeguard_protocol import Kind, ProtocolError
 from spikeguard_server.domain.channel import Channel
 from spikeguard_server.domain.telling import (
     GIVE_UP_AFTER,
@@ -42,6 +43,7 @@ from spikeguard_server.repository.conversations import (
     settle,
 )
 from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
     verdict = judge(
         channel, held.pending, facts.subject, said(held, now),
         silence=_silence(connection, held, facts.told.name, now),
+        quiet=_quiet(connection, held.project, facts.subject.kind, now),
     )  # fmt: skip
     if verdict.act is Act.DROP:
         _drop(connection, held, verdict.reason)
@@ -124,6 +127,23 @@ def _silence(
         return None
     left = (row.ends_at - now).total_seconds()
     return Hush(left, f"silenced by {row.created_by} (silence {row.number}): {row.reason}")
+
+
+def _quiet(
+    connection: sql.Connection, project: str, kind: Kind | None, now: datetime
+) -> Hush | None:
+    quiet = policy_of(connection, project).quiet
+    if quiet is None or not quiet.holds(kind):
+        return None
+    try:
+        here = now.astimezone(ZoneInfo(quiet.timezone))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        _log.warning("quiet hours of %s: no time zone %s here", project, quiet.timezone)
+        return None
+    second = here.hour * 3600 + here.minute * 60 + here.second
+    left_s = quiet.left_s(here.weekday(), second)
+    words = f"quiet hours until {quiet.end} {quiet.timezone}"
+    return None if left_s is None else Hush(left_s, words)
 
 
 def _drop(connection: sql.Connection, held: Conversation, reason: str) -> None:

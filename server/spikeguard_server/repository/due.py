@@ -14,6 +14,7 @@ from spikeguard_protocol import CommandState
 from spikeguard_server import tables
 from spikeguard_server.repository.runs import ENDED, LIVE
 from spikeguard_server.settings import Settings
+from spikeguard_server.tables_notices import escalations
 
 _R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
 
@@ -25,8 +26,13 @@ def runs_due(connection: sql.Connection, settings: Settings, now: datetime) -> l
         _over(settings, now),
         _lost(settings, now),
         _expired(settings, now),
+        _unanswered(now),
     )
     return list(connection.execute(sql.union(*parts).limit(1000)).scalars())
+
+
+def _unanswered(now: datetime) -> sql.Select[UUID]:
+    return sql.select(escalations.c.run_id).where(escalations.c.next_at <= now)
 
 
 def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:

@@ -32,10 +32,15 @@ def policy_of(connection: sql.Connection, project: str) -> Policy:
     return replace(policy_from_mapping(row.document), version=row.version)
 
 
-def write_policy(connection: sql.Connection, project: str, policy: Policy, actor: str) -> Policy:
-    """Put `policy` in force for `project` under the next version, which it comes back with."""
+def lock_policy(connection: sql.Connection, project: str) -> None:
+    """Let nobody else write the project's policy until this transaction ends."""
     key = sql.func.hashtextextended(f"policy/{project}", 0)
     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+
+
+def write_policy(connection: sql.Connection, project: str, policy: Policy, actor: str) -> Policy:
+    """Put `policy` in force for `project` under the next version, which it comes back with."""
+    lock_policy(connection, project)
     version = policy_of(connection, project).version + 1
     written = replace(policy, version=version)
     connection.execute(

@@ -18,7 +18,7 @@ from spikeguard_server.repository.channels import channel_of
 from spikeguard_server.repository.reading import PageWanted, Row
 from spikeguard_server.repository.reading_runs import cut
 from spikeguard_server.tables import FLEET, attempts, runs
-from spikeguard_server.tables_notices import channels, deliveries, silences
+from spikeguard_server.tables_notices import channels, deliveries, escalations, silences
 
 _C, _S, _D = channels.c, silences.c, deliveries.c
 
@@ -50,6 +50,14 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
         .where(runs.c.run_id == run_id)
     ).one()
     return Told(row.project, row.name, row.state, float(row.lag_s or 0.0) > history_after_s)
+
+
+def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
+    """The highest level that was told of an incident because nobody answered."""
+    c = escalations.c
+    highest = sql.func.coalesce(sql.func.max(c.level), 0)
+    query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
+    return int(connection.execute(query).scalar_one())
 
 
 def read_channels(connection: sql.Connection, project: str) -> list[tuple[Channel, Row]]:

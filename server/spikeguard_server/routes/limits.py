@@ -15,7 +15,11 @@ from spikeguard_protocol import MAX_BYTES
 from spikeguard_server.errors import TooLarge
 
 SMALL_BYTES: Final = 64 * 1024
-LIMITS: Final[Mapping[str, int]] = {"/v1/messages": MAX_BYTES, "/v1/policy": 256 * 1024}
+LIMITS: Final[Mapping[str, int]] = {
+    "/v1/messages": MAX_BYTES,
+    "/v1/policy": 256 * 1024,
+    "/v1/policy/document": 256 * 1024,
+}
 DRAIN_TIMES: Final = 4  # so much of what is too large is read on, so that its sender may hear why
 
 CONTENT_POLICY: Final = (

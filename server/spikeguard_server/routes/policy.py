@@ -5,21 +5,27 @@ from __future__ import annotations
 from typing import Annotated
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import DEFAULT_PROJECT
 from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.access import Caller
 from spikeguard_server.domain.policy import policy_to_mapping
-from spikeguard_server.errors import Conflict
-from spikeguard_server.grants import put_policy
+from spikeguard_server.errors import Conflict, Unprocessable
+from spikeguard_server.grants import put_policy, throw_switch
+from spikeguard_server.policy_file import Form, read_policy_text
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading_runs import read_policy_row
+from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.routes.access_shapes import PolicyBody, PolicyWanted
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import CallerDep, ServicesDep
+from spikeguard_server.routes.door import CallerDep, Services, ServicesDep, person_of
+from spikeguard_server.routes.policy_shapes import ScorecardBody, SwitchWanted, scorecard_body
 from spikeguard_server.routes.tokens import actor
 
 router = APIRouter(tags=["policy"])
+_SWITCHED = refusals(Conflict("The kill switch of project default is on already", "Nothing to do"))
 ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
@@ -45,6 +51,92 @@ def get_policy(
     caller.check_project(project)
     with services.engine.connect() as connection:
         return Answer(_body(connection, project))
+
+
+@router.put(
+    "/v1/policy/document",
+    summary="Put a policy in force as it is written",
+    response_model=PolicyBody,
+    response_class=Answer,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/toml": {"example": "price_per_hour = 98.0\n"},
+                "application/yaml": {"example": "price_per_hour: 98.0\n"},
+            },
+        }
+    },
+)
+async def replace_by_document(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    project: ProjectAsked = DEFAULT_PROJECT,
+    form: Annotated[Form, Query(alias="format")] = Form.TOML,
+) -> Answer:
+    """A TOML or YAML file as it stands; what is left out takes its default."""
+    caller.check_project(project)
+    try:
+        text = (await request.body()).decode()
+    except UnicodeDecodeError:
+        raise Unprocessable("The document is no UTF-8", "Save it as UTF-8", field="body") from None
+    return await run_in_threadpool(_put, services, project, text, form, actor(caller))
+
+
+def _put(services: Services, project: str, text: str, form: Form, by: str) -> Answer:
+    with services.engine.begin() as connection:
+        put_policy(connection, project, read_policy_text(text, form), by)
+        return Answer(_body(connection, project))
+
+
+@router.post(
+    "/v1/policy/halt",
+    summary="Throw the kill switch",
+    response_model=PolicyBody,
+    response_class=Answer,
+    responses=_SWITCHED,
+)
+def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answer:
+    """From now on nothing is approved and nothing delivered in the project, and what was approved
+    and not delivered is taken back. What a run was given before, it may still carry out."""
+    return _switch(services, caller, wanted, halted=True)
+
+
+@router.post(
+    "/v1/policy/resume",
+    summary="Lift the kill switch",
+    response_model=PolicyBody,
+    response_class=Answer,
+    responses=_SWITCHED,
+)
+def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answer:
+    """Proposals are made anew; nothing that was taken back comes back by itself."""
+    return _switch(services, caller, wanted, halted=False)
+
+
+def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool) -> Answer:
+    caller.check_project(wanted.project)
+    with services.engine.begin() as connection:
+        throw_switch(
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
+        )
+        return Answer(_body(connection, wanted.project))
+
+
+@router.get(
+    "/v1/policy/scorecard",
+    summary="What the shadow would have done",
+    response_model=ScorecardBody,
+    response_class=Answer,
+)
+def get_scorecard(
+    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
+) -> Answer:
+    """The newest 500 decisions of verbs in shadow mode, each as it looks in hindsight."""
+    caller.check_project(project)
+    with services.engine.connect() as connection:
+        return Answer(scorecard_body(project, read_shadows(connection, project)))
 
 
 @router.put(

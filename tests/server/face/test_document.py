@@ -9,7 +9,13 @@ import pytest
 
 from spikeguard_server.access import TABLE
 from spikeguard_server.errors import ERRORS
-from spikeguard_server.routes import access_shapes, channel_shapes, incident_shapes, shapes
+from spikeguard_server.routes import (
+    access_shapes,
+    channel_shapes,
+    incident_shapes,
+    policy_shapes,
+    shapes,
+)
 from spikeguard_server.routes.shapes import Shape
 
 if TYPE_CHECKING:
@@ -19,7 +25,7 @@ UNLISTED = {("GET", "/openapi.json"), ("GET", "/pages/style.css"), ("GET", "/")}
 SHAPES = sorted(
     {
         entry
-        for module in (shapes, incident_shapes, access_shapes, channel_shapes)
+        for module in (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes)
         for entry in vars(module).values()
         if isinstance(entry, type)
         and issubclass(entry, Shape)

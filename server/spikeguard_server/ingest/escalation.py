@@ -1,0 +1,45 @@
+"""Nobody answered: the next level of people is told, and the record says so.
+
+Law: under the run's lock, by the database's clock, by the policy in force. A proposal that was
+answered meanwhile ends its row and tells nobody.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from spikeguard_protocol import CommandState
+from spikeguard_server.ingest.intake import Intake
+from spikeguard_server.repository import audit
+from spikeguard_server.repository.commands import find_command
+from spikeguard_server.repository.escalations import Escalation, due_escalations, go_on
+
+ESCALATE = "escalate"  # the audit's word for it
+
+
+def escalate(intake: Intake) -> None:
+    """Tell the next level about whatever waits for too long."""
+    for due in due_escalations(intake.connection, intake.run_id, intake.now):
+        _one(intake, due)
+
+
+def _one(intake: Intake, due: Escalation) -> None:
+    connection, run_id, now = intake.connection, intake.run_id, intake.now
+    command = find_command(connection, run_id, due.incident, due.command)
+    waits, level = intake.policy.escalation, due.level + 1
+    if (
+        command is None
+        or command.state is not CommandState.PROPOSED
+        or not command.valid(now, intake.run.last_step)
+        or level > len(waits)
+    ):
+        go_on(connection, run_id, due, due.level, None)
+        return
+    after = due.began_at + timedelta(seconds=waits[level]) if level < len(waits) else None
+    go_on(connection, run_id, due, level, after)
+    waited = (now - due.began_at).total_seconds()
+    audit.append(
+        connection, run_id, actor=f"policy {intake.policy.version}", action=ESCALATE,
+        subject=command.public_id(intake.run.id), before=str(due.level), after=str(level),
+        reason=f"nobody answered for {waited:.0f} s",
+    )  # fmt: skip

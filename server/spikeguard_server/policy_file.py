@@ -1,0 +1,57 @@
+"""A policy as somebody wrote it down: TOML or YAML to plain values.
+
+Law: says what is wrong with the text and where; what the values mean is the domain's to judge. A
+YAML file holds no aliases: a few lines of them can stand for more than a machine holds.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from enum import StrEnum
+from typing import Any
+
+from spikeguard_server.domain.policy import PolicyError
+
+MAX_CHARACTERS = 100_000
+
+
+class Form(StrEnum):
+    """How a policy is written."""
+
+    TOML = "toml"
+    YAML = "yaml"
+
+
+def form_of(name: str) -> Form:
+    """The form that a file's name tells: `.yaml` and `.yml` are YAML, the rest TOML."""
+    return Form.YAML if name.lower().endswith((".yaml", ".yml")) else Form.TOML
+
+
+def read_policy_text(text: str, form: Form) -> dict[str, Any]:
+    """What `text` says; raise `PolicyError` where it is no table in that form."""
+    if len(text) > MAX_CHARACTERS:
+        raise PolicyError("document", f"has at most {MAX_CHARACTERS} characters", "Shorten it")
+    return _toml(text) if form is Form.TOML else _yaml(text)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError("document", "is TOML", f"{error}"[:200]) from None
+
+
+def _yaml(text: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise PolicyError("document", "holds no aliases", "Write the values out")
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PolicyError("document", "is YAML", " ".join(str(error).split())[:200]) from None
+    except (ValueError, RecursionError):
+        raise PolicyError("document", "is YAML that can be read", "Keep it simple") from None
+    if not isinstance(found, dict):
+        raise PolicyError("document", "is a table of settings", "Write name: value")
+    return {str(name): value for name, value in found.items()}

@@ -1,0 +1,77 @@
+"""The policy as a file, the kill switch and the scorecard, by the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spikeguard_protocol import Role
+from spikeguard_server.domain.policy import PolicyError
+from spikeguard_server.policy_file import Form, form_of, read_policy_text
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Live
+
+TOML = 'price_per_hour = 98\nescalation = [600, 1800]\n[quiet]\nbegin = "22:00"\n'
+YAML = 'price_per_hour: 98\nescalation: [600, 1800]\nquiet:\n  begin: "22:00"\n'
+
+
+def test_toml_and_yaml_say_the_same() -> None:
+    assert read_policy_text(TOML, Form.TOML) == read_policy_text(YAML, Form.YAML)
+    assert (form_of("a.YML"), form_of("a.yaml"), form_of("a.toml")) == (
+        Form.YAML,
+        Form.YAML,
+        Form.TOML,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("a = ", Form.TOML),
+        ("a: [", Form.YAML),
+        ("just words", Form.YAML),
+        ("a: &x [1]\nb: [*x, *x]", Form.YAML),
+        ("- !!python/object/apply:os.system [ls]", Form.YAML),
+        ("a: " + "[" * 5000, Form.YAML),
+        ("#" * 100_001, Form.TOML),
+    ],
+    ids=["half toml", "half yaml", "no table", "aliases", "objects", "depth", "length"],
+)
+def test_a_text_that_is_no_policy_is_one_clear_error(text: str, form: Form) -> None:
+    with pytest.raises(PolicyError) as refused:
+        read_policy_text(text, form)
+    assert refused.value.field == "document"
+
+
+def test_a_file_is_put_in_force_as_it_stands(live: Live) -> None:
+    with live.client(Role.ADMIN) as admin:
+        for form, text in (("toml", TOML), ("yaml", YAML)):
+            asked = {"project": "of-files", "format": form}
+            put = admin.put("/v1/policy/document", params=asked, content=text)
+            assert put.status_code == 200, put.text
+            policy = put.json()["policy"]
+            assert (policy["price_per_hour"], policy["escalation"]) == (98.0, [600.0, 1800.0])
+            assert (policy["quiet"]["begin"], policy["quiet"]["end"]) == ("22:00", "07:00")
+        wrong = admin.put("/v1/policy/document", params=asked, content="quiet:\n  begin: 7\n")
+        assert (wrong.status_code, wrong.json()["error"]["field"]) == (422, "quiet.begin")
+        assert admin.put("/v1/policy/document", content=b"\xff").status_code == 422
+
+
+def test_whoever_decides_throws_the_switch_and_an_admin_lifts_it(live: Live) -> None:
+    wanted = {"project": "of-switch", "reason": "a bad checkpoint went round"}
+    with live.person("Ada") as ada, live.person("Root", Role.ADMIN) as root:
+        thrown = ada.post("/v1/policy/halt", json=wanted)
+        assert (thrown.status_code, thrown.json()["policy"]["halted"]) == (200, True)
+        assert thrown.json()["created_by"] == "Ada"
+        assert ada.post("/v1/policy/halt", json=wanted).status_code == 409
+        assert ada.post("/v1/policy/resume", json=wanted).status_code == 403
+        lifted = root.post("/v1/policy/resume", json=wanted)
+        assert (lifted.status_code, lifted.json()["policy"]["halted"]) == (200, False)
+
+
+def test_a_scorecard_of_nothing_is_empty(live: Live) -> None:
+    with live.client(Role.VIEWER) as viewer:
+        card = viewer.get("/v1/policy/scorecard", params={"project": "of-files"}).json()
+    assert (card["decisions"], card["saved_steps"], card["items"]) == (0, 0, [])
