@@ -20,6 +20,7 @@ from spikeguard.errors import AttachError, AttemptAborted, ResumeError, Spikegua
 from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.settings import Settings
+from spikeguard.user_checkpoints import UserCheckpoints
 
 __all__ = [
     "AttachError",
@@ -30,5 +31,6 @@ __all__ = [
     "ResumeError",
     "Settings",
     "SpikeguardError",
+    "UserCheckpoints",
     "attach",
 ]

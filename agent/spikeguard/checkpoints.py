@@ -88,13 +88,16 @@ class CheckpointDirectory:
 
     def load(self, name: str, rank: int, world_size: int) -> Tree:
         """This rank's state on the host; raise OSError or ValueError if it cannot be read."""
-        folder = self.path / name
-        saved = json.loads((folder / MANIFEST).read_text())["world_size"]
-        if saved != world_size:
-            raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
         from spikeguard.dcp_files import load  # DCP takes a moment to import
 
-        return load(folder, rank)
+        self.check_ranks(name, world_size)
+        return load(self.folder(name), rank)
+
+    def check_ranks(self, name: str, world_size: int) -> None:
+        """Raise ValueError where another number of ranks saved it."""
+        saved = json.loads((self.folder(name) / MANIFEST).read_text())["world_size"]
+        if saved != world_size:
+            raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
 
     def remove(self, name: str) -> None:
         """Delete it: the manifest now, so that it is none any more, the rest beside the loop."""

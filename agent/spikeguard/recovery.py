@@ -26,6 +26,7 @@ from spikeguard.shared_parts import divided
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target, Tree, target_name
 from spikeguard.training_state import TrainingState
+from spikeguard.user_checkpoints import UserCheckpoints
 from spikeguard.world import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
@@ -54,10 +55,9 @@ class Recovery:
         self._faults = faults
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
-        kept = checkpoints is not None and checkpoints.on_demand
-        self._saves = (
-            Saves(world, checkpoints, faults) if checkpoints is not None and kept else None
-        )
+        self._saves: Saves | None = None
+        if checkpoints is not None and checkpoints.on_demand:
+            self._saves = Saves(world, checkpoints, faults)
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
@@ -92,12 +92,27 @@ class Recovery:
 
     def checkpoint(self) -> str | None:
         """Write the state and wait for it; its name, or None if a rank failed. Collective."""
+        if isinstance(self.checkpoints, UserCheckpoints):
+            return self._checkpoint_of_the_job(self.checkpoints)
         patience = self._world.timeout.total_seconds()
         self.settle(patience)
         if not self.begin_checkpoint():
             return None
         name = self.settle(patience)
         return name if all_agree(self._world, name is not None) else None
+
+    def _checkpoint_of_the_job(self, checkpoints: UserCheckpoints) -> str | None:
+        target = self._target("checkpoint", Medium.DISK)
+        written = False
+        with self._faults.shield("checkpoint"):
+            checkpoints.write(target, self._world.rank, self.live())
+            written = True
+        if not all_agree(self._world, written):
+            return None
+        if self._world.leads:
+            checkpoints.write_manifest(target, self._world.size)
+        self._keep(target)
+        return target.name
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
@@ -114,12 +129,18 @@ class Recovery:
         if ended.problem is not None:
             self._faults.note("checkpoint", ended.problem)
             return None
-        if self._world.leads and self.abandoned(ended.target):
-            self.checkpoints.remove(ended.target.name)
-        elif self._world.leads:
-            self._report(ended.target.record())
-            self._prune()
+        self._keep(ended.target)
         return ended.target.name
+
+    def _keep(self, target: Target) -> None:
+        """Rank 0: tell of a whole checkpoint and make room; one that was left behind goes."""
+        if not self._world.leads or self.checkpoints is None:
+            return
+        if self.abandoned(target):
+            self.checkpoints.remove(target.name)
+        else:
+            self._report(target.record())
+            self._prune()
 
     def _target(self, kind: str, medium: Medium) -> Target:
         progress = self._progress
@@ -164,6 +185,8 @@ class Recovery:
 
     def restore(self, target: Target, tree: Tree, segment: int) -> None:
         """Become `target`, about to train `segment`; half done if it raises."""
+        if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
+            self.checkpoints.put_back(target.name)
         self._state.restore(tree)
         self._feed.restore(tree["data"], tree["random"])
         scale: dict[str, Any] | None = tree["lr_scale"]

@@ -65,6 +65,8 @@ class TrainingState:
         """Why `tree` cannot be restored here; None if it can. Changes nothing."""
         if len(tree["extra"]) != len(self._extra):
             return f"it holds {len(tree['extra'])} entries of state=, the loop {len(self._extra)}"
+        if "model" not in tree:  # the job's own functions bring it back
+            return None
         groups = tree["optimizer"]["param_groups"]
         if len(groups) != len(self._optimizer.param_groups):
             return "the optimizer has another number of parameter groups"
@@ -73,9 +75,10 @@ class TrainingState:
 
     @torch.no_grad()
     def restore(self, tree: Tree) -> None:
-        """Put everything back; half done if it raises."""
-        self._restore_model(tree["model"])
-        restore_optimizer(self._optimizer, tree["optimizer"])
+        """Put everything back that `tree` holds; half done if it raises."""
+        if "model" in tree:
+            self._restore_model(tree["model"])
+            restore_optimizer(self._optimizer, tree["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, saved in zip(self._extra, tree["extra"], strict=True):

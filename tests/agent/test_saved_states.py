@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import spikeguard
-from spikeguard import CheckpointDirectory, Settings
+from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target
 from spikeguard_protocol import (
     Ack,
+    BatchRange,
     Medium,
     Rollback,
     SegmentId,
@@ -23,6 +24,7 @@ from spikeguard_protocol import (
 )
 
 from .job import Job, assert_same, order, target_at
+from .test_exactness import Without
 from .wire import Wire, await_that, served
 
 SEGMENT = SegmentId("0" * 16, 0)
@@ -136,6 +138,66 @@ def test_one_that_has_stood_long_enough_is_never_removed_to_make_room(tmp_path: 
     assert all(ages[0] >= 30 for ages in kept[7:])
     assert max(map(len, kept)) == 3
     assert max(ages[0] for ages in kept) < 65
+
+
+def through_the_job(
+    job_of: list[Job], path: Path, broken: list[str]
+) -> tuple[UserCheckpoints, list[Path]]:
+    """A job's own functions: what they are asked fails while `broken` says so."""
+    asked: list[Path] = []
+
+    def save(folder: Path) -> None:
+        if "save" in broken:
+            raise OSError("the job's own disk is full")
+        model, optimizer = job_of[0].model.state_dict(), job_of[0].optimizer.state_dict()
+        torch.save({"model": model, "optimizer": optimizer}, folder / "mine.pt")
+
+    def load(folder: Path) -> None:
+        asked.append(folder)
+        saved = torch.load(folder / "mine.pt")
+        job_of[0].model.load_state_dict(saved["model"])
+        if "load" in broken:
+            raise OSError("the file is damaged behind the model")
+        job_of[0].optimizer.load_state_dict(saved["optimizer"])
+
+    return UserCheckpoints(path, save, load, every=25), asked
+
+
+def test_the_jobs_own_functions_save_and_load_model_and_optimizer(tmp_path: Path) -> None:
+    """Bit for bit after a rollback with a skip and after a restart; a failed save is none."""
+    job_of: list[Job] = []
+    broken: list[str] = []
+    kept, asked = through_the_job(job_of, tmp_path / "checkpoints", broken)
+    job_of.append(job := Job(tmp_path, checkpoints=kept))
+    job.train_to(30)
+    order(job, Rollback(target_at(job, 25, Medium.DISK), 25, BatchRange(27, 29)))
+    job.train_step()
+    assert job.guard.steps == 25
+    broken.append("save")
+    job.train_to(52)
+    assert job.guard.faults == {"checkpoint": 1}
+    job.guard.finish()
+    never = Job(loader=Without([(27, 29)]))
+    never.train_to(52)
+    never.guard.finish()
+    assert_same(job.everything(), never.everything())
+    job_of[0] = again = Job(tmp_path, checkpoints=kept)
+    assert again.guard.resume() == 25
+    again.train_to(52)
+    again.guard.finish()
+    assert_same(again.everything(), never.everything())
+    assert [folder.name for folder in asked] == [kept.targets()[0].name] * 2
+
+
+def test_a_load_of_the_jobs_own_that_fails_half_way_ends_the_attempt(tmp_path: Path) -> None:
+    job_of: list[Job] = []
+    kept, _ = through_the_job(job_of, tmp_path / "checkpoints", ["load"])
+    job_of.append(job := Job(tmp_path, checkpoints=kept))
+    job.train_to(30)
+    order(job, Rollback(target_at(job, 25, Medium.DISK), 25))
+    with pytest.raises(AttemptAborted, match="failed half-way"):
+        job.train_step()
+    job.guard.finish()
 
 
 def test_a_checkpoint_is_written_while_the_loop_trains_on(tmp_path: Path) -> None:
