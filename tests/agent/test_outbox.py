@@ -285,7 +285,7 @@ def test_records_are_made_by_the_writers_thread_in_the_order_of_the_loop(tmp_pat
 def test_a_record_that_cannot_be_made_is_declared_and_holds_up_nothing(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     box.put(sample(1))
-    box.put(lambda: sample(2, **{"no such name!": 1.0}))
+    box.put(lambda: Samples(0, (2,), {"no such name!": (1.0,)}, (None,)))
     box.put(sample(3))
     first, lost, last = everything(box)
     assert isinstance(lost, Gap)
