@@ -203,6 +203,9 @@ def _only_tables(plain: Mapping[str, Any]) -> bool:
 def _literal(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{name} = {_literal(inner)}" for name, inner in value.items())
+        return f"{{ {inside} }}"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from spikeguard_protocol import ProtocolError, Verb
+from spikeguard_server.domain.own_rules import OwnRule, read_rules
 from spikeguard_server.domain.quiet_hours import QuietHours, read_quiet_hours
 
 
@@ -85,6 +86,7 @@ class Policy:
     price_per_hour: float | None = None  # of the whole job, in `currency`
     currency: str = "USD"
     approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
+    rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
     # people
     escalation: tuple[float, ...] = ()  # seconds a proposal waits before level 1, 2, ... is told
     quiet: QuietHours | None = None  # hours in which only what cannot wait is told
@@ -163,6 +165,7 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     plain = {name: value for name, value in asdict(policy).items() if value is not None}
     plain["lr_factors"] = list(policy.lr_factors)
     plain["escalation"] = list(policy.escalation)
+    plain["rules"] = [rule.plain() for rule in policy.rules]
     if policy.quiet is not None:
         quiet = asdict(policy.quiet)
         plain["quiet"] = {**quiet, "days": list(quiet["days"]), "urgent": list(quiet["urgent"])}
@@ -183,8 +186,9 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
-    tables = ("approval", "quiet")
+    tables = ("approval", "quiet", "rules")
     values = {name: _read(name, value) for name, value in plain.items() if name not in tables}
+    values["rules"] = read_rules(plain.get("rules", ()), PolicyError)
     if plain.get("quiet") is not None:
         values["quiet"] = read_quiet_hours(plain["quiet"], PolicyError)
     return Policy(**values, approval=_read_approvals(plain.get("approval", {})))

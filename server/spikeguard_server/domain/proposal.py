@@ -6,6 +6,7 @@ the attempt can do, and it is kept or renewed when the yes comes late.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import (
@@ -17,8 +18,9 @@ from spikeguard_protocol import (
     Watch,
     verb_of,
 )
+from spikeguard_server.domain.own_rules import by_own_rule
 from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.rules import RULES, Opinion
+from spikeguard_server.domain.rules import RULES, SETTLED, Opinion, Rule
 from spikeguard_server.domain.situation import PastCommand, Situation
 
 
@@ -34,10 +36,21 @@ class Proposal:
 
 def propose(situation: Situation, policy: Policy) -> Proposal:
     """What to do about `situation.incident` now."""
-    opinions = (rule(situation, policy) for rule in RULES)
-    opinion = next(opinion for opinion in opinions if opinion is not None)
+    opinion = _by_own_rule(_asked(RULES, situation, policy), situation, policy)
     opinion = _within_capability(_unless_rejected(opinion, situation, policy), situation)
     return _proposal(opinion, situation, policy)
+
+
+def _asked(rules: Sequence[Rule], situation: Situation, policy: Policy) -> Opinion:
+    opinions = (rule(situation, policy) for rule in rules)
+    return next((opinion for opinion in opinions if opinion is not None), Opinion(None, ""))
+
+
+def _by_own_rule(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
+    """The project's own wish, where nothing is in flight, being judged or closed."""
+    if not policy.rules or _asked(SETTLED, situation, policy).reason:
+        return opinion
+    return Opinion(*by_own_rule(opinion.action, opinion.reason, situation, policy.rules))
 
 
 def renew(approved: Action, situation: Situation, policy: Policy) -> Proposal:

@@ -207,10 +207,9 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
     return _watch(situation, policy, f"No way back: {why}. {_said(situation)}")
 
 
+SETTLED: tuple[Rule, ...] = (_closed, _in_flight, _being_judged)  # no other rule is asked then
 RULES: tuple[Rule, ...] = (
-    _closed,
-    _in_flight,
-    _being_judged,
+    *SETTLED,
     _outlier,
     _dropped,
     _recoverable,
