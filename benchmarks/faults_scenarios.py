@@ -151,7 +151,7 @@ def _wave(
     kinds: Counter[str] | None = None,
 ) -> list[Tally]:
     """Every script once, all at the same time; `send` None: with mischief, counted in `kinds`."""
-    folder = site.database.directory.parent / "jobs" / site.url.rpartition("/")[2].partition("?")[0]
+    folder = site.database.directory.parent / "jobs" / site.name
     engine = open_engine(site.replicas[0].settings)
 
     def newest(job: TrainingJob) -> int:

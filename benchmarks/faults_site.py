@@ -222,6 +222,7 @@ class Site:
     """Replicas on one database."""
 
     database: Database
+    name: str  # of the database that it alone uses, and of its jobs' folder
     replicas: list[Replica]
     token: str
     url: str  # of the database that the replicas share
@@ -240,7 +241,7 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
     made = replace(Settings(database_url=url, tick_s=0.2), **settings)  # type: ignore[arg-type]
     token = _prepare(made)
     log = database.directory.parent / f"{name}.log"
-    return Site(database, [Replica(made, log) for _ in range(replicas)], token, url)
+    return Site(database, name, [Replica(made, log) for _ in range(replicas)], token, url)
 
 
 def automatic_rollbacks(engine: sql.Engine) -> None:

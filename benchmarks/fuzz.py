@@ -11,6 +11,7 @@ that fit and requests that do not, and in sequences where one call takes what an
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -122,9 +123,20 @@ def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
             }
             say(str(result))
             result["calls"] = _fuzz_calls(site, options) if options.examples else {"findings": {}}
-            log = site.replicas[0].log.read_text()
-            result["tracebacks_in_log"] = log.count("Traceback (most recent call last)")
+            result["errors_in_log"] = errors_in(site.replicas[0].log.read_text())
     return result
+
+
+def errors_in(log: str) -> dict[str, int]:
+    """The last line of every traceback, the numbers in it left out, and how often it came."""
+    found, inside = Counter[str](), False
+    for line in log.splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            found[re.sub(r"\d+", "N", line)[:200]] += 1
+            inside = False
+    return dict(found.most_common(20))
 
 
 def _fuzz_calls(site: Site, options: Namespace) -> dict[str, Any]:
