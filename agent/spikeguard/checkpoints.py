@@ -27,6 +27,10 @@ from spikeguard_protocol import Medium, ProtocolError
 
 MANIFEST = "manifest.json"
 FORMAT = 3
+KNOWN = (
+    2,
+    FORMAT,
+)  # 2: the agent's own files, no longer read; a resume says so, and begins nothing
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 
 
@@ -134,7 +138,7 @@ def _read_manifest(folder: Path) -> Target | None:
     """None for a folder that holds no complete checkpoint of a known format."""
     try:
         plain = json.loads((folder / MANIFEST).read_text())
-        if plain["format"] != FORMAT:
+        if plain["format"] not in KNOWN:
             return None
         lineage = read_lineage(plain["lineage"])
         if lineage[-1].step != plain["step"]:

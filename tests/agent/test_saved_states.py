@@ -271,6 +271,20 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: P
     again.guard.finish()
 
 
+def test_checkpoints_of_an_earlier_format_keep_a_run_from_beginning_anew(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.train_to(26)
+    job.guard.finish()
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 2'))
+    (folder / ".metadata").unlink()
+    again = Job(tmp_path)
+    with pytest.raises(spikeguard.ResumeError, match="empty folder"):
+        again.guard.resume()
+    again.guard.finish()
+
+
 def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file is in the way")
     job = Job(tmp_path)
