@@ -34,6 +34,7 @@ from spikeguard_server.report.wording import SIGMA, number
 BAND_SIGMAS = DetectionSettings().band_z  # where a healed loss is back
 POINTS = 700  # of a segment
 MOST_MARKS = 40  # of values that are not finite, a stretch
+LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
 LOG_RATIO = 6.0  # a loss that spans more than this is drawn on a logarithmic scale
 NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_NORM)
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
@@ -144,7 +145,12 @@ def _thinned(curve: Curve, signal: str) -> tuple[list[int], list[float]]:
     pairs = zip(curve.steps, curve.values.get(signal, ()), strict=False)
     measured = [(step, value) for step, value in pairs if value is not None]
     kept = kept_indices([value for _, value in measured], POINTS)
-    return [measured[i][0] for i in kept], [measured[i][1] for i in kept]
+    return [measured[i][0] for i in kept], [_drawable(measured[i][1]) for i in kept]
+
+
+def _drawable(value: float) -> float:
+    """What is larger than any axis takes is marked like an infinity."""
+    return value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value)
 
 
 def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
@@ -214,7 +220,7 @@ def _span(facts: PostMortem) -> tuple[int, int] | None:
 
 def _draw_peak(axes: Axes, facts: PostMortem) -> None:
     incident = facts.incident
-    if incident.peak_loss is None or not math.isfinite(incident.peak_loss):
+    if incident.peak_loss is None or not math.isfinite(_drawable(incident.peak_loss)):
         return
     at = (incident.peak_step, incident.peak_loss)
     axes.plot(*at, "o", color=LIGHT["alarm"], markersize=4, zorder=6)
