@@ -87,7 +87,7 @@ class Episode:
         self.recent_values.append(value)
         for kept in (self.recent_steps, self.recent, self.recent_values):
             del kept[:-RECENT]
-        inside = excess <= settings.band_z * self.scale
+        inside = excess <= settings.band_z * self.scale + self._slack(step)
         self.calm_rows = self.calm_rows + 1 if inside else 0
         self._turn(excess)
 
@@ -116,7 +116,12 @@ class Episode:
         """Whether row by row and on the whole it is where it was heading before."""
         rows = self.settle_rows(settings)
         whole = median(self.recent[-rows:])
-        return self.calm_rows >= rows and whole <= settings.level_z * self.scale
+        level = settings.level_z * self.scale + self._slack(self.newest_step)
+        return self.calm_rows >= rows and whole <= level
+
+    def _slack(self, step: int) -> float:
+        """Half of the descent since the onset: it may not come, and nothing be wrong."""
+        return 0.5 * max(0.0, self.trend.level - self.trend.at(step)) if self.trend else 0.0
 
     @property
     def since_peak(self) -> int:

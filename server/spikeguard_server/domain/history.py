@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 BLOCKS = 64
 SPAN = 1.4  # of log(step): the newest three quarters of the run shape the curve
 FEWEST = 5  # blocks that a curve is drawn through
-POWERS = (0.0, 0.25, 0.5, 1.0)  # of 1 / step that are tried; 0 is the logarithm
+POWERS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # of 1 / step that are tried; 0 is the logarithm
+NEWER = (0.7, 0.35)  # spans of the newest half and quarter of the run, which may be flatter
+SURELY = 2.0  # standard errors by which they have to be
 NEWEST = 64  # rows that move the curve, where they surely lie off it
 
 
@@ -103,23 +105,37 @@ class History:
     def curve(self) -> Curve | None:
         """Drawn by least squares through the newest blocks, in the power that fits them best.
 
-        None while there are too few.
+        Where a newer part is surely flatter than the curve ends, by that part: a loss that has
+        levelled out does not go on as its early descent. None while there are too few blocks.
         """
         if len(self.places) < FEWEST:
             return None
         first = min(self.places[-1] - SPAN, self.places[-FEWEST])
+        drawn = [self._drawn(first, power) for power in POWERS]
+        curve, _ = min(drawn, key=lambda found: found[0].residual)
+        for span in NEWER:
+            if self.places[-FEWEST] < self.places[-1] - span:
+                break
+            line, error = self._drawn(self.places[-1] - span, 0.0)
+            if line.slope > curve.slope + SURELY * error:
+                curve = line
+        return curve
+
+    def _drawn(self, first: float, power: float) -> tuple[Curve, float]:
+        """The curve through the blocks from `first` on, and the standard error of its slope."""
         rows = [i for i, place in enumerate(self.places) if place >= first]
         places, means = [self.places[i] for i in rows], [self.means[i] for i in rows]
-        drawn = [_least_squares(places, means, power) for power in POWERS]
-        return min(drawn, key=lambda curve: curve.residual)
+        return _least_squares(places, means, power)
 
 
 def _pairs(values: Sequence[float]) -> list[float]:
     return [(a + b) / 2 for a, b in zip(values[::2], values[1::2], strict=True)]
 
 
-def _least_squares(places: Sequence[float], values: Sequence[float], power: float) -> Curve:
-    """NaN where the values are too large.
+def _least_squares(
+    places: Sequence[float], values: Sequence[float], power: float
+) -> tuple[Curve, float]:
+    """Curve and standard error of its slope; NaN where the values are too large.
 
     Products, because a power of a huge float raises where a product only becomes infinite.
     """
@@ -127,8 +143,9 @@ def _least_squares(places: Sequence[float], values: Sequence[float], power: floa
     warped = [_warp(place - end, power) for place in places]
     centre, level = sum(warped) / count, sum(values) / count
     away = [(x - centre, value - level) for x, value in zip(warped, values, strict=True)]
-    slope = sum(x * y for x, y in away) / sum(x * x for x, _ in away)
-    rests = [y - slope * x for x, y in away]
+    spread = sum(x * x for x, _ in away)
+    slope = sum(x * y for x, y in away) / spread
+    square = sum((y - slope * x) * (y - slope * x) for x, y in away)
     falling = min(0.0, slope)
-    residual = sum(rest * rest for rest in rests) / count
-    return Curve(end, level - falling * centre, falling, power, residual)
+    curve = Curve(end, level - falling * centre, falling, power, square / count)
+    return curve, math.sqrt(square / (count - 2) / spread)
