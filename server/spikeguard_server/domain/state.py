@@ -21,7 +21,7 @@ from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.evidence import Traces
 from spikeguard_server.domain.leading import Leading
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 _MAGIC = b"spikeguard-monitor "
 
 
