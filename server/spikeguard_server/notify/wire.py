@@ -59,6 +59,7 @@ class _Plain(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.create_connection((self._place.address, self._place.port), CONNECT_S)
+        self.sock.settimeout(ANSWER_S)
 
 
 class _Sealed(_Plain):
@@ -148,7 +149,7 @@ def _read(
         if left <= 0:
             raise TimeoutError("timed out")
         if connection.sock is not None:
-            connection.sock.settimeout(min(CONNECT_S, left))
+            connection.sock.settimeout(left)
     return b"".join(parts)
 
 

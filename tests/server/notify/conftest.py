@@ -71,10 +71,11 @@ class Desk:
                 )
             )
 
-    def log(self) -> list[tuple[str | None, str, str]]:
-        """(channel, result, reason) of the delivery log, oldest first."""
-        found = rows(self.engine, "select channel, result, reason from deliveries order by id")
-        return [(channel, result, reason) for channel, result, reason in found]
+    def log(self, *, untold: bool = False) -> list[tuple[str | None, str, str]]:
+        """(channel, result, reason) of the delivery log, oldest first; `untold`: of no channel."""
+        which = f"where channel is {'' if untold else 'not'} null"
+        query = f"select channel, result, reason from deliveries {which} order by id"
+        return [(channel, result, reason) for channel, result, reason in rows(self.engine, query)]
 
     def results(self) -> list[str]:
         return [result for _, result, _ in self.log()]

@@ -32,6 +32,10 @@ class Listener:
     received: list[Received] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     delay_s: float = 0.0
+    free: threading.Event = field(default_factory=threading.Event)  # unset: nothing is answered
+
+    def __post_init__(self) -> None:
+        self.free.set()
 
     def wait_for(self, seen: Callable[[list[Any]], bool], within_s: float = 20.0) -> None:
         """Until what came satisfies `seen`."""
@@ -54,6 +58,7 @@ def listening() -> Iterator[Listener]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             listener.received.append(Received(self.path, dict(self.headers), body))
             time.sleep(listener.delay_s)
+            listener.free.wait(60)
             status, headers = listener.answers.pop(0) if listener.answers else (202, {})
             self.send_response(status)
             for name, value in headers.items():
@@ -71,6 +76,7 @@ def listening() -> Iterator[Listener]:
     try:
         yield listener
     finally:
+        listener.free.set()
         server.shutdown()
         thread.join()
         server.server_close()
