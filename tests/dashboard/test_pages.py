@@ -194,3 +194,20 @@ def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None
     test = opened(incident_script, run="llama-8b-c4", number="2")
     assert all(nasty not in element.proto.body for element in test.get("html"))
     assert nasty in said(test)
+
+
+@pytest.mark.usefixtures("address")
+def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first() -> None:
+    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
+    assert text.index("Bad data batch") < text.index("Numeric fault in one layer")
+    assert "the loss rose by 40.6 scales" in text
+    assert "First layer to move: blocks.7.attention.qkv.weight" in text
+    assert "1 step before the loss" in text
+    assert "0 of the other 147 moved with it" in text
+
+
+def test_an_incident_from_before_causes_were_asked_shows_none(world: World, address: str) -> None:
+    world.incidents[0] |= {"causes": [], "first_layer": None}
+    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
+    assert address
+    assert "Likely cause" not in text

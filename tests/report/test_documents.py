@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import CommandState, Outcome
+from spikeguard_server.domain.cause.layers import FirstLayer
 from spikeguard_server.report import Format, PostMortem, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
@@ -336,3 +337,20 @@ def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
     assert {0, 4_321, 5_000, 6_000, 9_999} <= set(kept)
     assert kept == sorted(kept)
     assert kept_indices(values[:50], 300) == list(range(50))
+
+
+def test_the_likely_causes_stand_with_what_speaks_for_them(healed: PostMortem) -> None:
+    text = render(healed, Format.MARKDOWN).decode()
+    assert "## Likely cause" in text
+    likeliest = healed.incident.causes[0]
+    assert f"{likeliest.confidence:.0%}" in text
+    layer = FirstLayer("grad_norm", "blocks.7.weight", healed.incident.onset_step, 30.0, 1, 12, 0)
+    named = replace(healed, incident=replace(healed.incident, first_layer=layer))
+    assert "blocks.7.weight was 30 times its usual size" in render(named, Format.MARKDOWN).decode()
+
+
+def test_an_incident_from_before_causes_were_asked_has_no_section_for_them(
+    healed: PostMortem,
+) -> None:
+    before = replace(healed, incident=replace(healed.incident, causes=()))
+    assert "Likely cause" not in render(before, Format.MARKDOWN).decode()

@@ -28,7 +28,7 @@ def _row(cause: CauseShape) -> Sequence[Content]:
 
 def _layer(first: FirstLayer, onset: int) -> str:
     ahead = onset - first["step"]
-    when = "with the loss" if ahead == 0 else f"{_steps(ahead)} the loss"
+    when = "at the onset" if ahead == 0 else _steps(ahead)
     return (
         f"First layer to move: {first['layer']}, at step {first['step']:,}, {when}. Its "
         f"{words.title(first['signal']).lower()} was {words.figure(first['ratio'], 3)} times its "
@@ -38,4 +38,5 @@ def _layer(first: FirstLayer, onset: int) -> str:
 
 
 def _steps(ahead: int) -> str:
-    return f"{abs(ahead):,} step{'s' * (abs(ahead) != 1)} {'before' if ahead > 0 else 'after'}"
+    steps = f"{abs(ahead):,} step{'s' * (abs(ahead) != 1)}"
+    return f"{steps} before the loss" if ahead > 0 else f"{steps} after the onset"

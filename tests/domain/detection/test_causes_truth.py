@@ -1,4 +1,4 @@
-"""The score of root causes: truth for every fault, and ways of measuring that hide what they say."""
+"""The score of root causes: truth for every fault, and ways of measuring that hide things."""
 
 from __future__ import annotations
 

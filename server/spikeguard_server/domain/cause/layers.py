@@ -63,9 +63,9 @@ class FirstLayer:
 
 def _when(ahead: int) -> str:
     if ahead == 0:
-        return "with the loss"
+        return "at the onset"
     steps = f"{abs(ahead)} step{'s' * (abs(ahead) != 1)}"
-    return f"{steps} before the loss" if ahead > 0 else f"{steps} after the loss"
+    return f"{steps} before the loss" if ahead > 0 else f"{steps} after the onset"
 
 
 def first_layer(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
