@@ -3,8 +3,9 @@
 Law: every call is shielded; a failure of the agent's own is counted and logged, never raised.
 The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
 without `shield`, since a `try` that catches nothing costs nothing.
-Cost: `step` moves references; of what it does besides the slow norms and saving, its floor is some
-twenty calls of the interpreter. Records are made by the outbox's thread (`reporter`).
+Cost: `step` moves references and reads a few scalars; records are made by the outbox's thread
+(`reporter`). Its floor are some 25 calls of the interpreter, 9 us where nothing runs between two of
+them (2.5 GHz). Behind a training step that leaves the caches cold it takes seven times as long.
 """
 
 from __future__ import annotations
