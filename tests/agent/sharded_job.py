@@ -18,9 +18,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
 from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
+from spikeguard.norms import each_norm, gradients
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
@@ -205,11 +207,19 @@ def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
     job = ShardedJob(folder / "mixed", rank, size, micro=2, coarse=torch.bfloat16)
     expected: list[dict[str, float]] = []
     before: list[Tensor] = []
+    reductions: list[int] = []
 
     def look(job: ShardedJob) -> None:
         trained = [p for p in job.model.parameters() if p.requires_grad]
         before[:] = _whole(trained)
         expected.append({"grad_norm_raw": _norm(_whole([p.grad for p in trained]))})
+        for measure in (
+            lambda: job.guard.clip_grad_norm_(None),
+            lambda: each_norm(gradients(trained)),
+        ):
+            with CommDebugMode() as met:
+                measure()
+            reductions.append(met.get_total_counts())
 
     job.spoil = look
     for _ in range(3):
@@ -226,7 +236,8 @@ def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
         expected[-1] |= {"param_norm": _norm(_whole(trained)), "update_norm": _norm(moved)}
         expected[-1]["adam_v_norm"] = _norm(_whole(moments))
     job.guard.finish()
-    return {"seen": job.seen, "expected": expected, "faults": job.guard.faults}
+    told = {"seen": job.seen, "expected": expected, "faults": job.guard.faults}
+    return {**told, "reductions": reductions}
 
 
 def _whole(tensors: list[Any]) -> list[Tensor]:

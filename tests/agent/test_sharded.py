@@ -111,6 +111,10 @@ def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> Non
             assert one[f"train/{name}"] == pytest.approx(value, rel=1e-5), (name, one["step"])
 
 
+def test_ranks_meet_once_for_all_gradients_and_once_for_each_ones_norm(ranks: Any) -> None:
+    assert ranks[0]["mixed"]["reductions"] == [1, 1] * 3
+
+
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_nan_in_one_shard_is_dropped_on_every_rank(ranks: Any) -> None:
     """Weights, moments and step counters keep their bits; the step after moves them again."""
