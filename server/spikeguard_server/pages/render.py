@@ -33,7 +33,7 @@ class Page:
     def facts(self) -> dict[str, Any]:
         """What every template may show."""
         if self.caller is None:
-            role = "by a link" if self.person else None
+            role = "not signed in" if self.person else None
             return {"person": self.person, "role": role, "dashboard_url": self.dashboard_url}
         return {
             "person": self.caller.person,
