@@ -38,7 +38,7 @@ def against_servers(steps: int, turns: int, budget_s: float, folder: Path) -> di
     with ExitStack() as stack:
         jobs = {kind: _Job(kind, folder, stack) for kind in KINDS}
         for job in jobs.values():
-            job.train(20)  # unmeasured: imports, first buffers, the first words to the server
+            job.train(10)  # unmeasured: imports, first buffers, the first words to the server
         taken: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         began = time.monotonic()
         for turn in range(turns):

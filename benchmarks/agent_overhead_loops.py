@@ -104,8 +104,8 @@ class Loop:
         self._update(loss)
 
     def hold_gradients(self) -> None:
-        """Keep those of one backward pass for `step_on_held`."""
-        loss = self.model(self.tokens)
+        """Keep those of one sequence's backward pass for `step_on_held`."""
+        loss = self.model(self.tokens[:1])
         loss.backward()
         self._held = [p.grad for p in self.parameters]
         self._held_loss = loss.detach()
