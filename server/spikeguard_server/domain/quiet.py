@@ -28,7 +28,7 @@ LONGEST = 1024  # rows of a stretch: what is fitted in vain behind a row that is
 
 def is_ready(baseline: Baseline, settings: DetectionSettings) -> bool:
     """Whether each row that enters pushes out one, and no more is different from row to row."""
-    full = len(baseline.steps) == settings.window
+    full = len(baseline.steps) == settings.window and len(baseline.errors) == ERRORS
     return full and len(baseline.waiting) == settings.quarantine and baseline.fit is not None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spikeguard_server.domain.baseline import ERRORS, FEWEST_ERRORS
+from spikeguard_server.domain.baseline import ERRORS
 from spikeguard_server.domain.fit import Fit, Scales, fit_of, scales
 from spikeguard_server.domain.line import Array, Lines
 
@@ -72,20 +72,13 @@ class StretchFits:
 
     def _scale(self, scaled: int, reach: int, falling: bool, floor: float) -> int:
         """Scale the fits that begin by row `reach`; returns how many then are."""
-        old = len(self.errors) - self.rows - self.held
-        while scaled < len(self.starts) and self.starts[scaled] <= reach:
-            size = min(ERRORS, old + self.starts[scaled])
-            last = scaled + 1  # one by one while the errors are still few
-            if size == ERRORS:
-                last = sum(start <= reach for start in self.starts)
-            ends = old + np.array(self.starts[scaled:last])[:, None]
-            errors = self.errors[ends - np.arange(size, 0, -1)] if size >= FEWEST_ERRORS else None
-            lines = self.lines
-            if last - scaled < len(self.starts):
-                lines = lines.part(slice(scaled, last))
-            found = scales(lines, errors, falling, floor)
-            part = slice(1 + scaled, 1 + last)
+        last = sum(start <= reach for start in self.starts)
+        if last > scaled:
+            before = len(self.errors) - self.rows - self.held
+            ends = before + np.array(self.starts[scaled:last])[:, None]
+            errors = self.errors[ends - np.arange(ERRORS, 0, -1)]
+            lines = self.lines.part(slice(scaled, last))
+            found, part = scales(lines, errors, falling, floor), slice(1 + scaled, 1 + last)
             self.scaled.onward[part], self.scaled.scale[part] = found.onward, found.scale
             self.scaled.narrow[part] = found.narrow
-            scaled = last
-        return scaled
+        return last

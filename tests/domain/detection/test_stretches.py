@@ -1,0 +1,42 @@
+"""Calm rows taken at once end in the state of the same rows one by one, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+
+ROWS = 1500
+
+
+def falling(seed: int) -> list[Sample]:
+    """A loss that falls through every window, so that no error is known before its scale."""
+    rng = np.random.default_rng(seed)
+    losses = 1.0 + 9.0 / np.sqrt(1.0 + np.arange(ROWS) / 100.0) + 0.02 * rng.standard_normal(ROWS)
+    norms = np.exp(-np.arange(ROWS) / 500.0 + 0.1 * rng.standard_normal(ROWS))
+    return [
+        Sample(step, {"loss": loss, "grad_norm": norm})
+        for step, (loss, norm) in enumerate(zip(losses.tolist(), norms.tolist(), strict=True))
+    ]
+
+
+def flat(seed: int) -> list[Sample]:
+    """A loss that stands still, and one row in 150 far off, below as often as above."""
+    rng = np.random.default_rng(seed)
+    losses = 3.0 + 0.05 * rng.standard_normal(ROWS)
+    far = rng.choice(ROWS, ROWS // 150, replace=False)
+    losses[far] += rng.choice([-0.6, 0.6], len(far))
+    return [Sample(step, {"loss": loss}) for step, loss in enumerate(losses.tolist())]
+
+
+@pytest.mark.parametrize("rows", [falling(0), flat(1)], ids=["falling", "flat"])
+def test_a_run_in_large_batches_ends_in_the_bytes_of_one_by_one(rows: list[Sample]) -> None:
+    one, many = Monitor(), Monitor()
+    told = [event for row in rows for event in one.observe([row])]
+    in_batches = [
+        event for first in range(0, ROWS, 700) for event in many.observe(rows[first : first + 700])
+    ]
+    assert repr(told) == repr(in_batches)
+    assert one.dump() == many.dump()
