@@ -16,14 +16,26 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role, Samples
 from spikeguard_server.repository.detectors import STATE_COLUMNS, StateRow, state_row
-from spikeguard_server.repository.driver import driver
-from spikeguard_server.repository.pieces import WRITE_PIECE, piece_of
+from spikeguard_server.repository.pieces import PIECE_TYPES, WRITE_PIECE, piece_of
+from spikeguard_server.repository.pipeline import (
+    BOOL,
+    BYTES,
+    COMMIT,
+    FLOAT,
+    INT,
+    INT4,
+    KEY,
+    TEXT,
+    TIME,
+    ask,
+    statement,
+)
 from spikeguard_server.repository.runs import AttemptRow, RunRow
 
 _RUN = tuple(RunRow.__dataclass_fields__)
 _ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
 
-_LOCK = f"SELECT {', '.join(_RUN)} FROM runs WHERE run_id = %s FOR NO KEY UPDATE"
+_LOCK = f"SELECT {', '.join(_RUN)} FROM runs WHERE run_id = %(run)s FOR NO KEY UPDATE"
 _READ = f"""
 SELECT clock_timestamp(),
        EXISTS (SELECT FROM commands WHERE run_id = %(run)s
@@ -43,6 +55,10 @@ LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
      AND t.parent IS NULL AND t.revoked_at IS NULL
      AND (t.expires_at IS NULL OR t.expires_at > now())
 """
+
+
+_ASKED = {"run": KEY, "attempt": TEXT, "known": INT, "bearer": BYTES}
+_LOCKED, _FOUND = statement("lock", _LOCK, _ASKED), statement("read", _READ, _ASKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +91,12 @@ def open_message(
     `known`: the detector's version that the caller has. `bearer`: hash of the token's secret.
     """
     which = {"run": run_id, "attempt": attempt, "known": known, "bearer": bearer}
-    with driver(connection) as raw, raw.pipeline():
-        locked = raw.execute(_LOCK, (run_id,), binary=True)
-        found = raw.execute(_READ, which, binary=True)
-    run, row = locked.fetchone(), found.fetchone()  # behind the block: inside it each would wait
-    assert row is not None
-    now, commands, others, token, project, newest_step, *rest = row
+    locked, found = ask(connection, (_LOCKED, which), (_FOUND, which))
+    now, commands, others, token, project, newest_step, *rest = found[0]
     attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
     return Opening(
         now,
-        None if run is None else RunRow(*run),
+        RunRow(*locked[0]) if locked else None,
         None if attempt_row[0] is None else AttemptRow(*attempt_row),
         None if state[0] is None else state_row(state),
         None if token is None else Bearer(token, project),
@@ -118,9 +130,21 @@ moved AS (
     WHERE run_id = %(run_id)s
 )"""
 _STORE = f"stored AS ({WRITE_PIECE})"
-_HEARTBEAT = f"WITH {_TELL}"
-_SAMPLES = f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state='')}, {_TELL}"
-_WITH_STATE = f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state=', state = %(state)s')}, {_TELL}"
+_TYPES = {
+    **PIECE_TYPES,
+    "sequence": INT, "now": TIME, "alive_at": TIME, "lost": BOOL, "run_state": TEXT,
+    "last_step": INT, "position": INT, "last_loss": FLOAT, "last_grad_norm": FLOAT,
+    "tokens_per_second": FLOAT, "version": INT, "at_step": INT, "state_step": INT, "anchor": INT,
+    "failures": INT4, "state": BYTES,
+}  # fmt: skip
+_WITH_STATE = _MOVE.format(state=", state = %(state)s")
+_HEARTBEAT = statement("heartbeat", f"WITH {_TELL}", _TYPES)
+_SAMPLES = statement(
+    "samples", f"WITH {_STORE}, {_EXTEND}, {_MOVE.format(state='')}, {_TELL}", _TYPES
+)
+_SAMPLES_WITH_STATE = statement(
+    "samples with state", f"WITH {_STORE}, {_EXTEND}, {_WITH_STATE}, {_TELL}", _TYPES
+)
 
 
 def write_calm(
@@ -138,14 +162,12 @@ def write_calm(
         "last_step": run.last_step, "position": run.position, "last_loss": run.last_loss,
         "last_grad_norm": run.last_grad_norm, "tokens_per_second": run.tokens_per_second,
     }  # fmt: skip
-    statement = _HEARTBEAT
+    wanted = _HEARTBEAT
     if samples is not None and state is not None:
-        statement = _SAMPLES if state.state is None else _WITH_STATE
+        wanted = _SAMPLES if state.state is None else _SAMPLES_WITH_STATE
         values |= piece_of(samples) | {
             "segment": samples.segment,
             "version": state.version, "at_step": state.place.step, "state": state.state,
             "state_step": state.state_step, "anchor": state.anchor, "failures": state.failures,
         }  # fmt: skip
-    with driver(connection) as raw, raw.pipeline():
-        raw.execute(statement, values)
-        raw.execute("COMMIT")  # commit() would wait once more
+    ask(connection, (wanted, values), (COMMIT, {}))  # commit() would wait once more

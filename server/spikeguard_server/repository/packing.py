@@ -137,6 +137,7 @@ class _WholeDumper(Dumper):
 
 
 def teach(connection: psycopg.Connection[Any]) -> None:
-    """Let `connection` take packed columns as arguments."""
+    """Let `connection` take packed columns as arguments, and prepare nothing of its own."""
+    connection.prepare_threshold = None
     connection.adapters.register_dumper(FloatColumn, _FloatDumper)
     connection.adapters.register_dumper(WholeColumn, _WholeDumper)

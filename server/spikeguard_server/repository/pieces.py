@@ -18,6 +18,7 @@ from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, Samples
 from spikeguard_server.repository.curves import Column, Curves, join
 from spikeguard_server.repository.driver import read_arrays
 from spikeguard_server.repository.packing import Numbers, floats, packed, whole
+from spikeguard_server.repository.pipeline import FLOATS, INT, INT4, INTS, KEY, TEXTS
 from spikeguard_server.tables_curves import pieces
 
 PIECE: Final = 1024  # steps of a piece that was put together from smaller ones, at most
@@ -47,6 +48,14 @@ INSERT INTO pieces (run_id, attempt, segment, first_step, shelf, last_step, {", 
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
        {shelf_of("samples")}, %(last)s::bigint, {VALUES}
 """
+
+
+PIECE_TYPES: Final = {
+    "run_id": KEY, "attempt": INT4, "segment": INT, "first": INT, "last": INT,
+    **{f"{name}_column": FLOATS for name in COLUMNS},
+    "steps_column": INTS, "extra_names_column": TEXTS, "even_first_column": INT,
+    "even_size_column": INT, "batch_first_column": INTS, "batch_end_column": INTS,
+}  # fmt: skip
 
 
 class SegmentKey(NamedTuple):
