@@ -138,3 +138,17 @@ def test_a_policy_is_shown_changed_and_imported(database_url: str, tmp_path: Pat
     wrong = type_in(database_url, "policy", "import", str(file))
     assert wrong.returncode == 1
     assert "act_confidence" in wrong.stderr
+
+
+def test_a_policy_comes_from_yaml_and_is_halted_and_scored(
+    database_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules:\n- {do: nothing, kinds: [lingering]}\nquiet: {begin: '21:00'}\n")
+    assert type_in(database_url, "policy", "import", str(file)).returncode == 0
+    halted = type_in(database_url, "policy", "halt", "--reason", "we look first")
+    assert "nothing is approved" in halted.stdout
+    shown = tomllib.loads(type_in(database_url, "policy", "show").stdout)
+    assert (shown["halted"], shown["quiet"]["begin"]) == (True, "21:00")
+    assert shown["rules"] == [{"do": "nothing", "kinds": ["lingering"]}]
+    assert "decided nothing" in type_in(database_url, "policy", "scorecard").stdout
