@@ -13,7 +13,14 @@ import spikeguard_server
 
 SERVER = Path(spikeguard_server.__file__).parent
 REPOSITORY = "spikeguard_server.repository"
-READS = {"policy_of", "find_caller", "list_tokens", "action_of"}  # beside the `reading*` modules
+READS = {  # beside the `reading*` modules
+    "policy_of",
+    "find_caller",
+    "list_tokens",
+    "action_of",
+    "causes_of",
+    "first_layer_of",
+}
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")
 SQL = re.compile(r"\bsql\.(select|insert|update|delete|text)\(")
 SCHEMA = {
