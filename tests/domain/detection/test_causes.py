@@ -329,10 +329,8 @@ def test_a_whole_model_that_moves_is_no_fault_of_one_layer() -> None:
 def test_a_layer_whose_weights_alone_jump_speaks_for_corruption_too() -> None:
     first = first_layer(norms({LAYERS[3]: 1.5}, ONSET - 1, "param_norm"), ONSET)
     assert first is not None
-    assert {clue.cause for clue in clues_of_layers(first)} == {
-        Cause.LAYER_FAULT,
-        Cause.WEIGHT_CORRUPTION,
-    }
+    said = {clue.cause for clue in clues_of_layers(first) if clue.weight > 0}
+    assert said == {Cause.LAYER_FAULT, Cause.WEIGHT_CORRUPTION}
 
 
 def test_calm_layers_and_too_few_rows_name_none() -> None:

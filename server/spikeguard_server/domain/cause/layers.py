@@ -144,3 +144,5 @@ def _clues(first: FirstLayer) -> Iterator[Clue]:
         size *= 5.0
         yield Clue(Cause.WEIGHT_CORRUPTION, min(MOST, 2.0 * size), first.sentence)
     yield Clue(Cause.LAYER_FAULT, min(MOST, 2.0 * size - 0.5), first.sentence)
+    if first.ahead > 0:  # the batch of the onset was not read yet
+        yield Clue(Cause.BAD_BATCH, -1.5)
