@@ -80,7 +80,7 @@ def attach(
     connection = read_connection(run, project, server, token)
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
-    if checkpoints is not None and checkpoints.on_demand:
+    if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
     journal, attempt = _open_journal(world, home, connection.run)
     faults = Faults(world.rank)

@@ -45,6 +45,7 @@ class CheckpointDirectory:
     """
 
     on_demand = True  # whether the agent writes and sweeps them, or a framework does
+    writes_itself = False  # whether `write_state` writes them, in the loop, instead of DCP
 
     def __init__(
         self,
@@ -73,6 +74,12 @@ class CheckpointDirectory:
     def find(self, name: str) -> Target | None:
         """The complete checkpoint of that name, if it is still there."""
         return _read_manifest(self.path / name)
+
+    def write_state(self, name: str, rank: int, tree: Tree) -> None:
+        """This rank's part, where `writes_itself`; raise whatever goes wrong."""
+        raise NotImplementedError(
+            f"{type(self).__name__} writes through DCP: {name}, {rank}, {tree}"
+        )
 
     def folder(self, name: str) -> Path:
         """Where the checkpoint of that name lies."""

@@ -105,6 +105,7 @@ class HostedCheckpoints(CheckpointDirectory):
     """Checkpoints of which a framework owns the content; the manifest beside it is ours."""
 
     on_demand = False  # whether a checkpoint can be asked for
+    writes_itself = True
 
     def load(self, name: str, rank: int, world_size: int) -> Tree:
         """What a rollback by restart has to know of it; the framework reads the rest."""

@@ -56,7 +56,7 @@ class Recovery:
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
         self._saves: Saves | None = None
-        if checkpoints is not None and checkpoints.on_demand:
+        if checkpoints is not None and not checkpoints.writes_itself:
             self._saves = Saves(world, checkpoints, faults)
 
     def live(self) -> Tree:
@@ -92,8 +92,8 @@ class Recovery:
 
     def checkpoint(self) -> str | None:
         """Write the state and wait for it; its name, or None if a rank failed. Collective."""
-        if isinstance(self.checkpoints, UserCheckpoints):
-            return self._checkpoint_of_the_job(self.checkpoints)
+        if self.checkpoints is not None and self.checkpoints.writes_itself:
+            return self._written_by(self.checkpoints)
         patience = self._world.timeout.total_seconds()
         self.settle(patience)
         if not self.begin_checkpoint():
@@ -101,11 +101,12 @@ class Recovery:
         name = self.settle(patience)
         return name if all_agree(self._world, name is not None) else None
 
-    def _checkpoint_of_the_job(self, checkpoints: UserCheckpoints) -> str | None:
+    def _written_by(self, checkpoints: CheckpointDirectory) -> str | None:
+        """Through the job's or the framework's own functions, in the loop."""
         target = self._target("checkpoint", Medium.DISK)
         written = False
         with self._faults.shield("checkpoint"):
-            checkpoints.write(target, self._world.rank, self.live())
+            checkpoints.write_state(target.name, self._world.rank, self.live())
             written = True
         if not all_agree(self._world, written):
             return None
@@ -116,7 +117,7 @@ class Recovery:
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
-        if self.checkpoints is not None and self.checkpoints.background:
+        if self._saves is not None and self._saves.directory.background:
             self.begin_checkpoint()
         else:
             self.checkpoint()

@@ -33,7 +33,7 @@ class Saves:
     """What is on its way; nothing or one."""
 
     def __init__(self, world: World, directory: CheckpointDirectory, faults: Faults) -> None:
-        self._world, self._directory, self._faults = world, directory, faults
+        self._world, self.directory, self._faults = world, directory, faults
         self._buffers: Tree = {}
         self._target: Target | None = None
         self._written: Future[None] | None = None
@@ -81,7 +81,7 @@ class Saves:
             problem = saved.exception()
             try:
                 if problem is None and self._world.leads:
-                    self._directory.write_manifest(target, self._world.size)
+                    self.directory.write_manifest(target, self._world.size)
             except Exception as error:
                 problem = error
             if problem is None:
@@ -90,7 +90,7 @@ class Saves:
                 written.set_exception(problem)
 
         try:
-            folder = self._directory.folder(target.name)
+            folder = self.directory.folder(target.name)
             saved = save(folder, self._world.rank, staged, self._world.ties.saving)
         except BaseException as error:  # DCP's own is no Exception
             written.set_exception(error)

@@ -18,7 +18,7 @@ import torch
 
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.errors import AttachError
-from spikeguard.targets import Target, Tree
+from spikeguard.targets import Tree
 from spikeguard.training_state import host_copy
 
 THEIRS = ("model", "optimizer")
@@ -26,6 +26,8 @@ THEIRS = ("model", "optimizer")
 
 class UserCheckpoints(CheckpointDirectory):
     """`save(folder)` writes model and optimizer, `load(folder)` puts them back in place."""
+
+    writes_itself = True
 
     def __init__(
         self,
@@ -43,12 +45,12 @@ class UserCheckpoints(CheckpointDirectory):
                 raise AttachError("checkpoints", problem, "Give a function of the folder")
         self._save, self._load = save, load
 
-    def write(self, target: Target, rank: int, live: Tree) -> None:
+    def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """The job's part, then the agent's; raise whatever goes wrong."""
-        folder = self.folder(target.name)
+        folder = self.folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         _told(self._save, folder)
-        own = host_copy({key: value for key, value in live.items() if key not in THEIRS})
+        own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
         temporary = folder / f".{_rank_file(rank)}"
         with temporary.open("wb") as file:
             torch.save(own, file)
