@@ -21,7 +21,7 @@ def _with_losses(facts: PostMortem, *losses: float) -> PostMortem:
     return replace(facts, curves=(curve, *rest), incident=incident)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_losses_that_no_axis_can_hold_are_marked_and_the_rest_is_drawn() -> None:
     page = render(_with_losses(healing(), 1e308, -1e308), Format.HTML).decode()
     assert "<svg" in page

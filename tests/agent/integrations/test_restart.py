@@ -160,8 +160,14 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
 def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> None:
     """Capabilities first, then the result from the attempt that carried it out."""
     with served(Wire()) as wire:
+
+        def ordered(guard: Any) -> Rollback:
+            action = back_to_ten(guard)
+            wire.orders.append(Order(COMMAND, guard.attempt, action, 60.0, None))
+            return action
+
         with pytest.raises(SystemExit):
-            attempt(tmp_path / "out", 17, back_to_ten, server=wire.url)
+            attempt(tmp_path / "out", 17, ordered, server=wire.url)
         first = wire.attempt
         attempt(tmp_path / "out", server=wire.url)
         started, again = wire.records(AttemptStarted)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,10 +16,8 @@ from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
+from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 BODIES = 200
 SEED = 20
@@ -64,15 +61,16 @@ def test_a_row_that_is_lost_would_be_found(engine: sql.Engine, sender: Sender) -
 
 
 @pytest.fixture
-def calls(live: Live, new_job: Callable[[str], Job]) -> Calls:
-    """As admins, agents and scrapers of the shared server, which has a run with a spike."""
-    new_job("fuzzed").train(5)
+def calls(engine: sql.Engine, database_url: str) -> Iterator[Calls]:
+    """Every role at a server of its own, since calls revoke tokens and halt policies."""
 
     def issue(role: Role) -> str:
-        with live.engine.begin() as connection:
+        with engine.begin() as connection:
             return issue_token(connection, Grant(role, person="Ada"), "test")[0]
 
-    return Calls(live.url, issue)
+    with serving(Settings(database_url=database_url)) as url:
+        Job(Live(url, engine, {role: issue(role) for role in Role}), "fuzzed").start().train(5)
+        yield Calls(url, issue)
 
 
 def test_every_call_answers_as_its_document_says(calls: Calls) -> None:
