@@ -8,4 +8,17 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONGEST = ("end_to_end", "trainer", "dashboard", "demo")  # folders, those of long files first
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: one that began last would keep a single process busy."""
+    items.sort(key=lambda item: _place(item.path.parts))
+
+
+def _place(parts: tuple[str, ...]) -> int:
+    return next((n for n, name in enumerate(LONGEST) if name in parts), len(LONGEST))

@@ -18,10 +18,8 @@ SIZE = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS)]
 PACE = ["--step-time", "0.015"]
 DAMAGE = (  # strong enough that waiting would not do; docs/lab-log.md has the measurements
     "lr_bump@220",
-    "weight_scale@220:1:20",
     "weight_noise@220:1:30",
     "moment_reset@220:3:1e12",
-    "gradient_ascent@220:10:50",
     "bit_flip@220",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,12 @@ def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> 
         def ordered(guard: Any) -> Rollback:
             action = back_to_ten(guard)
             wire.orders.append(Order(COMMAND, guard.attempt, action, 60.0, None))
+            time.sleep(0.3)  # for answers under way, which know nothing of it
             return action
 
         with pytest.raises(SystemExit):
             attempt(tmp_path / "out", 17, ordered, server=wire.url)
+        wire.orders.clear()  # a server orders nothing of an attempt that has ended
         first = wire.attempt
         attempt(tmp_path / "out", server=wire.url)
         started, again = wire.records(AttemptStarted)
