@@ -24,7 +24,7 @@ demo: $(STAMP) ## the whole story: train, spike, name, approve, roll back, post-
 	@exec $(BIN)/python -m spikeguard_trainer.demo $(if $(EXIT),--exit) $(if $(filter manual,$(APPROVE)),--approve manual)
 
 test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP) ## format, lint, types, architecture
 	$(BIN)/ruff format --check $(SOURCES)
