@@ -172,25 +172,22 @@ class Detector:
         self, stretch: Stretch, batches: Sequence[BatchRange | None], settings: DetectionSettings
     ) -> int:
         """`_lift` over a stretch, as far as the lift opens no incident; returns how far."""
-        slack, clip, begin = settings.drift_slack, settings.drift_clip, settings.drift_start
+        gains, rises = stretch.gains(settings.drift_slack, settings.drift_clip)
+        begin, hold, count = settings.drift_start, settings.drift_hold, len(gains)
         calm, start, lift, rows = 0, _BEFORE, self.lift, self.lift_rows
-        rises = [*stretch.above(slack), len(stretch.z)]
-        while calm < len(stretch.z):
+        while calm < count:
             if lift == 0.0 and (rise := rises[bisect_left(rises, calm)]) > calm:
                 start, rows, calm = _NOWHERE, rows + rise - calm, rise
                 continue
-            kept = lift, start, rows
-            z = stretch.z[calm]
-            gain = (z if z < clip else clip) - slack
+            gain = gains[calm]
+            if lift + gain >= hold:
+                break
             if lift <= begin and gain > 0.0:
                 start, rows = calm, 0
             rows += 1
-            lift += gain if gain > -clip else -clip
+            lift += gain
             if lift <= 0.0:
                 lift, start = 0.0, _NOWHERE
-            if lift >= settings.drift_hold:
-                lift, start, rows = kept
-                break
             calm += 1
         self.lift, self.lift_rows = lift, rows
         if start >= 0:

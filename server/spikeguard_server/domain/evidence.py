@@ -6,7 +6,7 @@ last before its onset and the first from there on. What they mean is `cause`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -84,10 +84,12 @@ class Traces:
                 trace.add(sample.step, value)
                 trace.keep(NEWEST)
 
-    def take_all(self, steps: Sequence[int], values: Sequence[Mapping[str, float]]) -> None:
-        """Take samples of rising steps, the same as one by one."""
+    def take_all(
+        self, steps: Sequence[int], values: Sequence[Mapping[str, float]], names: Collection[str]
+    ) -> None:
+        """Take samples of rising steps, the same as one by one; `names` are all they may have."""
         first = max(0, len(steps) - NEWEST)
-        for name in set[str]().union(*values) & self.of.keys():
+        for name in self.of.keys() & names:
             rows = [row for row in range(first, len(steps)) if name in values[row]]
             if len(rows) < NEWEST:  # not measured at every step: look farther back
                 rows = [row for row in range(len(steps)) if name in values[row]][-NEWEST:]

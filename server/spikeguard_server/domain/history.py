@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 
 BLOCKS = 64
 SPAN = 1.4  # of log(step): the newest three quarters of the run shape the curve
@@ -75,9 +77,8 @@ class History:
         row = 0
         while row < len(values):
             last = row + self.width - self.count - 1
-            for place, value in zip(places[row:last], values[row:last], strict=True):
-                self.place_sum += place
-                self.value_sum += value
+            self.place_sum = reduce(add, places[row:last], self.place_sum)
+            self.value_sum = reduce(add, values[row:last], self.value_sum)
             self.count += len(values[row:last])
             if last < len(values):
                 self.add(places[last], values[last])

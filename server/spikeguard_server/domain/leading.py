@@ -32,6 +32,15 @@ def log_norm(value: float) -> float:
     return math.log(value if value > LEAST else LEAST)
 
 
+def _levels(values: Sequence[float]) -> list[float]:
+    """`log_norm` of the values before the first that is not finite."""
+    if not all(map(math.isfinite, values)):
+        values = list(takewhile(math.isfinite, values))
+    if not values or min(values) > LEAST:
+        return list(map(math.log, values))
+    return list(map(log_norm, values))
+
+
 @dataclass(slots=True)
 class Leading:
     """One leading signal: its baseline and whether it is away from it."""
@@ -97,8 +106,7 @@ class Leading:
         settings: DetectionSettings,
     ) -> int:
         """Take the calm rows before the first that is not; returns how many they are."""
-        finite = values if all(map(math.isfinite, values)) else takewhile(math.isfinite, values)
-        levels = [math.log(value if value > LEAST else LEAST) for value in finite]  # log_norm
+        levels = _levels(values)
         count = len(levels)
         stretch = Stretch(self.baseline, steps[:count], places[:count], levels)
         calm = stretch.look(settings.confirm_z, settings)

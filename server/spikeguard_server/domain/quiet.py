@@ -10,6 +10,7 @@ depend on the errors of rows that left the quarantine, so they follow in as few 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -68,10 +69,10 @@ class Stretch:
         self.z = self._z.tolist()
         return first
 
-    def above(self, limit: float) -> list[int]:
-        """The calm rows whose z is larger."""
-        rows: list[int] = np.flatnonzero(self._z > limit).tolist()
-        return rows
+    def gains(self, slack: float, clip: float) -> tuple[list[float], list[int]]:
+        """What each calm row adds to a lift, and which rows raise it; the last is their count."""
+        gains = np.maximum(np.minimum(self._z, clip) - slack, -clip)
+        return gains.tolist(), [*np.flatnonzero(gains > 0.0).tolist(), len(gains)]
 
     def take(self, rows: int) -> None:
         """Let the baseline have the first `rows`, all of them found calm."""
@@ -93,7 +94,7 @@ class Stretch:
             errors[:-held],
         )
         baseline.waiting = list(zip(steps[size:], values[size:], errors[-held:], strict=True))
-        made = sum(start <= rows for start in fits.starts)
+        made = bisect_right(fits.starts, rows)
         baseline.unfitted = rows - fits.starts[made - 1] if made else baseline.unfitted + rows
         baseline.fit = fits.fit(made)
 

@@ -7,6 +7,7 @@ are past the quarantine. Where nothing falls, all errors are known at once.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,7 +73,7 @@ class StretchFits:
 
     def _scale(self, scaled: int, reach: int, falling: bool, floor: float) -> int:
         """Scale the fits that begin by row `reach`; returns how many then are."""
-        last = sum(start <= reach for start in self.starts)
+        last = bisect_right(self.starts, reach)
         if last > scaled:
             before = len(self.errors) - self.rows - self.held
             ends = before + np.array(self.starts[scaled:last])[:, None]
