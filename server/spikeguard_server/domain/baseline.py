@@ -106,6 +106,12 @@ class Baseline:
         scaled = scales(lines, errors, self.falling, settings.scale_floor)
         self.fit = fit_of(lines, scaled, 0)
 
+    def newest(self, rows: int, before: int) -> list[float]:
+        """The newest calm rows before a step, in quarantine or not."""
+        entered = zip(self.steps[-rows:], self.values[-rows:], strict=True)
+        known = [*entered, *((step, value) for step, value, _ in self.waiting)]
+        return [value for step, value in known if step < before][-rows:]
+
     def drop_waiting(self) -> None:
         """Forget the rows in quarantine: something did come of them."""
         self.waiting.clear()

@@ -13,6 +13,7 @@ import math
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.drops import stuck_judgement
 from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.events import Judgement
 from spikeguard_server.domain.line import NORMAL_MAD
@@ -43,7 +44,7 @@ def hold(before: Judgement, now: Judgement) -> Judgement:
 def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
     drops, run = episode.drops, episode.nonfinite_run
     if drops >= settings.drop_limit:
-        return Judgement(Kind.DIVERGENT, 0.95, f"{drops} updates in a row had to be dropped")
+        return stuck_judgement(drops)
     if drops:
         reason = f"{drops} non-finite updates kept out of the weights"
         return Judgement(Kind.RECOVERABLE, 0.8, reason)

@@ -13,6 +13,7 @@ from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.classifier import classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
+from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import CURES, Episode
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
 from spikeguard_server.domain.outlook import Outlook, look_ahead
@@ -40,6 +41,7 @@ class Course:
         bad = not all(map(math.isfinite, (loss, *norms)))
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
+        episode.note_drops(settings.drop_limit)
         if not episode.treated and not episode.went_back:
             episode.evidence.see(sample)
         if episode.trend is not None and not bad:
@@ -149,8 +151,11 @@ class Course:
         episode.verb_rows += 1
         episode.evidence.see_again(sample.batches)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
-        again = bad and not episode.drops
-        if not bad and episode.verb is Verb.ROLLBACK:
+        stuck = episode.drops >= settings.drop_limit
+        again = stuck or (bad and not episode.drops)
+        if stuck:
+            onset = first_dropped(onset, episode.drops, state.traces)
+        elif not bad and episode.verb is Verb.ROLLBACK:
             verdict, z = state.detector.look(sample.step, loss, sample.batches, settings)
             again = verdict is Verdict.SPIKE
             onset = state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
@@ -172,7 +177,7 @@ class Course:
 
     def _recur(self, step: int, onset: Suspect, bad: bool, events: list[Event]) -> None:
         episode, state = self.episode, self.state
-        verb = episode.verb
+        verb, drops = episode.verb, episode.drops
         rows = [row for row in state.detector.rows if row[0] >= onset.step]
         state.detector.baseline.drop_waiting()
         state.detector.clear()
@@ -184,6 +189,8 @@ class Course:
         what = "not finite again" if bad else f"off trend by {onset.z:.1f} deviations again"
         reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
         episode.judgement = Judgement(kind, 0.7, reason)
+        if drops >= state.settings.drop_limit:
+            episode.drops, episode.judgement = drops, stuck_judgement(drops)
         episode.told = episode.judgement
         causes = rank(episode.evidence)
         events.append(Recurred(step, onset.step, onset.batches, episode.judgement, causes))

@@ -15,7 +15,7 @@ from spikeguard_protocol import BatchRange
 from spikeguard_server.domain.baseline import Baseline, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.fit import Fit, abscissa
-from spikeguard_server.domain.lone import Lone, Suspect
+from spikeguard_server.domain.lone import MIDDLE, Lone, Suspect
 from spikeguard_server.domain.quiet import Stretch, is_ready
 
 __all__ = ["Detector", "Suspect", "Verdict"]
@@ -98,7 +98,10 @@ class Detector:
         if self.lone.suspect is None and abs(z) < settings.lone_z:
             return False
         alone = self.lone.look(Suspect(row.step, row.value, z, row.batches), settings)
-        if alone is None or not self.lone.is_event(alone, settings):
+        if alone is None:
+            return False
+        before = self.baseline.newest(MIDDLE, alone.step)
+        if not self.lone.is_event(alone, before, settings):
             return False
         self.outlier = alone
         return alone.value - fit.at(alone.step) >= settings.outlier_part * abs(alone.value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from spikeguard_protocol import BatchRange, Kind, Verb
+from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Judgement, Trend
@@ -16,6 +16,7 @@ from spikeguard_server.domain.evidence import Evidence
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
 RECENT = 128  # rows of excess that are kept
+DROPPED = Signal.UPDATE_DROPPED.value
 
 
 @dataclass(slots=True)
@@ -150,6 +151,11 @@ class Episode:
             self.worst_z[signal] = z
         if z >= settings.confirm_z and signal not in self.first_moves:
             self.first_moves[signal] = step
+
+    def note_drops(self, limit: int) -> None:
+        """So many updates dropped in a row that the run is stuck: infinitely far from usual."""
+        if self.drops >= limit:
+            self.worst_z[DROPPED] = math.inf
 
     def note_loss(self, z: float) -> None:
         if z > self.worst_z.get("loss", 0.0):

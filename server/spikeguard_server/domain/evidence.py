@@ -16,6 +16,8 @@ from spikeguard_server.domain.sample import Sample
 
 TOKEN_ENTROPY = "token_entropy"  # nats, of the batch's histogram of tokens; sent by the user
 UNSEEN_TOKENS = "unseen_tokens"  # share of the batch's tokens that were new; sent by the user
+REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
+REPLICA_APART = "replica_apart"  # the lowest of them
 WATCHED: tuple[str, ...] = (
     Signal.LOSS.value,
     Signal.GRAD_NORM.value,
@@ -27,6 +29,8 @@ WATCHED: tuple[str, ...] = (
     Signal.LR.value,
     TOKEN_ENTROPY,
     UNSEEN_TOKENS,
+    REPLICAS_APART,
+    REPLICA_APART,
 )
 BEFORE = 16  # rows of a signal that are kept from before the onset
 AFTER = 24  # and from the onset on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId
+from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId, Signal
 from spikeguard_server.domain.cause.layers import FirstLayer
 from spikeguard_server.domain.cause.suspicion import Ranking
 from spikeguard_server.domain.events import Trend
@@ -44,6 +44,11 @@ class Incident:
     recurred_batches: BatchRange | None = None
     causes: Ranking = ()  # what may have started it, the likeliest first
     first_layer: FirstLayer | None = None  # that moved, where norms by layer are sent
+
+    @property
+    def stuck(self) -> bool:
+        """Whether so many updates in a row were dropped that the weights stood still."""
+        return Signal.UPDATE_DROPPED in self.worst_z
 
     @property
     def newest_segment(self) -> SegmentId:

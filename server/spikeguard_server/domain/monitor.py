@@ -14,9 +14,10 @@ from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.course import CURES, GRAD_NORMS, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
+from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
-from spikeguard_server.domain.evidence import gather
+from spikeguard_server.domain.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample
@@ -117,6 +118,7 @@ class Monitor:
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
         warnings = self._look_at_leading(sample)
+        self._look_at_replicas(sample, events)
         state.traces.take(sample)
         dropped = sample.values.get(DROPPED, 0.0) >= 1.0
         if loss is not None or DROPPED in sample.values:
@@ -170,6 +172,13 @@ class Monitor:
                 warnings.append(Precursor(sample.step, name, value, z))
         return warnings
 
+    def _look_at_replicas(self, sample: Sample, events: list[Event]) -> None:
+        """Ranks that no longer hold the same weights: whatever the loss does, that is news."""
+        apart = sample.values.get(REPLICAS_APART, 0.0)
+        if apart >= 1.0:
+            self._state.attentive_until = sample.step + self._state.settings.attentive_steps
+            events.append(Precursor(sample.step, REPLICAS_APART, apart, math.inf))
+
     def _open_on_nonfinite(
         self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
     ) -> bool:
@@ -184,7 +193,10 @@ class Monitor:
         onset = Suspect(
             sample.step, loss if loss is not None else math.nan, math.inf, sample.batches
         )
-        judgement = first_judgement(math.inf, True, dropped and bool(bad))
+        judgement = first_judgement(math.inf, True, dropped)
+        if not bad:
+            onset = first_dropped(onset, state.drops, state.traces)
+            judgement = stuck_judgement(state.drops)
         self._open(sample, onset, signal, judgement, dropped, events)
         return True
 

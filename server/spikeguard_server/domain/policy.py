@@ -22,6 +22,13 @@ class PolicyError(ProtocolError):
     """A policy holds a value that it may not. Names the field, the limit and the remedy."""
 
 
+class PolicyScope(StrEnum):
+    """Whose a policy is."""
+
+    PROJECT = "project"
+    RUN = "run"  # one run's own, in force there instead of its project's
+
+
 class ApprovalMode(StrEnum):
     """Who says yes to a command of one verb."""
 
@@ -91,6 +98,7 @@ class Policy:
     escalation: tuple[float, ...] = ()  # seconds a proposal waits before level 1, 2, ... is told
     quiet: QuietHours | None = None  # hours in which only what cannot wait is told
     halted: bool = False  # the kill switch: nothing is approved, nothing delivered
+    scope: PolicyScope = PolicyScope.PROJECT  # where it was found; no setting
 
     def __post_init__(self) -> None:
         for name, (least, most) in _LIMITS.items():
@@ -101,6 +109,12 @@ class Policy:
             raise PolicyError("few_skip_least", "is at most few_skip_most", "Swap the two")
         if not 1 <= len(self.currency) <= 8:
             raise PolicyError("currency", "takes 1 to 8 characters", "Write a code such as EUR")
+
+    @property
+    def name(self) -> str:
+        """What proposals and the audit call it."""
+        own = " of the run" if self.scope is PolicyScope.RUN else ""
+        return f"policy {self.version}{own}"
 
     def approval_of(self, verb: Verb) -> Approval:
         """How `verb` gets approved; a verb that the policy does not name needs a person."""
@@ -163,6 +177,7 @@ DEFAULT_POLICY = Policy()
 def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     """Plain values, as TOML and JSON take them; `policy_from_mapping` reads them back."""
     plain = {name: value for name, value in asdict(policy).items() if value is not None}
+    del plain["scope"]
     plain["lr_factors"] = list(policy.lr_factors)
     plain["escalation"] = list(policy.escalation)
     plain["rules"] = [rule.plain() for rule in policy.rules]
@@ -182,7 +197,7 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     """Read what a person wrote; what is left out keeps its default. Raise `PolicyError`."""
-    known = {f.name for f in fields(Policy)}
+    known = {f.name for f in fields(Policy)} - {"scope"}
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
@@ -192,6 +207,16 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     if plain.get("quiet") is not None:
         values["quiet"] = read_quiet_hours(plain["quiet"], PolicyError)
     return Policy(**values, approval=_read_approvals(plain.get("approval", {})))
+
+
+def over(project: Policy, plain: Mapping[str, Any]) -> Policy:
+    """The policy of a run: what `plain` leaves out is its project's, verb by verb where it says
+    who approves. Raise `PolicyError`."""
+    usual = policy_to_mapping(project)
+    approval = plain.get("approval", {})
+    if isinstance(approval, Mapping):
+        approval = {**usual["approval"], **approval}
+    return policy_from_mapping({**usual, **plain, "approval": approval})
 
 
 _READERS: Mapping[str, tuple[tuple[type, ...], str]] = {

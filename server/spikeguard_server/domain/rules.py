@@ -71,7 +71,7 @@ def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
     """A non-finite update that the reflex kept out did no harm, unless more follows."""
     incident = situation.incident
     calm = incident.newest_step - incident.onset_step
-    if not incident.dropped or incident.recurrences:
+    if not incident.dropped or incident.recurrences or incident.stuck:
         return None
     if calm < policy.calm_steps:
         return Opinion(
@@ -195,6 +195,10 @@ def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
     why = _why_no_target(situation, policy)
+    if situation.incident.stuck:
+        return Opinion(
+            Stop(), f"The run is stuck and there is no way back: {why}. {_said(situation)}"
+        )
     if non_finite(situation.incident):
         return Opinion(
             Stop(), f"The loss is not finite and there is no way back: {why}. {_said(situation)}"

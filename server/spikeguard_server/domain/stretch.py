@@ -15,6 +15,7 @@ import numpy as np
 
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.events import Event, Precursor
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import State
@@ -87,6 +88,8 @@ def _plain(state: State, rows: _Rows, losses: list[float]) -> int:
     strange |= ~(np.abs(np.array(losses)) < LARGEST)
     if _DROPPED in rows.names:
         strange |= np.array([_DROPPED in row for row in rows.values])
+    if REPLICAS_APART in rows.names:
+        strange |= np.array(rows.column(REPLICAS_APART, 0.0)) >= 1.0
     for name in (_RAW, _CLIPPED):
         if name in rows.names:
             strange |= ~np.isfinite(np.array(rows.column(name, 0.0)))

@@ -13,7 +13,15 @@ from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_server.domain.cause.layers import LayerRow, clues_of_layers, first_layer
 from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.cause.suspicion import Ranking, again, worth_showing
-from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised, Trend
+from spikeguard_server.domain.events import (
+    Closed,
+    Event,
+    Opened,
+    Precursor,
+    Recurred,
+    Revised,
+    Trend,
+)
 from spikeguard_server.domain.evidence import WATCHED, gather
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
@@ -94,6 +102,35 @@ def test_tokens_unlike_any_text_are_a_bad_batch() -> None:
     found = newest(told(only_at(ONSET, loss=9.0, grad_norm=30.0, **strange)))
     assert found[0].cause is Cause.BAD_BATCH
     assert "entropy of 5.5 nats" in reasons(found)
+
+
+def parted(step: int) -> Mapping[str, float]:
+    """Every 50 steps the ranks' weights are compared; from step 250 on rank 3 has others."""
+    compared = {"replicas_apart": float(step >= 250)} if step % 50 == 0 else {}
+    which = {"replica_apart": 3.0} if step % 50 == 0 and step >= 250 else {}
+    return compared | which | ({"loss": 6.0, "grad_norm": 8.0} if step >= ONSET else {})
+
+
+def test_ranks_that_no_longer_hold_the_same_weights_are_warned_of_and_a_cause() -> None:
+    events = told(parted)
+    warned = [e for e in events if isinstance(e, Precursor) and e.signal == "replicas_apart"]
+    assert [(e.step, e.value, e.z) for e in warned] == [
+        (250, 1.0, math.inf),
+        (300, 1.0, math.inf),
+        (350, 1.0, math.inf),
+    ]
+    found = newest(events)
+    assert found[0].cause is Cause.WEIGHT_CORRUPTION
+    assert "comparison at step 250 on, 1 rank (rank 3) did not hold" in reasons(found)
+
+
+def test_ranks_that_were_made_equal_again_explain_nothing_that_follows() -> None:
+    def change(step: int) -> Mapping[str, float]:
+        known = parted(step)
+        return {**known, "replicas_apart": 0.0} if step == 300 else known
+
+    said = [r for one in newest(told(change, rows=345)) for r in one.reasons]
+    assert not [reason for reason in said if "did not hold the weights" in reason]
 
 
 def corrupted(step: int) -> Mapping[str, float]:

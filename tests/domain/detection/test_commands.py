@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from spikeguard_protocol import Kind, Outcome, Verb
+from spikeguard_protocol import BatchRange, Kind, Outcome, Verb
 from spikeguard_server.domain.events import Closed, Event, Recurred, Revised
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
@@ -155,17 +155,59 @@ def test_a_dropped_non_finite_update_heals_in_five_steps() -> None:
     assert closed(events)[0].judgement.kind is Kind.RECOVERABLE
 
 
-def test_ten_drops_in_a_row_are_divergent() -> None:
+def test_ten_drops_in_a_row_are_a_run_that_is_stuck() -> None:
     events = dropped(dict.fromkeys(range(200, 230), math.nan), 231)
-    kinds = [event.judgement.kind for event in events if isinstance(event, Revised)]
-    assert Kind.DIVERGENT in kinds
+    told = next(e for e in events if isinstance(e, Revised) and "stuck" in e.judgement.reason)
+    assert told.step == 209
+    assert told.judgement.kind is Kind.DIVERGENT
+    assert told.judgement.reason.startswith("stuck: 10 updates in a row had to be dropped")
+    assert told.worst_z["update_dropped"] == math.inf
+    before = [e for e in events if isinstance(e, Revised) and e.step < 209]
+    assert not [e for e in before if "stuck" in e.judgement.reason]
 
 
-def test_ten_finite_updates_dropped_in_a_row_are_an_incident() -> None:
+def test_nine_drops_in_a_row_are_none() -> None:
+    events = dropped(dict.fromkeys(range(200, 209), math.nan), 231)
+    assert not [e for e in events if isinstance(e, Revised) and "stuck" in e.judgement.reason]
+    assert closed(events)[0].outcome is Outcome.HEALED
+
+
+def test_ten_finite_updates_dropped_in_a_row_are_stuck_from_the_first_of_them() -> None:
     losses = descent(300)
     events = dropped({step: losses[step - 1] for step in range(200, 230)}, 240)
-    assert opened(events)[0].step == 209
-    assert opened(events)[0].signal == "update_dropped"
+    stuck = opened(events)[0]
+    assert (stuck.step, stuck.onset_step, stuck.signal) == (209, 200, "update_dropped")
+    assert stuck.judgement.kind is Kind.DIVERGENT
+    assert stuck.judgement.reason.startswith("stuck: 10 updates")
+
+
+def test_a_run_that_is_stuck_again_after_a_rollback_came_back() -> None:
+    losses, monitor = descent(300), Monitor()
+
+    def rows(first: int, last: int, bad: range) -> list[Sample]:
+        return [
+            Sample(
+                step,
+                {
+                    "loss": math.nan if step in bad else losses[step - 1],
+                    "update_dropped": float(step in bad),
+                },
+                BatchRange(step - 1, step),
+            )
+            for step in range(first, last + 1)
+        ]
+
+    past = Monitor()
+    past.observe(rows(1, 190, range(0)))
+    monitor.observe(rows(1, 212, range(200, 230)))
+    monitor.rewind(past)
+    monitor.intervened(190, Verb.ROLLBACK)
+    events = monitor.observe(rows(191, 225, range(205, 226)))
+    (again,) = [event for event in events if isinstance(event, Recurred)]
+    assert (again.step, again.onset_step) == (214, 205)
+    assert again.onset_batches == BatchRange(204, 205)
+    assert "stuck" in again.judgement.reason
+    assert all(e.judgement.kind is Kind.DIVERGENT for e in events if isinstance(e, Revised))
 
 
 def test_a_persistent_nan_is_divergent() -> None:

@@ -53,6 +53,18 @@ def test_rows_far_below_teach_that_one_far_above_is_noise() -> None:
     assert len(kinds(losses)) == 11
 
 
+def test_where_odd_batches_are_usual_a_smaller_one_is_told_too() -> None:
+    """It clears the middle of the noise; until others are known it has to clear the tail too."""
+    hard = [loss + (0.25 if row % 24 == 0 else 0.0) for row, loss in enumerate(plateau(3000))]
+    rare, usual = list(hard), list(hard)
+    for row in range(300, 2700, 300):
+        usual[row + 5] += 0.9
+    for losses in (rare, usual):
+        losses[2800] += 0.42
+    assert not kinds(rare)
+    assert kinds(usual)[-1] == (2801, Kind.OUTLIER_BATCH)
+
+
 def test_two_rows_as_far_off_are_not_one_batch() -> None:
     """In a loss whose hard batches make its scale wide, so that two of them are no spike either."""
     losses = [loss + (0.25 if row % 24 == 0 else 0.0) for row, loss in enumerate(plateau(900))]

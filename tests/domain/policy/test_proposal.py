@@ -79,16 +79,31 @@ def test_a_dropped_update_followed_by_calm_steps_asks_for_nothing(newest: int, s
     assert said in proposal.reason
 
 
-def test_updates_that_keep_being_dropped_are_rolled_back() -> None:
-    stuck = incident(
-        kind=Kind.DIVERGENT,
-        confidence=0.95,
-        dropped=True,
-        newest_step=1212,
-        excess=0.0,
-        worst_z={"grad_norm": math.inf},
-    )
-    assert rollback(ask(situation(stuck, step=1212))).step < 1200
+STUCK = incident(
+    kind=Kind.DIVERGENT,
+    confidence=0.95,
+    reason="stuck: 10 updates in a row had to be dropped, the weights stand still",
+    dropped=True,
+    newest_step=1209,
+    excess=0.0,
+    worst_z={"grad_norm": math.inf, "update_dropped": math.inf},
+)
+
+
+def test_a_run_that_is_stuck_is_rolled_back_at_once() -> None:
+    """Also where a dropped update is given longer to be followed by calm steps."""
+    for policy in (Policy(), Policy(calm_steps=100)):
+        proposal = ask(situation(STUCK, step=1209), policy)
+        assert rollback(proposal).step < 1200
+        assert "Stuck: 10 updates in a row" in proposal.reason
+
+
+def test_a_run_that_is_stuck_and_cannot_go_back_is_stopped() -> None:
+    proposal = ask(situation(STUCK, step=1209, targets=()))
+    assert proposal.action == Stop()
+    assert "stuck and there is no way back" in proposal.reason
+    assert STUCK.stuck
+    assert not incident().stuck
 
 
 @pytest.mark.parametrize(

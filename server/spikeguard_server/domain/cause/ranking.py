@@ -12,6 +12,7 @@ from spikeguard_protocol import Cause
 from spikeguard_server.domain.cause.of_data import clues_of_loss, clues_of_tokens
 from spikeguard_server.domain.cause.of_non_finite import clues_of_non_finite
 from spikeguard_server.domain.cause.of_rate import clues_of_rate
+from spikeguard_server.domain.cause.of_replicas import clues_of_replicas
 from spikeguard_server.domain.cause.of_return import clues_of_return
 from spikeguard_server.domain.cause.of_weights import clues_of_moment, clues_of_weights
 from spikeguard_server.domain.cause.suspicion import NOTHING, Clue, Ranking, ranked
@@ -31,6 +32,7 @@ READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_loss,
     clues_of_tokens,
     clues_of_weights,
+    clues_of_replicas,
     clues_of_moment,
     clues_of_rate,
     clues_of_non_finite,
