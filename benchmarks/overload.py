@@ -2,8 +2,9 @@
 
 One server process on an embedded Postgres (durable). Fifty runs send ten samples a second each.
 Calm turns and turns with a flood alternate; the flood comes from a process of its own, over many
-connections at once: the same run's messages, many runs' large messages back to back, or one
-viewer's reads. Load generators, server and database share the machine.
+connections at once: the same run's messages, many runs' large messages back to back, with a token
+of its own or with the healthy runs', or one viewer's reads. Load generators, server and database
+share the machine.
 
     python -m benchmarks.overload [--quick] [--json]
 """
@@ -42,7 +43,8 @@ SAMPLES = 10  # a message
 INTERVAL_S = 1.0
 CONNECTIONS = 32  # of the flood
 LARGE = 200  # samples in a message of the flood
-FLOODS = ("one run", "many runs", "reads")
+SHARED = "many runs, shared token"
+FLOODS = ("one run", "many runs", SHARED, "reads")
 _SPAWN = get_context("spawn")
 
 
@@ -95,8 +97,10 @@ def flood(
 
 def _pour(kind: str, port: int, tokens: dict[str, str], number: int, until: float) -> Counter[int]:
     answers = Counter[int]()
-    line = Line((HOST, port), "/v1/messages", tokens["agent"])
-    run = new_run(f"flood-{kind.replace(' ', '-')}", number if kind == "many runs" else 0)
+    token = tokens["agent" if kind == SHARED else "flood"]
+    line = Line((HOST, port), "/v1/messages", token)
+    name = "".join(part if part.isalnum() else "-" for part in f"flood-{kind}")
+    run = new_run(name, number if kind.startswith("many runs") else 0)
     request = line.request(run.start())
     if kind == "reads":
         head = f"GET /v1/runs HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer "
@@ -153,19 +157,24 @@ def measure(turns: int, seconds: float, say: Callable[[str], None]) -> dict[str,
     try:
         with embedded(directory / "postgres") as url:
             database = new_database(url, "flooded")
-            tokens = {"agent": prepare(database), "viewer": _viewer(database)}
+            tokens = {"agent": prepare(database), **_others(database)}
             with spikeguard(database, 1, directory / "log") as ports:
                 return asyncio.run(_measure(ports[0], tokens, turns, seconds, say))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _viewer(database: str) -> str:
+def _others(database: str) -> dict[str, str]:
+    """A viewer's token, and that of the client that floods."""
     engine = open_engine(Settings(database_url=database))
+    roles = {"viewer": Role.VIEWER, "flood": Role.AGENT}
     with engine.begin() as connection:
-        token = issue_token(connection, Grant(Role.VIEWER), "benchmark")[0]
+        tokens = {
+            name: issue_token(connection, Grant(role), "benchmark")[0]
+            for name, role in roles.items()
+        }
     engine.dispose()
-    return token
+    return tokens
 
 
 def main() -> int:

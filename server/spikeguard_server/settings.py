@@ -49,7 +49,7 @@ class Settings:
     pool_size: int = field(default=8, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
-    ingest_waiting: int = field(default=1000, metadata=_number(1, 10_000))  # beyond it: 429
+    ingest_waiting: int = field(default=2000, metadata=_number(1, 10_000))  # beyond it: 429
     requests_per_s: float = field(default=200.0, metadata=_number(1, 1e6))  # a token; beyond: 429
     statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
@@ -70,6 +70,10 @@ class Settings:
     keep_samples_days: float = field(default=0.0, metadata=_number(0))  # then roll-ups alone
     keep_rollups_days: float = field(default=0.0, metadata=_number(0))
     keep_layers_days: float = field(default=0.0, metadata=_number(0))  # norms by layer
+    # Days, 0 = for ever; from when it was said, closed, spent or ended.
+    keep_deliveries_days: float = field(
+        default=0.0, metadata=_number(0)
+    )  # and conversations, links
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
 
 

@@ -1,8 +1,10 @@
-"""Who is served next: a bounded line of messages, one at a time a run, runs in turn.
+"""Who is served next: a bounded line of messages, clients in turn, of a client its runs in turn.
 
-Law: whoever floods waits behind its own messages, never in front of others'. What does not fit is
-refused at once with the limit that it broke; nothing here grows without a bound, and no thread
-waits for a lock that another thread of this process holds for the same run.
+Law: whoever floods waits behind its own messages, never in front of others'. Turns are counted in
+the time that messages take, so that few large ones weigh as much as many small ones. What does not
+fit is refused at once with the limit that it broke, and one client alone can't fill the line;
+nothing here grows without a bound, and no thread waits for a lock that another thread of this
+process holds for the same run.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
+from time import monotonic
 from typing import Any, Final
 
 from spikeguard_server.errors import Busy
+from spikeguard_server.ingest.rounds import Round
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
 MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
+SMOOTHING: Final = 0.1  # weight of the newest message in what one usually takes
+WAIT: Final = "Wait, then send it again"
 
 
 @dataclass(slots=True)
@@ -27,36 +33,71 @@ class _Job:
     done: Future[Any]
 
 
+@dataclass(slots=True)
+class _Client:
+    """What one client has waiting, by run."""
+
+    lines: dict[Hashable, deque[_Job]] = field(default_factory=dict)
+    order: Round = field(default_factory=Round)  # of lines that nobody works on
+    count: int = 0  # messages that wait or are being taken
+    bytes: int = 0
+
+    def add(self, line: Hashable, job: _Job) -> None:
+        self.count, self.bytes = self.count + 1, self.bytes + job.size
+        queue = self.lines.get(line)
+        if queue is None:  # nobody waits there, nobody is served
+            self.lines[line] = deque([job])
+            self.order.enter(line)
+        else:
+            queue.append(job)
+
+    def finish(self, line: Hashable, job: _Job) -> None:
+        """`job` of `line` is done; whoever waits there is ready."""
+        self.count, self.bytes = self.count - 1, self.bytes - job.size
+        if self.lines[line]:
+            self.order.enter(line)
+        else:
+            del self.lines[line]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    client: Hashable
+    line: Hashable
+    job: _Job
+    charged_s: float  # in advance
+
+
 @dataclass
 class Turns:
     """A fixed number of threads that take messages in turn. Starts with the first message."""
 
     workers: int
-    waiting: int  # messages at most, of all runs
-    _lines: dict[Hashable, deque[_Job]] = field(default_factory=dict)
-    _ready: deque[Hashable] = field(default_factory=deque)  # lines that nobody works on
+    waiting: int  # messages at most, of all clients
+    _clients: dict[Hashable, _Client] = field(default_factory=dict)
+    _order: Round = field(default_factory=Round)  # of clients with a line that is ready
     _change: Condition = field(default_factory=Condition)
     _count: int = 0
     _bytes: int = 0
+    _usual_s: float = 0.0
     _threads: list[Thread] = field(default_factory=list)
     _stopping: bool = False
 
-    def take(self, line: Hashable, size: int, work: Callable[[], Any]) -> Future[Any]:
-        """Let `work` be done behind what waits in `line`; raise `Busy` where there is no room.
+    def take(
+        self, client: Hashable, line: Hashable, size: int, work: Callable[[], Any]
+    ) -> Future[Any]:
+        """Let `work` be done behind what waits in `line`, a run's, of `client`, a token's; raise
+        `Busy` where there is no room.
 
         `size`: bytes that are held until it is done.
         """
         job = _Job(work, size, Future())
         with self._change:
-            self._check(line, size)
+            self._check(client, line, size)
             self._count, self._bytes = self._count + 1, self._bytes + size
-            queue = self._lines.get(line)
-            if queue is None:  # nobody waits there, nobody is served
-                self._lines[line] = deque([job])
-                self._ready.append(line)
-                self._change.notify()
-            else:
-                queue.append(job)
+            mine = self._clients.setdefault(client, _Client())
+            mine.add(line, job)
+            self._enter(client, mine)
             self._start()
         return job.done
 
@@ -73,23 +114,36 @@ class Turns:
         """Messages that wait or are being taken."""
         return self._count
 
-    def _check(self, line: Hashable, size: int) -> None:
-        if len(self._lines.get(line, ())) >= MAX_EACH:
+    def _check(self, client: Hashable, line: Hashable, size: int) -> None:
+        mine = self._clients.get(client) or _Client()
+        free, free_bytes = self.waiting - self._count, MAX_BYTES - self._bytes
+        if len(mine.lines.get(line, ())) >= MAX_EACH:
             raise Busy(
                 f"{MAX_EACH} messages of this run wait already",
                 "Send one, wait for its answer, then send the next",
                 limit=MAX_EACH,
             )
-        if self._count >= self.waiting:
+        if free <= 0:
+            raise Busy(f"{self.waiting} messages wait already", WAIT, limit=self.waiting)
+        if mine.count >= free:
             raise Busy(
-                f"{self.waiting} messages wait already", "Wait, then send it again",
-                limit=self.waiting,
-            )  # fmt: skip
-        if self._bytes + size > MAX_BYTES and self._count:
+                f"{mine.count} messages of this token wait already, and room for {free} is left "
+                "to all others",
+                "Send from fewer runs at once, or wait, then send it again",
+                limit=mine.count,
+            )
+        if size > free_bytes and self._count:
+            raise Busy(f"{MAX_BYTES} bytes of messages wait already", WAIT, limit=MAX_BYTES)
+        if mine.bytes + size > free_bytes and mine.count:
             raise Busy(
-                f"{MAX_BYTES} bytes of messages wait already", "Wait, then send it again",
-                limit=MAX_BYTES,
+                f"{mine.bytes} bytes of messages of this token wait already", WAIT,
+                limit=mine.bytes,
             )  # fmt: skip
+
+    def _enter(self, client: Hashable, mine: _Client) -> None:
+        if mine.order:
+            self._order.enter(client)
+            self._change.notify()
 
     def _start(self) -> None:
         while len(self._threads) < self.workers:
@@ -98,30 +152,41 @@ class Turns:
             thread.start()
 
     def _work(self) -> None:
-        while (taken := self._next()) is not None:
-            line, job = taken
-            if job.done.set_running_or_notify_cancel():
-                _do(job)
-            self._give_back(line, job)
+        while (turn := self._next()) is not None:
+            began = monotonic()
+            if turn.job.done.set_running_or_notify_cancel():
+                _do(turn.job)
+            self._give_back(turn, monotonic() - began)
 
-    def _next(self) -> tuple[Hashable, _Job] | None:
-        """The next line's oldest; None once there is nothing more to do."""
+    def _next(self) -> _Turn | None:
+        """The next run's oldest message; None once there is nothing more to do."""
         with self._change:
-            while not self._ready:
+            while not self._order:
                 if self._stopping:
                     return None
                 self._change.wait()
-            line = self._ready.popleft()
-            return line, self._lines[line].popleft()
+            client = self._order.next()
+            mine, usual_s = self._clients[client], self._usual_s
+            line = mine.order.next()
+            mine.order.charge(line, usual_s)
+            self._order.charge(client, usual_s)
+            self._enter(client, mine)
+            return _Turn(client, line, mine.lines[line].popleft(), usual_s)
 
-    def _give_back(self, line: Hashable, job: _Job) -> None:
+    def _give_back(self, turn: _Turn, took_s: float) -> None:
+        """Count what it really took, and let the next of its run be ready."""
         with self._change:
-            self._count, self._bytes = self._count - 1, self._bytes - job.size
-            if self._lines[line]:
-                self._ready.append(line)
-                self._change.notify()
-            else:
-                del self._lines[line]
+            self._usual_s += SMOOTHING * (took_s - self._usual_s)
+            self._count, self._bytes = self._count - 1, self._bytes - turn.job.size
+            mine, more_s = self._clients[turn.client], took_s - turn.charged_s
+            mine.order.charge(turn.line, more_s)
+            self._order.charge(turn.client, more_s)
+            mine.finish(turn.line, turn.job)
+            self._enter(turn.client, mine)
+            if not mine.count:
+                del self._clients[turn.client]
+            if not self._count:
+                self._order = Round()  # everyone came to rest
 
 
 def _do(job: _Job) -> None:

@@ -142,7 +142,7 @@ class MessageDoor:
         """Take one message; its acknowledgement and the headers to go with it.
 
         It judges the token itself, in the message's own transaction (`access.TABLE` holds for it as
-        for every call), and answers in the order of `Turns`.
+        for every call), and answers in the order of `Turns`, where the token is the client.
         """
         bearer = self.known.find(secret)
         if bearer is None:
@@ -150,7 +150,7 @@ class MessageDoor:
         self.services.metrics.message_bytes.inc(len(body))
         line = line_of(body) or host
         try:
-            waiting = self.turns.take(line, len(body), partial(self._store, body, bearer))
+            waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)

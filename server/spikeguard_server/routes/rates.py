@@ -1,8 +1,8 @@
 """How often one token may call: a bucket of its own that fills again as time passes.
 
 Law: plain ASGI, before anything is looked up, in memory and bounded; each process counts for
-itself. Messages are not counted here, `ingest.turns` bounds them by run, and neither are the
-questions of load balancers. Secrets are kept as hashes alone.
+itself. Messages are not counted here, `ingest.turns` bounds them by token and run, and neither are
+the questions of load balancers. Secrets are kept as hashes alone.
 """
 
 from __future__ import annotations
