@@ -40,6 +40,7 @@ class Moved:
         self._stretches: list[Stretch] = []
         self._before: list[list[Tensor]] | None = None
         self._armed = False
+        self._moved: list[Tensor] = []  # differences of the last step, until the next one
 
     @torch.no_grad()
     def before_step(self) -> None:
@@ -57,14 +58,29 @@ class Moved:
         if not self._armed or self._before is None:
             return None
         self._armed = False
+        self._moved = []
         norms = []
         for kept, stretch in zip(self._before, self._stretches, strict=True):
             rate = rates[stretch.group]
             if isinstance(rate, Tensor) or rate > 0.0:
                 torch._foreach_sub_(kept, stretch.tensors)
+                self._moved += kept
                 norm = global_norm(kept)
                 norms += [shared_out(norm, stretch.held_by) / rate] if norm is not None else []
         return combine(norms)
+
+    @torch.no_grad()
+    def unchanged(self) -> Tensor | None:
+        """Share of elements that the last step left bit for bit, () fp32; after `after_step`.
+
+        None where nothing was measured. Reads the differences once more.
+        """
+        whole = sum(moved.numel() for moved in self._moved)
+        if not whole:
+            return None
+        device = self._moved[0].device
+        changed = [torch.count_nonzero(moved).to(device) for moved in self._moved]
+        return 1.0 - torch.stack(changed).sum() / whole
 
 
 def all_parameters(optimizer: torch.optim.Optimizer) -> Moved:

@@ -43,6 +43,7 @@ from spikeguard_protocol.orders import (
     verb_of,
 )
 from spikeguard_protocol.vocabulary import (
+    OPTIONAL_SIGNALS,
     STANDARD_SIGNALS,
     Cause,
     CommandState,
@@ -50,6 +51,7 @@ from spikeguard_protocol.vocabulary import (
     IncidentState,
     Kind,
     Medium,
+    OptionalSignal,
     Outcome,
     ResultState,
     Role,
@@ -61,6 +63,7 @@ from spikeguard_protocol.vocabulary import (
 __all__ = [
     "DEFAULT_PROJECT",
     "MAX_BYTES",
+    "OPTIONAL_SIGNALS",
     "STANDARD_SIGNALS",
     "VERSION",
     "WAIT_HEADER",
@@ -82,6 +85,7 @@ __all__ = [
     "LayerNorms",
     "Medium",
     "Message",
+    "OptionalSignal",
     "Order",
     "Outcome",
     "ProtocolError",

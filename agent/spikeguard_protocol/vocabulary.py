@@ -135,4 +135,19 @@ class Signal(StrEnum):
     UPDATE_DROPPED = "update_dropped"  # 1.0 where the reflex kept this step's update out
 
 
+class OptionalSignal(StrEnum):
+    """Signals that an agent measures only where asked to; they travel like the user's own."""
+
+    TOKEN_ENTROPY = "token_entropy"  # nats, of the histogram of the step's tokens
+    UNSEEN_TOKENS = "unseen_tokens"  # share of the step's tokens that no step before held
+    UNCHANGED_PARAMETERS = "unchanged_parameters"  # share of a sample that the step left alike
+    LOSS_SEQUENCE_MAX = "loss_sequence_max"  # nats per token, the worst sequence's mean
+    ATTENTION_LOGIT_MAX = "attention_logit_max"  # before the softmax
+    ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, the largest of the watched layers
+    ACTIVATION_NORM = "activation_norm"  # L2 by layer, in LayerNorms only
+
+
 STANDARD_SIGNALS: tuple[str, ...] = tuple(signal.value for signal in Signal)
+OPTIONAL_SIGNALS: tuple[str, ...] = tuple(
+    signal.value for signal in OptionalSignal if signal is not OptionalSignal.ACTIVATION_NORM
+)

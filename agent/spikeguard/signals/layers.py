@@ -1,0 +1,35 @@
+"""Which of the model's modules are meant by the names in the settings.
+
+Law: a name that means nothing is refused with the limit and the remedy, before anything began.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from spikeguard.errors import AttachError
+
+MOST = 256  # modules of one setting
+
+
+def layers_named(model: nn.Module, field: str, patterns: tuple[str, ...]) -> dict[str, nn.Module]:
+    """Modules by name; patterns as for files (`blocks.*`, `*.attention`). Raises `AttachError`."""
+    named = {name: module for name, module in model.named_modules() if name}
+    found: dict[str, nn.Module] = {}
+    for pattern in patterns:
+        meant = {name: m for name, m in named.items() if fnmatchcase(name, pattern)}
+        if not meant:
+            near = get_close_matches(pattern, named, 3) or list(named)[:3]
+            raise AttachError(
+                "settings",
+                f"{field} has {pattern!r}, which names no module of the model",
+                f"Give names as model.named_modules() has them, like {', '.join(near)}",
+            )
+        found |= meant
+    if len(found) > MOST:
+        problem = f"{field} names {len(found)} modules; at most {MOST} are watched"
+        raise AttachError("settings", problem, "Name fewer: each costs a norm")
+    return found

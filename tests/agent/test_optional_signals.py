@@ -1,0 +1,404 @@
+"""What is measured only where asked for: equal to its value computed the plain way."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from spikeguard import AttachError, CheckpointDirectory, Settings, attach
+from spikeguard.norms import sampled_rows
+from spikeguard.signals.activations import Activations
+from spikeguard.signals.attention import QUERIES, AttentionLogits
+from spikeguard.signals.layers import MOST as MOST_LAYERS
+from spikeguard.signals.layers import layers_named
+from spikeguard.signals.sequences import WorstSequence
+from spikeguard.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
+from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
+
+from .job import assert_same
+from .text_job import TextJob
+from .wire import Wire, served
+
+
+def entropy_of(tokens: Tensor) -> float:
+    """Nats, in doubles."""
+    count = torch.bincount(tokens.flatten()).double()
+    part = count[count > 0] / count.sum()
+    return float(-(part * part.log()).sum())
+
+
+def test_tokens_sequences_updates_and_activations_equal_those_computed_the_plain_way(
+    tmp_path: Path,
+) -> None:
+    """Two micro-batches a step, so that whatever adds up over a step has to."""
+    expected: dict[tuple[str, int], float] = {}
+    outputs: dict[str, list[Tensor]] = {}
+    layers: dict[str, float] = {}
+    with served(Wire()) as wire:
+        job = TextJob(
+            tmp_path,
+            server=wire.url,
+            micro_batches=2,
+            activation_layers=("blocks.?.attention", "norm"),
+            unchanged_parameters=True,
+            update_sample_share=0.5,
+            slow_signals_every=5,
+            sampled_signals_every=4,
+            dtype=torch.bfloat16,
+        )
+        for name in ("blocks.0.attention", "blocks.1.attention", "norm"):
+            job.model.get_submodule(name).register_forward_hook(
+                lambda _m, _a, out, name=name: outputs.setdefault(name, []).append(out.detach())
+            )
+        told: list[Tensor] = []
+        show = job.guard.sequence_losses
+
+        def noted(losses: Tensor) -> Tensor:
+            told.append(losses.detach())
+            return show(losses)
+
+        job.guard.sequence_losses = noted  # type: ignore[method-assign]
+        rows = dict(sampled_rows(list(job.model.named_parameters()), 0.5))
+        sample = [p[: rows[n]] for n, p in job.model.named_parameters() if n in rows]
+        known: set[int] = set()
+        for step in range(1, 10):
+            told.clear()
+            outputs.clear()
+            before = [p.detach().clone() for p in sample]
+            job.train_step()
+            tokens = torch.cat([batch.tokens.flatten() for batch in job.seen[-1]])
+            expected[ENTROPY, step] = entropy_of(tokens)
+            new = [int(t) not in known for t in tokens]
+            expected[UNSEEN, step] = sum(new) / len(new)
+            known |= set(tokens.tolist())
+            expected["loss_sequence_max", step] = max(float(t.double().mean(1).max()) for t in told)
+            if step % 5 == 4:
+                same = sum(int((a == b).sum()) for a, b in zip(sample, before, strict=True))
+                expected["unchanged_parameters", step] = same / sum(a.numel() for a in sample)
+            if step % 4 == 0:
+                layers = {n: float(torch.stack(o).double().norm()) for n, o in outputs.items()}
+                expected["activation_norm_max", step] = max(layers.values())
+        job.guard.finish()
+        assert job.guard.faults == {}
+        columns = {name: wire.column(name) for name in OPTIONAL_SIGNALS}
+        details = wire.records(LayerNorms)
+    sent = {(name, step): v for name, column in columns.items() for (_, step), v in column.items()}
+    assert sent == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert 0.0 < expected["unchanged_parameters", 9] < 1.0
+    assert expected[UNSEEN, 1] == 1.0 > expected[UNSEEN, 2] > 0.0
+    assert [(d.step, d.signal) for d in details] == [(n, "activation_norm") for n in (4, 8)]
+    assert details[-1].norms == pytest.approx(layers, rel=1e-3)
+
+
+def test_random_bytes_stand_out_in_entropy_and_in_new_tokens(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = TextJob(tmp_path, "bad_batch@31:1", server=wire.url)
+        job.train_to(31)
+        job.guard.finish()
+    entropy, unseen = (
+        [wire.column(name)[0, n] for n in range(16, 32)] for name in (ENTROPY, UNSEEN)
+    )
+    assert entropy[-1] > max(entropy[:-1]) + 0.5
+    assert unseen[-1] > 0.3
+    assert max(unseen[:-1]) < 0.05
+
+
+def test_pure_bf16_training_that_stops_moving_shows_as_unchanged(tmp_path: Path) -> None:
+    """At a rate of 1e-7 most bf16 weights round back to what they were; fp32 ones do not."""
+    share: dict[str, float] = {}
+    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        with served(Wire()) as wire:
+            job = TextJob(
+                tmp_path / name, server=wire.url, dtype=dtype, lr=1e-7, unchanged_parameters=True
+            )
+            job.train_to(9)
+            job.guard.finish()
+            share[name] = wire.column("unchanged_parameters")[0, 9]
+    assert share["bf16"] > 0.9
+    assert share["fp32"] < 0.3  # rows of the embedding whose tokens did not occur
+
+
+def test_what_is_not_finite_is_reported_as_it_is_and_harms_nothing() -> None:
+    worst = WorstSequence()
+    worst.show(torch.tensor([1.0, math.nan, 2.0]))
+    worst.show(torch.tensor([[5.0, 5.0]]))
+    assert math.isnan(worst.take()["loss_sequence_max"])
+    worst.show(torch.tensor([math.inf, 3.0]))
+    assert worst.take()["loss_sequence_max"] == math.inf
+    logits = AttentionLogits()
+    logits.on = True
+    logits.see(torch.tensor([math.nan, 1.0]))
+    logits.see(torch.tensor([2.0]))
+    assert math.isnan(logits.take()["attention_logit_max"])
+    logits.see(torch.tensor([[-math.inf, 4.0]]))  # masked
+    assert logits.take()["attention_logit_max"] == 4.0
+
+
+def test_ids_that_no_vocabulary_has_are_counted_like_any_other() -> None:
+    """An id out of range would fault a CUDA device for good: each has its bucket."""
+    tokens = TokenStatistics()
+    strange = torch.tensor([[-100, -100, 2**40, BUCKETS - 1]])
+    tokens.show(strange)
+    told = tokens.take()
+    assert told[ENTROPY] == pytest.approx(1.5 * math.log(2.0))
+    assert told[UNSEEN] == 1.0
+    tokens.show(strange.to(torch.int32)[:, :2])
+    assert tokens.take()[UNSEEN] == 0.0
+    tokens.show(torch.empty(0, dtype=torch.int64))
+    assert tokens.take() == {}
+
+
+def test_tokens_shown_without_an_end_of_a_step_take_no_more_and_more_memory() -> None:
+    """A loop that evaluates with the guard's calls in it never ends a step."""
+    tokens, batch = TokenStatistics(), torch.zeros(2**20, dtype=torch.int64)
+    for _ in range(20):
+        tokens.show(batch)
+    assert sum(map(len, tokens._shown)) == MOST
+
+
+def test_known_tokens_go_back_in_a_rollback_and_through_a_checkpoint(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        for attempt in range(2):
+            torch.manual_seed(1)
+            model = nn.Linear(4, 4)
+            guard = attach(
+                model,
+                torch.optim.AdamW(model.parameters()),
+                run="text",
+                server=wire.url,
+                directory=tmp_path / "guard",
+                checkpoints=CheckpointDirectory(tmp_path / "saved", every=0, background=False),
+                settings=Settings(send_interval_s=0.02, snapshot_every=0),
+            )
+            assert guard.resume() == attempt
+            guard.tokens(torch.arange(8 * (1 + attempt)))
+            guard.step()
+            assert guard.checkpoint()
+            kept = copy.deepcopy(guard._p.collector.state_dict())
+            guard.tokens(torch.arange(40, 44))
+            guard.step()
+            guard._p.collector.load_state_dict(kept)
+            guard.tokens(torch.arange(40, 44))
+            guard.step()
+            guard.finish()
+    told = [wire.records(Samples, attempt) for attempt in wire.messages]
+    shares = [[v for s in one for v in s.signals.get(UNSEEN, ())] for one in told]
+    assert shares == [[1.0, 1.0, 1.0], [0.5, 1.0, 1.0]]
+
+
+class Attending(nn.Module):
+    """Attention that computes its scores itself, beside what a fused kernel would be given."""
+
+    def __init__(self, heads: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.heads, self.groups = heads, groups
+        self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16 * groups // heads)
+        self.scores = nn.Identity()
+        self.guard: Any = None
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        q = self.q(x).view(b, t, self.heads, -1).transpose(1, 2)
+        k = self.k(x).view(b, t, self.groups, -1).transpose(1, 2)
+        every = k.repeat_interleave(self.heads // self.groups, dim=1)
+        scores = q @ every.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        hidden = torch.ones(t, t, dtype=torch.bool).triu(1)
+        scores = self.scores(scores.masked_fill(hidden, -math.inf))
+        if self.guard == "of":
+            LOGITS.see_of(q, k)
+        elif self.guard is not None:
+            self.guard.attention_logit(scores)
+        self.seen.append(scores.detach())
+        out: Tensor = scores.softmax(-1).sum(-1).mean() + q.mean() + k.mean()
+        return out
+
+
+LOGITS = AttentionLogits()
+
+
+def test_the_largest_attention_logit_is_seen_in_the_scores_and_from_a_kernels_input() -> None:
+    """Sequences no longer than `QUERIES` are seen whole, of longer ones evenly spread rows."""
+    torch.manual_seed(2)
+    model = Attending()
+    model.guard = "of"
+    LOGITS.on = True
+    for length in (1, 5, QUERIES):
+        model(8.0 * torch.randn(3, length, 16))
+        assert LOGITS.take()["attention_logit_max"] == pytest.approx(float(model.seen[-1].amax()))
+    model(8.0 * torch.randn(3, 3 * QUERIES, 16))
+    rows = model.seen[-1][..., 2::3, :]
+    assert LOGITS.take()["attention_logit_max"] == pytest.approx(float(rows.amax()))
+    LOGITS.on = False
+    model(torch.randn(3, 4, 16))
+    assert LOGITS.take() == {}
+
+
+@pytest.mark.parametrize("shown", ["hook", "call"])
+def test_attention_logits_come_when_sampled_by_a_named_module_or_by_a_call(
+    tmp_path: Path, shown: str
+) -> None:
+    with served(Wire()) as wire:
+        largest = attend(tmp_path, wire, shown == "call", False)[0]
+        sent = wire.column("attention_logit_max")
+    assert sent == pytest.approx({place: largest[place] for place in ((0, 3), (0, 6))})
+
+
+def attend(
+    folder: Path, wire: Wire, call: bool, compiled: bool
+) -> tuple[dict[tuple[int, int], float], list[Tensor]]:
+    """Six steps of `Attending`; its largest logit in each, and its weights afterwards."""
+    torch.manual_seed(2)
+    model = Attending()
+    settings = Settings(
+        send_interval_s=0.02,
+        sampled_signals_every=3,
+        activation_layers=("q", "k"),
+        attention_layers=() if call else ("scores",),
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    guard = attach(
+        model, optimizer, run="text", server=wire.url, directory=folder, settings=settings
+    )
+    model.guard = guard if call else None
+    forward = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+    largest = {}
+    for step in range(1, 7):
+        guard.loss(forward(torch.randn(2, 6, 16))).backward()
+        largest[0, step] = float(model.seen[-1].amax())
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    assert guard.faults == {}
+    return largest, [p.detach() for p in model.parameters()]
+
+
+def test_a_compiled_model_shows_the_same_and_trains_to_the_same_bits(tmp_path: Path) -> None:
+    """Hooks and calls are traced into one graph without a break (`fullgraph`)."""
+    told = []
+    for compiled in (False, True):
+        with served(Wire()) as wire:
+            weights = attend(tmp_path / str(compiled), wire, True, compiled)[1]
+            details = {d.step: dict(d.norms) for d in wire.records(LayerNorms)}
+            told.append((weights, details, wire.column("attention_logit_max")))
+    assert list(told[0][1]) == [3, 6]
+    assert all(norms.keys() == {"q", "k"} for norms in told[0][1].values())
+    assert_same(told[0], told[1])
+
+
+def test_a_layer_that_is_computed_anew_in_the_backward_pass_counts_once() -> None:
+    layer, activations = nn.Linear(4, 4), Activations()
+    activations.watch({"layer": layer})
+    activations.on = True
+    x = torch.randn(3, 4, requires_grad=True)
+    for reentrant in (False, True):
+        checkpoint(layer, x, use_reentrant=reentrant).sum().backward()
+        assert activations.take()["layer"] == pytest.approx(float(layer(x).detach().norm()))
+        activations.take()
+
+
+def test_evaluation_between_two_steps_is_not_counted() -> None:
+    layer, activations = nn.Linear(4, 4).eval(), Activations()
+    handles = activations.watch({"layer": layer})
+    activations.on = True
+    layer(torch.randn(2, 4))
+    assert activations.take() == {}
+    layer.train()
+    layer(torch.randn(2, 4))
+    assert activations.take().keys() == {"layer"}
+    handles[0].remove()
+    layer(torch.randn(2, 4))
+    assert activations.take() == {}
+
+
+def test_at_the_end_the_hooks_are_gone_and_nothing_is_taken_any_more(tmp_path: Path) -> None:
+    job = TextJob(tmp_path, activation_layers=("norm",), attention_layers=("head",))
+    assert job.model.norm._forward_hooks
+    assert job.model.head._forward_hooks
+    job.train_to(1)
+    job.guard.finish()
+    assert not job.model.norm._forward_hooks
+    assert not job.model.head._forward_hooks
+    job.guard.tokens(torch.arange(4))
+    job.guard.attention_logit(torch.ones(2))
+    assert job.guard._optional._tokens._shown == []
+
+
+def test_what_cannot_be_measured_is_counted_and_the_loop_goes_on(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = TextJob(tmp_path, server=wire.url, sampled_signals_every=1)
+        wrong: Any = "no tensor"
+        assert job.guard.tokens(wrong) is wrong
+        assert job.guard.sequence_losses(wrong) is wrong
+        job.guard.attention_logit(wrong)
+        job.guard.attention_logit_of(wrong, wrong)
+        job.guard.attention_logit_of(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 5))
+        job.train_to(3)
+        job.guard.finish()
+        assert set(wire.column(ENTROPY)) == {(0, 1), (0, 2), (0, 3)}
+    assert job.guard.faults == {"tokens": 1, "sequence_losses": 1, "attention_logit": 3}
+
+
+def test_a_switch_turns_off_what_the_loop_shows(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        off: dict[str, Any] = dict.fromkeys(
+            ("token_statistics", "worst_sequence", "attention_logits"), False
+        )
+        job = TextJob(tmp_path, server=wire.url, sampled_signals_every=1, **off)
+        for _ in range(3):
+            job.guard.attention_logit(torch.ones(2))
+            job.train_step()
+        job.guard.finish()
+        assert wire.column("loss")
+        assert [name for name in OPTIONAL_SIGNALS if wire.column(name)] == []
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"activation_layers": "blocks.0"}, "activation_layers is 'blocks.0'. Give a tuple"),
+    ({"activation_layers": ("",)}, "activation_layers is .* Give a tuple of module names"),
+    ({"token_statistics": "yes"}, "token_statistics is 'yes'. Give True or False"),
+    ({"sampled_signals_every": 0}, "sampled_signals_every is 0. Give at least 1"),
+    ({"sampled_signals_every": math.nan}, "sampled_signals_every is nan. Give at least 1"),
+    ({"flight_recorder": 5_000}, "flight_recorder is 5000. Give at most 1000"),
+    ({"flight_recorder": None}, "flight_recorder is None. Give at least 0"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "said"), WRONG)
+def test_a_setting_that_cannot_be_names_field_limit_and_remedy(
+    chosen: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(AttachError, match=said):
+        Settings(**chosen)
+
+
+def test_a_layer_that_is_not_there_is_refused_before_anything_began(tmp_path: Path) -> None:
+    with pytest.raises(AttachError, match=r"has 'block.0', which names no .* like blocks.0") as e:
+        TextJob(tmp_path / "guard", activation_layers=("block.0",))
+    assert e.value.argument == "settings"
+    assert not (tmp_path / "guard").exists()
+    many = nn.Sequential(*(nn.Identity() for _ in range(MOST_LAYERS + 1)))
+    with pytest.raises(AttachError, match=f"at most {MOST_LAYERS} are watched"):
+        layers_named(many, "activation_layers", ("*",))
+
+
+def test_scaled_dot_products_largest_logit_is_that_of_the_scores_it_hides() -> None:
+    """Equal to what torch's own fused attention works with, read off by a value of one-hots."""
+    torch.manual_seed(4)
+    q, k = torch.randn(2, 1, 2, 8, 4)
+    logits = AttentionLogits()
+    logits.on = True
+    logits.see_of(q[None], k[None])
+    weights = F.scaled_dot_product_attention(q, k, torch.eye(8).expand(1, 2, 8, 8), is_causal=True)
+    scores = (q @ k.transpose(-1, -2) / 2.0).masked_fill(torch.ones(8, 8).triu(1) > 0, -math.inf)
+    assert torch.allclose(weights, scores.softmax(-1), atol=1e-6)
+    assert logits.take()["attention_logit_max"] == pytest.approx(float(scores.amax()))
