@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "spikeguard_client": {"spikeguard_protocol"},
     "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
     "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli"},
-    "spikeguard_dashboard": {"spikeguard_protocol"},
+    "spikeguard_dashboard": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_trainer": {"spikeguard_protocol", "spikeguard_cli", "spikeguard"},
 }
 STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")

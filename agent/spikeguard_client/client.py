@@ -10,15 +10,22 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from http.client import HTTPException, HTTPResponse
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from spikeguard_client.reading import NotUnderstood, read
+from spikeguard_client.paths import (
+    channel_path,
+    command_path,
+    incident_path,
+    run_path,
+    silence_path,
+)
+from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_client.shapes import (
     AuditEntry,
     Channel,
@@ -61,6 +68,14 @@ class ApiError(Exception):
         self.code, self.status = code, status
         self.error = dict(error or {})  # with a code's own keys: `current`, `expected`, `limit`
 
+    @property
+    def current(self) -> Command | None:
+        """The proposal that took the place of the one decided on (`revision_changed`)."""
+        try:
+            return read(Command, self.error.get("current"))
+        except NotUnderstood:
+            return None
+
 
 class Client:
     """Calls of one server with one token. Threads may share it: it keeps no connection."""
@@ -80,7 +95,7 @@ class Client:
 
     def run(self, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
-        return self._get(RunDetail, _run(run))
+        return self._get(RunDetail, run_path(run))
 
     def series(
         self,
@@ -92,12 +107,12 @@ class Client:
     ) -> Series:
         """Curves of steps [first, last], thinned to `points` a segment with every extreme kept."""
         wanted = ",".join(signals or ("loss",))
-        path = f"{_run(run)}/series"
+        path = f"{run_path(run)}/series"
         return self._get(Series, path, signals=wanted, first=first, last=last, points=points)
 
     def audit(self, run: RunId) -> Iterator[AuditEntry]:
         """What happened to a run, newest first."""
-        return self._items(AuditEntry, f"{_run(run)}/audit")
+        return self._items(AuditEntry, f"{run_path(run)}/audit")
 
     def incidents(self, run: RunId | None = None, state: str | None = None) -> Iterator[Incident]:
         """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several by commas."""
@@ -106,20 +121,24 @@ class Client:
 
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""
-        return self._get(IncidentDetail, _incident(incident))
+        return self._get(IncidentDetail, incident_path(incident))
+
+    def incident_series(self, incident: IncidentId) -> Series:
+        """The samples around a spike, which outlive the run's own."""
+        return self._get(Series, f"{incident_path(incident)}/series")
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
         """The post-mortem as `md`, `html` or `json`."""
-        return self._call("GET", _with(f"{_incident(incident)}/postmortem", format=form))
+        return self._call("GET", _with(f"{incident_path(incident)}/postmortem", format=form))
 
     def approve(self, command: CommandId, revision: int) -> Command:
         """Say yes to the revision that was seen, in the name that stands behind the token."""
-        path = f"{_incident(command.incident)}/commands/{command.number}/approve"
+        path = f"{command_path(command)}/approve"
         return self._send(Command, "POST", path, {"revision": revision})
 
     def reject(self, command: CommandId, revision: int, reason: str) -> Command:
         """Say no to the revision that was seen."""
-        path = f"{_incident(command.incident)}/commands/{command.number}/reject"
+        path = f"{command_path(command)}/reject"
         return self._send(Command, "POST", path, {"revision": revision, "reason": reason})
 
     def policy(self, project: str) -> Policy:
@@ -139,15 +158,15 @@ class Client:
 
     def put_channel(self, project: str, name: str, channel: Mapping[str, Any]) -> Channel:
         """Write a channel; without `target` it keeps the one that it has."""
-        return self._send(Channel, "PUT", _channel(project, name), dict(channel))
+        return self._send(Channel, "PUT", channel_path(project, name), dict(channel))
 
     def delete_channel(self, project: str, name: str) -> None:
         """Tell nothing there any more."""
-        self._call("DELETE", _channel(project, name))
+        self._call("DELETE", channel_path(project, name))
 
     def test_channel(self, project: str, name: str) -> ChannelTest:
         """Send a test now, and say what became of it."""
-        return read(ChannelTest, json.loads(self._call("POST", f"{_channel(project, name)}/test")))
+        return self._send(ChannelTest, "POST", f"{channel_path(project, name)}/test", None)
 
     def deliveries(self, project: str, *, channel: str | None = None) -> Iterator[Delivery]:
         """What was told and what was not, newest first."""
@@ -176,7 +195,7 @@ class Client:
 
     def end_silence(self, project: str, number: int) -> None:
         """Take a silence back; what it held is told."""
-        self._call("DELETE", f"/v1/silences/{quote(project)}/{number}")
+        self._call("DELETE", silence_path(project, number))
 
     def events(
         self, project: str, *, run: str | None = None, after: str | None = None
@@ -196,6 +215,8 @@ class Client:
             except ApiError as error:
                 if error.status is not None and error.status not in (429, 502, 503, 504):
                     raise
+            except NotUnderstood as error:
+                raise _stranger(str(error)) from error
             except (OSError, HTTPException):
                 pass  # it broke: go on behind the last event
             time.sleep(wait_s)
@@ -206,10 +227,7 @@ class Client:
 
     def _send(self, shape: type[T], method: str, path: str, body: Any) -> T:
         content = None if body is None else json.dumps(body).encode()
-        try:
-            return read(shape, json.loads(self._call(method, path, content)))
-        except (NotUnderstood, ValueError) as error:
-            raise _stranger(str(error)) from error
+        return _understood(partial(read, shape), self._call(method, path, content))
 
     def _items(
         self, shape: type[T], path: str, *, paged: bool = True, **query: Query
@@ -217,12 +235,10 @@ class Client:
         cursor: str | None = None
         limits: dict[str, Query] = {"limit": PAGE} if paged else {}
         while True:
-            page = json.loads(self._call("GET", _with(path, cursor=cursor, **limits, **query)))
-            try:
-                yield from (read(shape, item) for item in page["items"])
-            except (NotUnderstood, KeyError, TypeError) as error:
-                raise _stranger(str(error)) from error
-            cursor = page.get("next_cursor")
+            answer = self._call("GET", _with(path, cursor=cursor, **limits, **query))
+            page: Page[T] = _understood(partial(read_page, shape), answer)
+            yield from page.items
+            cursor = page.next_cursor
             if cursor is None:
                 return
 
@@ -269,21 +285,16 @@ def _place(after: str | None) -> dict[str, str]:
     return {} if after is None else {"Last-Event-ID": after}
 
 
-def _run(run: RunId) -> str:
-    return f"/v1/runs/{quote(run.project)}/{quote(run.name)}"
-
-
-def _incident(incident: IncidentId) -> str:
-    return f"{_run(incident.run)}/incidents/{incident.number}"
-
-
-def _channel(project: str, name: str) -> str:
-    return f"/v1/channels/{quote(project, safe='')}/{quote(name, safe='')}"
-
-
 def _with(path: str, **query: Query) -> str:
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
+    try:
+        return reading(json.loads(answer))
+    except (NotUnderstood, ValueError) as error:
+        raise _stranger(str(error)) from error
 
 
 def _refusal(error: HTTPError) -> ApiError:

@@ -1,15 +1,31 @@
 """From JSON to the shapes: what has to be there is there, and words for floats become floats.
 
 Law: an answer that is not what its shape says is an error that names the place, never a surprise
-later on.
+later on. Readers are compiled once from the shapes' own types; the place is put together only when
+there is an error to tell, and a list of plain values is one check.
 """
 
 from __future__ import annotations
 
 import types
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import (
+    Any,
+    Generic,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
 _WORDS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -17,62 +33,139 @@ class NotUnderstood(Exception):
     """An answer that is not what the API promises. Names the place."""
 
 
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some items of a list, and what to ask for its next ones with, if there are any."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+class List(TypedDict):
+    """What every list of the API has; those that come whole have no cursor."""
+
+    items: list[Any]
+
+
 def read(shape: type[T], plain: Any) -> T:
     """`plain` as `shape`; raise `NotUnderstood`."""
-    return cast(T, _read(shape, plain, shape.__name__))
+    reader: Reader = _reader(cast(Any, shape))
+    try:
+        return cast(T, reader(plain))
+    except _Misfit as misfit:
+        raise NotUnderstood(f"{shape.__name__}{misfit.place} {misfit.what}") from misfit
 
 
-def _read(shape: Any, plain: Any, place: str) -> Any:
+def read_page(shape: type[T], plain: Any) -> Page[T]:
+    """A list of the API, or a page of one, each item as `shape`; raise `NotUnderstood`."""
+    items = [read(shape, item) for item in read(List, plain)["items"]]
+    return Page(items, plain.get("next_cursor"))
+
+
+class _Misfit(Exception):
+    """A value that does not fit. `place` grows outwards: `.steps`, then `.segments.steps`."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.place, self.what = "", what
+
+
+@cache
+def _reader(shape: Any) -> Reader:
+    """The reader of one type; composed, so that types are looked at once."""
     if shape is Any:
-        return plain
+        return _as_it_is
     if is_typeddict(shape):
-        return _object(shape, plain, place)
-    origin = get_origin(shape)
+        return _object_reader(shape)
+    origin, inner = get_origin(shape), get_args(shape)
     if origin in (Union, types.UnionType):
-        return _either(get_args(shape), plain, place)
+        return _optional_reader(inner)
     if origin is list:
-        return _list(get_args(shape)[0], plain, place)
+        return _list_reader(_reader(inner[0]), _unchanged(inner[0]))
     if origin is dict:
-        return _table(get_args(shape)[1], plain, place)
-    return _value(shape, plain, place)
+        return _table_reader(_reader(inner[1]))
+    return _read_float if shape is float else _plain_reader(shape)
 
 
-def _object(shape: Any, plain: Any, place: str) -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        raise NotUnderstood(f"{place} is no object")
-    found = dict(plain)
-    for name, hint in get_type_hints(shape).items():
-        if name not in plain:
-            raise NotUnderstood(f"{place} has no {name}")
-        found[name] = _read(hint, plain[name], f"{place}.{name}")
-    return found
+def _unchanged(shape: Any) -> frozenset[type]:
+    """The types of JSON whose values are read as `shape` just as they are."""
+    if shape in (float, int, str, bool, types.NoneType):
+        return frozenset({shape})
+    if get_origin(shape) in (Union, types.UnionType):
+        return frozenset().union(*map(_unchanged, get_args(shape)))
+    return frozenset()
 
 
-def _either(shapes: tuple[Any, ...], plain: Any, place: str) -> Any:
-    """Optional things only: None, or the other."""
-    if plain is None:
-        return None
-    [shape] = [shape for shape in shapes if shape is not types.NoneType]
-    return _read(shape, plain, place)
-
-
-def _list(shape: Any, plain: Any, place: str) -> list[Any]:
-    if not isinstance(plain, list):
-        raise NotUnderstood(f"{place} is no list")
-    return [_read(shape, item, place) for item in plain]
-
-
-def _table(shape: Any, plain: Any, place: str) -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        raise NotUnderstood(f"{place} is no object")
-    return {name: _read(shape, value, f"{place}.{name}") for name, value in plain.items()}
-
-
-def _value(shape: type, plain: Any, place: str) -> Any:
-    if shape is float and isinstance(plain, str) and plain in _WORDS:
-        return _WORDS[plain]
-    if shape is float and type(plain) is int:
-        return float(plain)
-    if type(plain) is not shape:
-        raise NotUnderstood(f"{place} is no {shape.__name__}")
+def _as_it_is(plain: Any) -> Any:
     return plain
+
+
+def _object_reader(shape: Any) -> Reader:
+    readers = {name: _reader(hint) for name, hint in get_type_hints(shape).items()}
+
+    def read(plain: Any) -> Any:
+        found = dict(_object(plain))
+        for name, reader in readers.items():
+            if name not in plain:
+                raise _Misfit(f"has no {name}")
+            found[name] = _at(name, reader, plain[name])
+        return found
+
+    return read
+
+
+def _table_reader(item: Reader) -> Reader:
+    return lambda plain: {name: _at(name, item, value) for name, value in _object(plain).items()}
+
+
+def _object(plain: Any) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise _Misfit("is no object")
+    return plain
+
+
+def _at(name: str, reader: Reader, plain: Any) -> Any:
+    try:
+        return reader(plain)
+    except _Misfit as misfit:
+        misfit.place = f".{name}{misfit.place}"
+        raise
+
+
+def _optional_reader(shapes: tuple[Any, ...]) -> Reader:
+    """Optional things only: None, or the other."""
+    [other] = [_reader(shape) for shape in shapes if shape is not types.NoneType]
+    return lambda plain: None if plain is None else other(plain)
+
+
+def _list_reader(item: Reader, unchanged: frozenset[type]) -> Reader:
+    def read(plain: Any) -> Any:
+        if not isinstance(plain, list):
+            raise _Misfit("is no list")
+        if unchanged.issuperset(map(type, plain)):
+            return plain
+        return [item(value) for value in plain]
+
+    return read
+
+
+def _read_float(plain: Any) -> float:
+    if type(plain) is float:
+        return plain
+    if isinstance(plain, str) and plain in _WORDS:
+        return _WORDS[plain]
+    try:
+        if type(plain) is int:
+            return float(plain)
+    except OverflowError:
+        pass
+    raise _Misfit("is no float")
+
+
+def _plain_reader(shape: type) -> Reader:
+    def read(plain: Any) -> Any:
+        if type(plain) is not shape:
+            raise _Misfit(f"is no {shape.__name__}")
+        return plain
+
+    return read

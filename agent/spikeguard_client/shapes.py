@@ -154,12 +154,15 @@ class Command(TypedDict):
 
 
 class Trend(TypedDict):
-    """Where the loss was heading: `level + slope * (s - step)`."""
+    """Where the loss was heading: straight in the logarithm of the step.
+
+    At step s it is `level + slope * (step + 1) * log((s + 1) / (step + 1))`.
+    """
 
     step: int
     level: float
-    slope: float
-    scale: float
+    slope: float  # change a step, at `step`
+    scale: float  # robust standard deviation
 
 
 class Incident(TypedDict):
@@ -223,11 +226,32 @@ class IncidentRevision(TypedDict):
     reason: str
 
 
+class Cause(TypedDict):
+    """What may have started a spike, and what speaks for it."""
+
+    cause: str
+    confidence: float
+    reasons: list[str]
+
+
+class FirstLayer(TypedDict):
+    """The layer that moved first, where norms by layer are sent."""
+
+    signal: str
+    layer: str
+    step: int
+    ratio: float  # to its usual norm
+    layers_moved: int  # at that step
+    layers_known: int
+
+
 class IncidentDetail(Incident):
     """One spike with its evidence and its commands."""
 
     revisions: list[IncidentRevision]
     evidence: Evidence
+    causes: list[Cause]  # the likeliest first
+    first_layer: FirstLayer | None
     commands: list[Command]
     has_postmortem: bool
 

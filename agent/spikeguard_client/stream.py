@@ -33,5 +33,7 @@ def _event(fields: dict[str, str]) -> HappenedEvent:
         plain = json.loads(fields["data"])
     except ValueError as error:
         raise NotUnderstood("an event is not JSON") from error
+    if not isinstance(plain, dict):
+        raise NotUnderstood("an event is no object")
     named = {"event": fields.get("event", "message"), "id": fields.get("id", "")}
     return read(HappenedEvent, {**plain, **named})

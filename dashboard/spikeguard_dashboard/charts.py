@@ -19,7 +19,7 @@ import altair as alt
 from spikeguard_dashboard import words
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import Palette, palette
-from spikeguard_dashboard.shapes import Series, Stretch, Trend
+from spikeguard_dashboard.series import Series, Stretch, Trend
 
 BAND_SCALES = 3.0  # robust standard deviations on each side of the trend
 MAX_BAND_POINTS = 200

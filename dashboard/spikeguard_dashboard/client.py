@@ -1,4 +1,4 @@
-"""The HTTP API as typed calls.
+"""The HTTP API as the pages ask it, in the shapes of `spikeguard_client`.
 
 Law: every failure leaves as one `ApiError` that says what happened and what to do; nothing waits
 longer than its timeout; no token is kept, each call is given the one it acts with.
@@ -6,67 +6,39 @@ longer than its timeout; no token is kept, each call is given the one it acts wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
-from typing import Any, Generic, TypeVar, cast
-from urllib.parse import quote
+from typing import Any, TypeVar
 
 import httpx
 
-from spikeguard_dashboard.notice_shapes import Channel, ChannelTest, Delivery, Silence
-from spikeguard_dashboard.shapes import (
+from spikeguard_client import (
+    ApiError,
     AuditEntry,
+    Channel,
+    ChannelTest,
     Command,
+    Delivery,
     Incident,
     IncidentDetail,
     Me,
     Run,
     RunDetail,
-    Series,
-    read_series,
+    Silence,
 )
-from spikeguard_protocol import ProtocolError, RunId
+from spikeguard_client import Series as SeriesAnswer
+from spikeguard_client.paths import channel_path, command_path, incident_path, run_path
+from spikeguard_client.reading import NotUnderstood, Page, read, read_page
+from spikeguard_dashboard.series import Series, series_of
+from spikeguard_protocol import CommandId, IncidentId, RunId
 
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 8.0
 TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
 T = TypeVar("T")
-
-
-class ApiError(Exception):
-    """A call failed. `code` is the server's word for it, or ours where no answer came."""
-
-    def __init__(
-        self,
-        message: str,
-        remedy: str,
-        *,
-        code: str = "unreachable",
-        status: int | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
-        self.code = code
-        self.status = status
-        self.body = body or {}
-
-    @property
-    def current(self) -> Command | None:
-        """The proposal that took the place of the one decided on (409 `revision_changed`)."""
-        found = self.body.get("current")
-        return cast(Command, found) if isinstance(found, dict) and "revision" in found else None
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """Some items of a list, newest first."""
-
-    items: Sequence[T]
-    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +63,7 @@ class Client:
 
     def me(self, token: str) -> Me:
         """Whose token it is."""
-        return cast(Me, _object(self._get("/v1/me", token), Me))
+        return _read(Me, self._get("/v1/me", token))
 
     def sign_out(self, token: str) -> None:
         """End a person's session."""
@@ -100,11 +72,11 @@ class Client:
     def runs(self, token: str, *, limit: int = 200, cursor: str | None = None) -> Page[Run]:
         """Runs, newest first."""
         answer = self._get("/v1/runs", token, limit=limit, cursor=cursor)
-        return _page(answer, Run)
+        return _page(Run, answer)
 
     def run(self, token: str, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
-        return cast(RunDetail, _object(self._get(_run_path(run), token), RunDetail))
+        return _read(RunDetail, self._get(run_path(run), token))
 
     def series(
         self,
@@ -117,7 +89,7 @@ class Client:
         points: int = MAX_POINTS,
     ) -> Series:
         """Curves of steps [first, last], thinned to `points` a segment."""
-        path = f"{_run_path(run)}/series"
+        path = f"{run_path(run)}/series"
         window = {"first": first, "last": last, "points": points}
         return _series(self._get(path, token, signals=",".join(signals), **window))
 
@@ -127,61 +99,60 @@ class Client:
         """Incidents, newest first, of one run or of all."""
         name = f"{run.project}/{run.name}" if run else None
         answer = self._get("/v1/incidents", token, run=name, state=state, limit=limit)
-        return _page(answer, Incident)
+        return _page(Incident, answer)
 
     def incident(self, token: str, run: RunId, number: int) -> IncidentDetail:
         """One incident with revisions, evidence and commands."""
-        answer = self._get(_incident_path(run, number), token)
-        return cast(IncidentDetail, _object(answer, IncidentDetail))
+        return _read(IncidentDetail, self._get(incident_path(IncidentId(run, number)), token))
 
     def incident_series(self, token: str, run: RunId, number: int) -> Series:
         """The copied samples around an incident."""
-        return _series(self._get(f"{_incident_path(run, number)}/series", token))
+        path = f"{incident_path(IncidentId(run, number))}/series"
+        return _series(self._get(path, token))
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
         """The post-mortem as `md`, `html` or `json`."""
-        path = f"{_incident_path(run, number)}/postmortem"
+        path = f"{incident_path(IncidentId(run, number))}/postmortem"
         answer = self._get(path, token, format=format)
         media = answer.headers.get("content-type", "application/octet-stream")
         return Document(answer.content, media.split(";")[0])
 
     def audit(self, token: str, run: RunId, *, limit: int = 100) -> Page[AuditEntry]:
         """Every intervention in a run, newest first."""
-        return _page(self._get(f"{_run_path(run)}/audit", token, limit=limit), AuditEntry)
+        return _page(AuditEntry, self._get(f"{run_path(run)}/audit", token, limit=limit))
 
     def channels(self, token: str, project: str) -> Page[Channel]:
         """Where the people of a project are told, by name."""
-        return _page(self._get("/v1/channels", token, project=project), Channel)
+        return _page(Channel, self._get("/v1/channels", token, project=project))
 
     def test_channel(self, token: str, project: str, channel: str) -> ChannelTest:
         """Send a test as the person behind `token`; answers when it is known what became of it."""
-        path = f"/v1/channels/{quote(project, safe='')}/{quote(channel, safe='')}/test"
-        answer = self._call("POST", path, token, timeout=TEST_TIMEOUT_S)
-        return cast(ChannelTest, _object(answer, ChannelTest))
+        path = f"{channel_path(project, channel)}/test"
+        return _read(ChannelTest, self._call("POST", path, token, timeout=TEST_TIMEOUT_S))
 
     def silences(self, token: str, project: str) -> Page[Silence]:
         """Silences and maintenance windows in force or to come."""
-        return _page(self._get("/v1/silences", token, project=project), Silence)
+        return _page(Silence, self._get("/v1/silences", token, project=project))
 
     def deliveries(self, token: str, project: str, *, limit: int = 50) -> Page[Delivery]:
         """What was told and what was not, newest first."""
         answer = self._get("/v1/deliveries", token, project=project, limit=limit)
-        return _page(answer, Delivery)
+        return _page(Delivery, answer)
 
     def approve(
         self, token: str, run: RunId, incident: int, command: int, revision: int
     ) -> Command:
         """Approve the revision that was seen, as the person behind `token`."""
-        path = f"{_incident_path(run, incident)}/commands/{command}/approve"
-        return _command(self._call("POST", path, token, json={"revision": revision}))
+        path = f"{_command_path(run, incident, command)}/approve"
+        return _read(Command, self._call("POST", path, token, json={"revision": revision}))
 
     def reject(
         self, token: str, run: RunId, incident: int, command: int, revision: int, reason: str
     ) -> Command:
         """Reject the revision that was seen, as the person behind `token`."""
-        path = f"{_incident_path(run, incident)}/commands/{command}/reject"
+        path = f"{_command_path(run, incident, command)}/reject"
         body = {"revision": revision, "reason": reason}
-        return _command(self._call("POST", path, token, json=body))
+        return _read(Command, self._call("POST", path, token, json=body))
 
     def _get(self, path: str, token: str, **query: str | int | None) -> httpx.Response:
         asked = {name: value for name, value in query.items() if value is not None}
@@ -198,12 +169,8 @@ class Client:
         return answer
 
 
-def _run_path(run: RunId) -> str:
-    return f"/v1/runs/{quote(run.project, safe='')}/{quote(run.name, safe='')}"
-
-
-def _incident_path(run: RunId, number: int) -> str:
-    return f"{_run_path(run)}/incidents/{number}"
+def _command_path(run: RunId, incident: int, command: int) -> str:
+    return command_path(CommandId(IncidentId(run, incident), command))
 
 
 def _no_answer(server: str, error: Exception) -> ApiError:
@@ -217,6 +184,7 @@ def _no_answer(server: str, error: Exception) -> ApiError:
         f"The server at {server} can't be reached",
         "Start it with `spikeguard up` or `spikeguard serve`, or set SPIKEGUARD_SERVER to its "
         "address. Training goes on without it.",
+        code="unreachable",
     )
 
 
@@ -239,7 +207,7 @@ def _refusal(answer: httpx.Response) -> ApiError:
         str(error.get("remedy") or _REMEDIES.get(answer.status_code, "See the server's log.")),
         code=str(error.get("code") or f"http_{answer.status_code}"),
         status=answer.status_code,
-        body={**body, **error} if isinstance(body, dict) else None,
+        error=error,
     )
 
 
@@ -259,36 +227,21 @@ def _stranger(what: str) -> ApiError:
     )
 
 
-def _object(answer: httpx.Response, shape: Any) -> Mapping[str, Any]:
-    return _checked(_plain(answer), shape)
+def _read(shape: type[T], answer: httpx.Response) -> T:
+    return _understood(partial(read, shape), answer)
 
 
-def _checked(plain: Any, shape: Any) -> Mapping[str, Any]:
-    """`plain` if it has every key of `shape`; pages then read it without looking again."""
-    if not isinstance(plain, dict):
-        raise _stranger(f"no {shape.__name__}")
-    if missing := shape.__required_keys__ - plain.keys():
-        raise _stranger(f"{shape.__name__} without {min(missing)!r}")
-    return plain
-
-
-def _page(answer: httpx.Response, shape: Any) -> Page[Any]:
-    plain = _plain(answer)
-    if not isinstance(plain, dict) or not isinstance(plain.get("items"), list):
-        raise _stranger("no list")
-    return Page([_checked(item, shape) for item in plain["items"]], plain.get("next_cursor"))
-
-
-def _command(answer: httpx.Response) -> Command:
-    return cast(Command, _object(answer, Command))
+def _page(shape: type[T], answer: httpx.Response) -> Page[T]:
+    return _understood(partial(read_page, shape), answer)
 
 
 def _series(answer: httpx.Response) -> Series:
-    plain = _plain(answer)
-    if not isinstance(plain, dict):
-        raise _stranger("no Series")
+    fingerprint = sha256(answer.content).hexdigest()
+    return _understood(lambda plain: series_of(read(SeriesAnswer, plain), fingerprint), answer)
+
+
+def _understood(reading: Callable[[Any], T], answer: httpx.Response) -> T:
     try:
-        series = read_series(plain)
-    except ProtocolError as error:
+        return reading(_plain(answer))
+    except NotUnderstood as error:
         raise _stranger(str(error)) from error
-    return replace(series, fingerprint=sha256(answer.content).hexdigest())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from spikeguard_dashboard.shapes import Segment, Stretch
+from spikeguard_client import Segment
+from spikeguard_dashboard.series import Stretch
 
 Key = tuple[str, int]  # attempt, number of the segment
 Kept = Mapping[Key, float]  # segment -> the last step that still stands; absent = none of it

@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo
 
 import streamlit as st
 
-from spikeguard_dashboard.client import ApiError, Client
+from spikeguard_client import ApiError, Me
+from spikeguard_dashboard.client import Client
 from spikeguard_dashboard.settings import Settings, read_settings
-from spikeguard_dashboard.shapes import Me, number
 
 COOKIE = "spikeguard_session"
 DECIDERS = ("operator", "admin")
@@ -99,7 +99,7 @@ def _person(client: Client, cookie: str) -> tuple[Person | None, bool]:
         return None, error.status in (401, 403)
     if not me["name"]:
         return None, False
-    return Person(me["name"], me["role"], cookie, number(me["expires_in_s"])), False
+    return Person(me["name"], me["role"], cookie, me["expires_in_s"]), False
 
 
 def _zone() -> ZoneInfo:

@@ -9,17 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
+from typing import TypeGuard
 
-from spikeguard_dashboard.shapes import (
-    Command,
-    Cost,
-    Incident,
-    Json,
-    Wire,
-    number,
-    read_batches,
-)
+from spikeguard_client import Command, Cost, Incident
 
+Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
 KIND_MEANING: Mapping[str, str] = {
     "recoverable": "returns to its trend by itself",
@@ -103,47 +97,41 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
-def figure(value: Wire, digits: int = 4) -> str:
+def figure(value: float | None, digits: int = 4) -> str:
     """A measured number to `digits` significant digits; non-finite ones by their word."""
-    found = number(value)
-    if found is None:
+    if value is None:
         return NOTHING
-    if not math.isfinite(found):
-        return "NaN" if math.isnan(found) else ("∞" if found > 0 else "-∞")
-    if found != 0 and not 1e-3 <= abs(found) < 1e6:
-        return f"{found:.{digits - 1}e}"
-    return f"{found:,.{max(0, digits - 1 - _magnitude(found))}f}"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - _magnitude(value))}f}"
 
 
 def _magnitude(value: float) -> int:
     return math.floor(math.log10(abs(value))) if value else 0
 
 
-def big(value: Wire) -> str:
+def big(value: float | None) -> str:
     """A large count, shortened: 1.3 M."""
-    found = number(value)
-    if found is None or not math.isfinite(found):
+    if value is None or not math.isfinite(value):
         return NOTHING
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(found) >= limit:
-            return f"{found / limit:.3g} {unit}"
-    return f"{found:.0f}"
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.0f}"
 
 
-def percent(value: Wire) -> str:
+def percent(value: float) -> str:
     """A probability in whole percent."""
-    found = number(value)
-    return (
-        NOTHING if found is None or not math.isfinite(found) else f"{found:.0%}".replace("%", " %")
-    )
+    return f"{value:.0%}".replace("%", " %") if math.isfinite(value) else NOTHING
 
 
-def duration(seconds: Wire) -> str:
+def duration(seconds: float | None) -> str:
     """A length of time in its two largest units at most."""
-    found = number(seconds)
-    if found is None or not math.isfinite(found):
+    if seconds is None or not math.isfinite(seconds):
         return NOTHING
-    left = max(0, round(found))
+    left = max(0, round(seconds))
     if left < 60:
         return f"{left} s"
     if left < 3600:
@@ -164,17 +152,20 @@ def clock(moment: str | None, zone: tzinfo) -> str:
 
 
 def batches(value: object) -> str:
-    """A half-open range of batch positions, said inclusively."""
-    found = read_batches(value)
-    if found is None:
+    """A half-open range of batch positions `[a, b]`, said inclusively."""
+    if not _is_range(value):
         return "not known"
-    first, end = found
+    first, end = value
     if end - first <= 1:
         return f"batch {count(first)}"
     return f"batches {count(first)} to {count(end - 1)} ({count(end - first)})"
 
 
-def command(verb: str, arguments: Json) -> str:
+def _is_range(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and [type(part) for part in value] == [int, int]
+
+
+def command(verb: str, arguments: Arguments) -> str:
     """What a command does, as an order in plain words."""
     match verb:
         case "rollback":
@@ -192,9 +183,9 @@ def command(verb: str, arguments: Json) -> str:
     return f"{plain(verb).capitalize()}."
 
 
-def _rollback(arguments: Json) -> str:
+def _rollback(arguments: Arguments) -> str:
     text = f"Go back to {arguments.get('target')}, the state after step {_whole(arguments, 'step')}"
-    if read_batches(arguments.get("skip")):
+    if _is_range(arguments.get("skip")):
         text += f", and leave out {batches(arguments.get('skip'))} on the way forward"
     if arguments.get("lr_factor") is not None:
         factor = arguments.get("lr_factor"), arguments.get("lr_steps")
@@ -202,7 +193,7 @@ def _rollback(arguments: Json) -> str:
     return text + "."
 
 
-def _whole(arguments: Json, name: str) -> str:
+def _whole(arguments: Arguments, name: str) -> str:
     value = arguments.get(name)
     return count(value) if isinstance(value, int) else "not known"
 
@@ -216,16 +207,14 @@ def _lower_lr(factor: object, steps: object) -> str:
     return f"Multiply the learning rate by {share} for {_steps(steps)}, then ramp it back"
 
 
-def cost(value: Cost | None) -> list[tuple[str, str]]:
+def cost(value: Cost) -> list[tuple[str, str]]:
     """What carrying it out would give up: (amount, unit) pairs, money only if it is known."""
-    if value is None:
-        return []
     amounts = [
         (count(value["steps"]), "steps of training"),
         (duration(value["seconds"]), "to train again"),
         (big(value["tokens"]), "tokens"),
     ]
-    if (money := number(value["money"])) is not None and math.isfinite(money):
+    if (money := value["money"]) is not None and math.isfinite(money):
         amounts.append((f"{money:,.2f}", "cost, at your price per hour"))
     return [amount for amount in amounts if amount[0] != NOTHING]
 
@@ -237,7 +226,7 @@ def story(incident: Incident) -> str:
 
 def _jump(incident: Incident) -> str:
     step, signal = count(incident["onset_step"]), incident["signal"]
-    pre, peak = number(incident["pre_loss"]), number(incident["peak_loss"])
+    pre, peak = incident["pre_loss"], incident["peak_loss"]
     if pre is None or peak is None:
         return f"{title(signal)} left its baseline at step {step}"
     first = "" if signal == "loss" else f", after {title(signal).lower()} had moved first"
@@ -253,7 +242,7 @@ def _since(incident: Incident) -> str:
         return "; a command was carried out and its effect is being judged"
     if incident["dropped"]:
         return "; the guard kept that update out of the weights"
-    excess = number(incident["excess"])
+    excess = incident["excess"]
     if excess is None or not math.isfinite(excess):
         return "; it has not come back"
     place = "above" if excess >= 0 else "below"
@@ -270,7 +259,7 @@ def waiting(proposal: Command | None) -> bool:
 def expiry(proposal: Command) -> str:
     """Until when a proposal can be approved."""
     limits = []
-    if number(proposal["expires_in_s"]) is not None:
+    if proposal["expires_in_s"] is not None:
         limits.append(f"in {duration(proposal['expires_in_s'])}")
     if proposal["expires_at_step"] is not None:
         limits.append(f"once step {count(proposal['expires_at_step'])} is trained")

@@ -56,7 +56,7 @@ class World:
     heard: list[Heard] = field(default_factory=list)
     people: dict[str, Plain] = field(default_factory=lambda: copy.deepcopy(PEOPLE))
     broken: Callable[[], Answer] | None = None  # answers everything, if set
-    before_decision: Callable[[], None] | None = None  # happens once, just before a decision
+    before_decision: Callable[[], None] | None = None  # happens once, as a decision arrives
 
     def decisions(self) -> list[Heard]:
         """What was decided, as it arrived."""
@@ -70,8 +70,8 @@ def answer_json(status: int, body: object) -> Answer:
 
 def error(status: int, code: str, message: str, remedy: str, **more: object) -> Answer:
     """The one shape of errors."""
-    said = {"code": code, "field": None, "message": message, "remedy": remedy}
-    return answer_json(status, {"error": said, **more})
+    said = {"code": code, "field": None, "message": message, "remedy": remedy, **more}
+    return answer_json(status, {"error": said})
 
 
 def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> Answer:
@@ -81,6 +81,9 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if world.broken:
         return world.broken()
+    if method == "POST" and (happening := world.before_decision):
+        world.before_decision = None
+        happening()
     person = world.people.get(bearer)
     if person is None:
         return error(401, "unauthorized", "The token is not known or has ended", "Sign in again.")
@@ -172,9 +175,6 @@ def _incident(world: World, run: str, number: int) -> Plain | None:
 
 
 def _decide(world: World, place: tuple[str, int, int], act: str, body: Plain, name: str) -> Answer:
-    if happening := world.before_decision:
-        world.before_decision = None
-        happening()
     incident = _incident(world, *place[:2])
     assert incident is not None
     command = next(c for c in incident["commands"] if c["number"] == place[2])

@@ -17,7 +17,7 @@ import pytest
 
 from tests.dashboard import story
 from tests.dashboard.notices import NOTICES
-from tests.dashboard.stand_in import ADA_TOKEN, VIEWER_TOKEN, World, error, serving
+from tests.dashboard.stand_in import ADA_TOKEN, VIEWER_TOKEN, Heard, World, error, serving
 
 START_S, SHOW_MS = 60.0, 30_000
 SETTLE_MS = 400  # from an answer to what the browser shows of it
@@ -127,6 +127,11 @@ def await_refreshes(page: Any, world: World, count: int) -> None:
     page.wait_for_timeout(SETTLE_MS)
 
 
+def reading(world: World) -> list[Heard]:
+    """What was read, beside the question who is there."""
+    return [heard for heard in world.heard if heard.method == "GET" and heard.path != "/v1/me"]
+
+
 def times_asked(world: World, path: str) -> int:
     return sum(heard.path == path for heard in world.heard)
 
@@ -162,7 +167,11 @@ def test_a_rejection_needs_a_reason_and_carries_it(ada: Any, address: str, world
         page.get_by_text("Say why, then reject.").wait_for()
         assert world.decisions() == []
         page.get_by_label("Reason, kept in the record").fill("the shard is new on purpose")
-        await_refreshes(page, world, 2)  # they must not take the words away
+        page.evaluate("document.querySelectorAll('button').forEach(each => each.dataset.same = 1)")
+        place = reject.bounding_box()
+        await_refreshes(page, world, 2)  # they must not take the words away, nor move a button
+        assert page.locator("button:not([data-same])").count() == 0
+        assert reject.bounding_box() == place
         reject.click()
         page.get_by_text("Rejected by Ada Lovelace: the shard is new on purpose").first.wait_for()
     (request,) = world.decisions()
@@ -200,16 +209,37 @@ def test_without_a_session_there_is_a_link_to_sign_in(stranger: Any, address: st
         page.wait_for_url("**/login?next=**")
 
 
-def test_a_session_that_ended_is_said(ada: Any, address: str, world: World) -> None:
+def test_a_decision_in_a_session_that_ended_is_not_taken_and_said(
+    ada: Any, address: str, world: World
+) -> None:
+    """The session ends between the look and the press."""
+
+    def end() -> None:
+        del world.people[ADA_TOKEN]
+
+    with opened(ada, address + INCIDENT) as page:
+        world.before_decision = end
+        page.get_by_role("button", name="Approve revision 2").click()
+        page.get_by_text("Nothing was done: your session has ended").wait_for()
+        page.get_by_text("Your session has ended, reading only").wait_for()
+        page.get_by_role("link", name="Sign in to approve or reject").wait_for()
+    assert len(world.decisions()) == 1
+    assert world.incidents[0]["proposal"]["state"] == "proposed"
+    assert reading(world)[-1].bearer == VIEWER_TOKEN
+
+
+def test_a_session_that_ends_while_somebody_looks_takes_the_buttons_away(
+    ada: Any, address: str, world: World
+) -> None:
+    """What would be refused is not offered: the way to sign in stands in its place."""
     with opened(ada, address + INCIDENT) as page:
         button = page.get_by_role("button", name="Approve revision 2")
         button.wait_for()
         del world.people[ADA_TOKEN]
-        button.click()
-        page.get_by_text("Nothing was done: your session has ended").wait_for()
-        page.get_by_text("Your session has ended, reading only").wait_for()
         page.get_by_role("link", name="Sign in to approve or reject").wait_for()
-    assert world.heard[-1].bearer == VIEWER_TOKEN
+        page.get_by_text("Your session has ended, reading only").wait_for()
+        button.wait_for(state="detached")
+    assert reading(world)[-1].bearer == VIEWER_TOKEN
 
 
 def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(

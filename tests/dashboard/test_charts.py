@@ -9,6 +9,8 @@ from typing import Any
 import altair as alt
 import pytest
 
+from spikeguard_client import Series as Answer
+from spikeguard_client.reading import read
 from spikeguard_dashboard.charts import (
     Marker,
     Panel,
@@ -20,7 +22,7 @@ from spikeguard_dashboard.charts import (
 )
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
-from spikeguard_dashboard.shapes import Series, Trend, read_series
+from spikeguard_dashboard.series import Series, Trend, series_of
 from spikeguard_server.domain import events
 from tests.dashboard import story
 
@@ -37,7 +39,7 @@ def series(losses: list[Any], first: int = 1, **columns: list[Any]) -> Series:
         "values": {"loss": losses, **columns},
         "batches": [[n, n + 1] for n in range(len(losses))],
     }
-    return read_series(story.series([segment]))
+    return series_of(read(Answer, story.series([segment])))
 
 
 def layers(spec: Spec, mark: str) -> list[dict[str, Any]]:

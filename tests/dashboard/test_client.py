@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spikeguard_dashboard.client import ApiError, Client
+from spikeguard_client import ApiError
+from spikeguard_dashboard.client import Client
 from spikeguard_dashboard.settings import SettingError, read_settings
 from spikeguard_protocol import RunId
 from tests.dashboard import story
@@ -41,7 +42,7 @@ def test_every_documented_answer_is_read(client: Client) -> None:
     assert client.runs(VIEWER_TOKEN).items[0]["id"] == "llama-8b-c4"
     assert client.run(VIEWER_TOKEN, RUN)["targets"][0]["name"] == "step-1200"
     assert client.incidents(VIEWER_TOKEN, run=RUN).items[0]["number"] == 2
-    assert client.incident(VIEWER_TOKEN, RUN, 2)["evidence"]["worst_z"]["grad_norm"] == "inf"
+    assert client.incident(VIEWER_TOKEN, RUN, 2)["evidence"]["worst_z"]["grad_norm"] == math.inf
     assert client.audit(VIEWER_TOKEN, RUN).items[0]["actor"] == "policy"
     old = RunId("default", "llama-8b-old")
     assert client.postmortem(VIEWER_TOKEN, old, 1, "md").media_type == "text/markdown"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
+from spikeguard_client import Segment
+from spikeguard_client.reading import read
 from spikeguard_dashboard.history import kept_steps
-from spikeguard_dashboard.shapes import Segment
 from tests.dashboard import story
 
 
@@ -14,7 +14,7 @@ def branch(number: int, *, current: bool, parent: tuple[int, int] | None = None)
     segment = story.branch(number, 1, 99, current=current, back=parent[1] if parent else None)
     if parent:
         segment["parent"]["segment"] = parent[0]
-    return cast(Segment, segment)
+    return read(Segment, segment)
 
 
 def key(number: int) -> tuple[str, int]:

@@ -43,6 +43,16 @@ def incident_script() -> None:
     incident_page()
 
 
+def broken_script() -> None:
+    from spikeguard_dashboard.views.frame import refreshed
+    from spikeguard_dashboard.visit import arrive
+
+    def draw() -> None:
+        raise KeyError("a key that nobody sends")
+
+    refreshed(arrive(), draw)
+
+
 def opened(script: Callable[[], None], **query: str) -> AppTest:
     test = AppTest.from_function(script, default_timeout=TIMEOUT_S)
     for name, value in query.items():
@@ -175,10 +185,16 @@ def test_a_strangers_answer_is_no_stack_trace(world: World, body: object) -> Non
 
 
 @pytest.mark.usefixtures("address")
-def test_a_broken_field_deep_inside_is_no_stack_trace(world: World) -> None:
-    world.incidents[0]["evidence"] = {"first_moves": {"loss": "soon"}}
+def test_a_broken_field_deep_inside_is_named_and_no_stack_trace(world: World) -> None:
+    world.incidents[0]["evidence"]["first_moves"]["loss"] = "soon"
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "could not be shown" in text
+    assert "not what this dashboard understands" in text
+    assert "IncidentDetail.evidence.first_moves.loss is no int" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_whatever_else_goes_wrong_while_drawing_is_no_stack_trace() -> None:
+    assert "could not be shown (KeyError)" in said(opened(broken_script))
 
 
 def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from spikeguard_client import Command, Cost, Incident
+from spikeguard_client.reading import read
 from spikeguard_dashboard import words
-from spikeguard_dashboard.shapes import Wire
 from tests.dashboard import story
 
 
@@ -19,13 +21,15 @@ from tests.dashboard import story
         (0.0, "0.000"),
         (3e-7, "3.000e-07"),
         (2.5e9, "2.500e+09"),
-        ("nan", "NaN"),
-        ("inf", "∞"),
-        ("-inf", "-∞"),
+        (math.nan, "NaN"),
+        (math.inf, "∞"),
+        (-math.inf, "-∞"),
         (None, "—"),
     ],
 )
-def test_a_figure_keeps_four_digits_and_says_what_is_not_finite(value: Wire, shown: str) -> None:
+def test_a_figure_keeps_four_digits_and_says_what_is_not_finite(
+    value: float | None, shown: str
+) -> None:
     assert words.figure(value) == shown
 
 
@@ -75,16 +79,14 @@ def test_every_command_has_a_sentence(verb: str, arguments: dict[str, object], p
 
 
 def test_cost_leaves_out_what_is_not_known() -> None:
-    cost = {"steps": 200, "seconds": None, "tokens": 838860800, "money": None}
-    assert words.cost(cost) == [  # type: ignore[arg-type]
-        ("200", "steps of training"),
-        ("839 M", "tokens"),
-    ]
-    assert ("48.20", "cost, at your price per hour") in words.cost(story.command()["cost"])
+    cost = read(Cost, {"steps": 200, "seconds": None, "tokens": 838860800, "money": None})
+    assert words.cost(cost) == [("200", "steps of training"), ("839 M", "tokens")]
+    priced = read(Command, story.command())["cost"]
+    assert ("48.20", "cost, at your price per hour") in words.cost(priced)
 
 
 def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
-    said = words.story(story.incident())  # type: ignore[arg-type]
+    said = words.story(read(Incident, story.incident()))
     assert said == (
         "The loss rose from 3.766 to 5.186 from step 1,246 on (peak at step 1,266), after update "
         "norm had moved first; at step 1,400 it is 0.31 above trend."
@@ -92,11 +94,11 @@ def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
 
 
 def test_the_story_of_a_closed_incident_says_how_it_ended() -> None:
-    said = words.story(story.recovered())  # type: ignore[arg-type]
+    said = words.story(read(Incident, story.recovered()))
     assert said.endswith("; came back to trend after a command by step 1,500.")
 
 
 def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -> None:
-    incident = story.incident(peak_loss="nan", excess="nan")
-    assert "to NaN" in words.story(incident)  # type: ignore[arg-type]
-    assert words.story(incident).endswith("it has not come back.")  # type: ignore[arg-type]
+    incident = read(Incident, story.incident(peak_loss="nan", excess="nan"))
+    assert "to NaN" in words.story(incident)
+    assert words.story(incident).endswith("it has not come back.")

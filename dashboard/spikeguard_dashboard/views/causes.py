@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spikeguard_client import Cause, FirstLayer, IncidentDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.shapes import CauseShape, FirstLayer, IncidentDetail
 
 
 def causes(incident: IncidentDetail) -> Html:
@@ -20,7 +20,7 @@ def causes(incident: IncidentDetail) -> Html:
     return markup.joined(table, markup.paragraph(_layer(first, incident["onset_step"])), gap="")
 
 
-def _row(cause: CauseShape) -> Sequence[Content]:
+def _row(cause: Cause) -> Sequence[Content]:
     because = "; ".join(cause["reasons"]) or "cannot be ruled out"
     title = words.CAUSE.get(cause["cause"], words.plain(cause["cause"]))
     return [title, words.percent(cause["confidence"]), because]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from spikeguard_client import RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Panel, Span, Spec, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
-from spikeguard_dashboard.shapes import RunDetail, Series
+from spikeguard_dashboard.series import Series
 
 TALL_PX, LOW_PX = 220, 130
 

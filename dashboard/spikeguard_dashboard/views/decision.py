@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from spikeguard_client import ApiError, Command
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.client import ApiError
 from spikeguard_dashboard.markup import Content, Html
-from spikeguard_dashboard.shapes import Command
 from spikeguard_dashboard.views.frame import DIFFERENT_HOST
 from spikeguard_dashboard.visit import Person, Visit
 from spikeguard_protocol import RunId

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from spikeguard_client import ApiError
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.client import ApiError
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.settings import SettingError
 from spikeguard_dashboard.visit import Look, Visit, arrive

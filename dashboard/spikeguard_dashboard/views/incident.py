@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from spikeguard_client import Command, IncidentDetail, IncidentRevision
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.shapes import Command, IncidentDetail, KindRevision, Series
+from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.causes import causes
 from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.decision import decide, decided
@@ -102,7 +103,7 @@ def _kind(incident: IncidentDetail) -> Html:
     return markup.joined(markup.paragraph(now), because, table, gap="")
 
 
-def turning_points(newest_first: Sequence[KindRevision]) -> list[KindRevision]:
+def turning_points(newest_first: Sequence[IncidentRevision]) -> list[IncidentRevision]:
     """The newest revision, and every one that changed the kind."""
     older = [*newest_first[1:], None]
     return [
@@ -112,7 +113,7 @@ def turning_points(newest_first: Sequence[KindRevision]) -> list[KindRevision]:
     ]
 
 
-def _kinds(revisions: Sequence[KindRevision]) -> Html:
+def _kinds(revisions: Sequence[IncidentRevision]) -> Html:
     rows: list[Sequence[Content]] = [
         [
             words.count(revision["step"]),

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from spikeguard_client import ApiError, Channel, Delivery, Silence
+from spikeguard_client.reading import Page
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.client import ApiError, Page
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.notice_shapes import Channel, Delivery, Silence
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import DEFAULT_PROJECT, RunId

@@ -6,9 +6,9 @@ import re
 
 import streamlit as st
 
+from spikeguard_client import IncidentDetail
 from spikeguard_dashboard import markup
 from spikeguard_dashboard.client import Document
-from spikeguard_dashboard.shapes import IncidentDetail
 from spikeguard_dashboard.views.frame import staleness
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import streamlit as st
 
+from spikeguard_client import Incident, RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.shapes import Incident, RunDetail
 from spikeguard_dashboard.views.curves import draw_curves, kept_stretches, legend
 from spikeguard_dashboard.views.frame import asked_run, framed, nothing_named, refreshed, staleness
 from spikeguard_dashboard.views.runs import incident_table

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from spikeguard_client import Incident, Run
+from spikeguard_client.reading import Page
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.client import Page
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.shapes import Incident, Run
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId

@@ -23,6 +23,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "Precursor": "PrecursorBody", "Evidence": "EvidenceBody", "Series": "SeriesBody",
     "Policy": "PolicyBody", "Channel": "ChannelBody", "ChannelTest": "TestBody",
     "Delivery": "DeliveryBody", "Silence": "SilenceBody", "Point": "PointRef",
+    "Cause": "CauseBody", "FirstLayer": "FirstLayerBody",
 }  # fmt: skip
 OURS = sorted(
     name

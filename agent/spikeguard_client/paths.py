@@ -1,0 +1,39 @@
+"""Where things lie in the HTTP API.
+
+Law: the one place where an identity becomes a path; whatever it holds stays one part of the path.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from spikeguard_protocol import CommandId, IncidentId, RunId
+
+
+def run_path(run: RunId) -> str:
+    """A run."""
+    return f"/v1/runs/{_part(run.project)}/{_part(run.name)}"
+
+
+def incident_path(incident: IncidentId) -> str:
+    """One spike of a run."""
+    return f"{run_path(incident.run)}/incidents/{incident.number}"
+
+
+def command_path(command: CommandId) -> str:
+    """A command of an incident; what is decided about it follows."""
+    return f"{incident_path(command.incident)}/commands/{command.number}"
+
+
+def channel_path(project: str, name: str) -> str:
+    """A channel of a project."""
+    return f"/v1/channels/{_part(project)}/{_part(name)}"
+
+
+def silence_path(project: str, number: int) -> str:
+    """A silence of a project."""
+    return f"/v1/silences/{_part(project)}/{number}"
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
