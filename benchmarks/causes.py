@@ -10,9 +10,8 @@ gradient norm alone.
 
 from __future__ import annotations
 
-import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 from benchmarks.causes_truth import right_causes
 from benchmarks.destabilised import SIGNALS, Columns, Measured, file_of, parameters, read_all
 from benchmarks.machine import machine
+from benchmarks.naming_options import of_half, read_options, tell
 from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs, runs_of
 from benchmarks.naming_score import SLOW, confidences, share
 from spikeguard_protocol import Cause, Signal
@@ -34,7 +34,6 @@ from spikeguard_server.domain.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
 
-RUNS = Path(".spikeguard/destabilised")
 SLOW_EVERY = 10  # steps, the agent's default
 PHASE = 5  # of them: the fault strikes half way between two measurements
 LEARNT = 300  # rows before the fork that the monitor learns the run from
@@ -86,31 +85,17 @@ class Named:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score and print."""
-    options = _options(arguments)
-    report = _report(options)
-    text = json.dumps(report, indent=1)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
-    print(text if options.json else _table(report))
+    quick = "the first healthy run of each seed"
+    options = read_options("causes", __doc__, quick, arguments)
+    tell(_report(options), options, _table)
     return 0
-
-
-def _options(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m benchmarks.causes", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs are kept")
-    parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
-    parser.add_argument("--out", type=Path, help="file for the result")
-    parser.add_argument("--quick", action="store_true", help="the first healthy run of each seed")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
 
 
 def _report(options: Namespace) -> dict[str, Any]:
     chosen = list(healthy_runs())
     chosen = [chosen[0], chosen[len(chosen) // 2]] if options.quick else chosen
     pairs = [(healthy, run) for healthy in chosen for run in runs_of(healthy)]
-    pairs = [pair for pair in pairs if pair[1].tunes is (options.half == "tuning")]
+    pairs = [pair for pair in pairs if of_half(options, pair[1])]
     there = [pair for pair in pairs if _there(options.runs, *pair)]
     return {
         "half": options.half,

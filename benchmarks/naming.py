@@ -7,10 +7,9 @@ no constant was chosen on. `--quick` takes the first two healthy runs of each se
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +23,7 @@ import torch
 
 from benchmarks.destabilised import SIGNALS, Columns, make, read
 from benchmarks.machine import machine
+from benchmarks.naming_options import of_half, read_options, tell
 from benchmarks.naming_plan import (
     FORK,
     PERTURBED,
@@ -38,34 +38,19 @@ from benchmarks.naming_plan import (
 from benchmarks.naming_score import Watched, lead_times, peak_of, summarise, watch
 from spikeguard_trainer.data import read_corpus
 
-RUNS = Path(".spikeguard/destabilised")
 LOSS = SIGNALS.index("loss")
 WORKERS = 2  # processes that train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make what is missing, score, print."""
-    options = _options(arguments)
+    quick = "the first two healthy runs of each seed"
+    options = read_options("naming", __doc__, quick, arguments)
     chosen = list(healthy_runs())
     chosen = chosen[:2] + chosen[6:8] if options.quick else chosen
     _generate(options.runs, chosen)
-    report = _report(options, chosen)
-    text = json.dumps(report, indent=1)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
-    print(text if options.json else _table(report))
+    tell(_report(options, chosen), options, _table)
     return 0
-
-
-def _options(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m benchmarks.naming", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs are kept")
-    parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
-    parser.add_argument("--out", type=Path, help="file for the result")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
 
 
 def _generate(folder: Path, chosen: Sequence[Healthy]) -> None:
@@ -84,7 +69,7 @@ def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
     folder = options.runs
     delta = _delta(folder, chosen)
     runs = [run for healthy in chosen for run in runs_of(healthy)]
-    half = [run for run in runs if run.tunes is (options.half == "tuning")]
+    half = [run for run in runs if of_half(options, run)]
     whole = [_rows(folder, run) for run in half]
     seen = [_watched(folder, run, delta) for run in half]
     found = [watch(one, rows) for one, rows in zip(seen, whole, strict=True)]
