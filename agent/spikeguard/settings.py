@@ -27,6 +27,16 @@ class Settings:
     layer_norms_every: int = 0  # gradient norms by parameter; 0: never; more often if asked
     exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
+    token_statistics: bool = True  # of what guard.tokens() is shown
+    worst_sequence: bool = True  # of what guard.sequence_losses() is shown
+    unchanged_parameters: bool = False  # share of that sample that a step left as it was
+    activation_layers: tuple[str, ...] = ()  # modules whose output's L2 is taken, or patterns
+    attention_logits: bool = True  # of what guard.attention_logit() is shown
+    attention_layers: tuple[str, ...] = ()  # modules whose output are attention logits
+    sampled_signals_every: int = 10  # activations and attention logits
+    flight_recorder: int = 0  # newest steps kept in full detail until an incident opens; 0: none
+    flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
+    replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
     drop_non_finite: bool = True  # the reflex, where the optimizer can
     drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
     drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted
@@ -45,12 +55,35 @@ class Settings:
     agreement_timeout_s: float = 120.0  # for the slowest rank
 
     def __post_init__(self) -> None:
-        least = {"slow_signals_every": 1, "snapshots": 1, "agreement_lag": 2}
-        least |= {"drop_z_limit": 1, "drop_z_warm_up": 2}
         for field in fields(self):
-            value, limit = getattr(self, field.name), least.get(field.name, 0)
-            if value < limit:
-                raise AttachError("settings", f"{field.name} is {value}", f"Give at least {limit}")
+            _check(field.name, getattr(self, field.name), field.default)
+
+
+_LEAST = {
+    "slow_signals_every": 1,
+    "snapshots": 1,
+    "agreement_lag": 2,
+    "drop_z_limit": 1,
+    "drop_z_warm_up": 2,
+    "sampled_signals_every": 1,
+}
+_MOST = {"flight_recorder": 1_000}
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    """Raise `AttachError` for what this setting cannot be."""
+    if isinstance(default, tuple):
+        if not isinstance(value, tuple) or not all(isinstance(n, str) and n for n in value):
+            remedy = "Give a tuple of module names or patterns, like ('blocks.*',)"
+            raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
+    elif isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
+    elif not isinstance(value, int | float) or not value >= _LEAST.get(name, 0):
+        remedy = f"Give at least {_LEAST.get(name, 0)}"
+        raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
+    elif value > _MOST.get(name, value):
+        raise AttachError("settings", f"{name} is {value}", f"Give at most {_MOST[name]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +121,11 @@ def read_connection(
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
-    """`settings` with the cadences that `SPIKEGUARD_*` ask for."""
+    """`settings` with the cadences and lengths that `SPIKEGUARD_*` ask for."""
     asked = {
         "send_interval_s": _number(environment, "SPIKEGUARD_SEND_INTERVAL", float, "seconds, 1.0"),
         "layer_norms_every": _number(environment, "SPIKEGUARD_LAYER_NORMS_EVERY", int, "steps, 50"),
+        "flight_recorder": _number(environment, "SPIKEGUARD_FLIGHT_RECORDER", int, "steps, 64"),
     }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}
