@@ -1,0 +1,132 @@
+"""The newest steps in detail stay on the host until the server watches closely, and go out once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from spikeguard import Settings
+from spikeguard.collector import Row
+from spikeguard.flight_recorder import FlightRecorder
+from spikeguard.outbox import _encoded
+from spikeguard.readback import Pending
+from spikeguard.settings import with_environment
+from spikeguard_protocol import LayerNorms
+
+from .text_job import TextJob
+from .wire import Wire, await_that, served
+
+GRAD, ACTIVATION = "grad_norm", "activation_norm"
+
+
+def steps_of(wire: Wire, signal: str) -> list[int]:
+    """In the order of arrival."""
+    return [r.step for r in wire.records(LayerNorms) if r.signal == signal]
+
+
+def watch(wire: Wire, job: TextJob, wanted: bool) -> None:
+    """The server's next answers say so, and the loop has taken it up."""
+    wire.attentive = wanted
+    await_that(lambda: job.guard._p.mailbox.attentive is wanted)
+    job.train_step()
+
+
+def arrived(wire: Wire, step: int) -> None:
+    await_that(lambda: (0, step) in wire.column("loss"))
+
+
+def test_detail_goes_out_once_when_the_server_watches_and_follows_while_it_does(
+    tmp_path: Path,
+) -> None:
+    """Six steps are kept; two times of attention; what is sent at its cadence is never kept."""
+    with served(Wire()) as wire:
+        job = TextJob(
+            tmp_path,
+            server=wire.url,
+            flight_recorder=6,
+            activation_layers=("blocks.?",),
+            sampled_signals_every=5,
+        )
+        job.train_to(17)
+        arrived(wire, 17)
+        assert steps_of(wire, GRAD) == []
+        assert steps_of(wire, ACTIVATION) == [5, 10, 15]
+        watch(wire, job, True)  # taken up at the end of step 18
+        job.train_to(20)
+        watch(wire, job, False)  # and this at the end of step 21
+        job.train_to(30)
+        arrived(wire, 30)
+        assert steps_of(wire, GRAD) == list(range(13, 22))
+        watch(wire, job, True)
+        job.train_to(33)
+        watch(wire, job, False)
+        job.guard.finish()
+        assert job.guard.faults == {}
+        seen = set(wire.column("loss"))
+        told = {signal: steps_of(wire, signal) for signal in (GRAD, ACTIVATION)}
+        details = wire.records(LayerNorms)
+    assert told[GRAD] == [*range(13, 22), *range(26, 35)]
+    expected = {5, 10, 15, 25, 30, *range(13, 22), *range(26, 35)}
+    assert sorted(told[ACTIVATION]) == sorted(expected)
+    assert {(d.segment, d.step) for d in details} <= seen
+    assert all(
+        d.norms.keys() == details[-1].norms.keys() for d in details if d.signal == ACTIVATION
+    )
+    assert all(norm > 0.0 for d in details for norm in d.norms.values())
+
+
+def test_without_an_incident_nothing_of_it_leaves_the_host(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = TextJob(tmp_path, server=wire.url, flight_recorder=6)
+        job.train_to(12)
+        job.guard.finish()
+        assert wire.records(LayerNorms) == []
+
+
+def a_row(step: int, layers: int) -> Row:
+    names = tuple(f"blocks.{n}.weight" for n in range(layers))
+    norms = Pending(names, torch.ones(layers), None)
+    return Row(step, 0, step, time.monotonic(), None, None, {}, {}, norms)
+
+
+def test_what_waits_is_bounded_in_bytes_as_they_would_be_sent() -> None:
+    limit = 20_000
+    recorder = FlightRecorder(Settings(flight_recorder=500, flight_recorder_bytes=limit))
+    for step in range(1, 400):
+        assert list(recorder.pass_on(a_row(step, 40), False)) == []
+        assert recorder.bytes <= limit
+    sent = list(recorder.pass_on(a_row(400, 40), True))
+    assert [detail.step for detail in sent] == list(range(400 - len(sent) + 1, 401))
+    encoded = sum(len(_encoded(detail())) for detail in sent[:-1])
+    assert 0.5 * limit < encoded <= limit
+    assert len(recorder) == recorder.bytes == 0
+
+
+def test_detail_larger_than_the_limit_is_not_kept_at_all() -> None:
+    recorder = FlightRecorder(Settings(flight_recorder=5, flight_recorder_bytes=1_000))
+    for step in range(1, 9):
+        recorder.pass_on(a_row(step, 100), False)
+    assert [d.step for d in recorder.pass_on(a_row(9, 100), True)] == [9]
+
+
+def test_the_environment_turns_the_recorder_on() -> None:
+    asked = with_environment(Settings(), {"SPIKEGUARD_FLIGHT_RECORDER": "64"})
+    assert (Settings().flight_recorder, asked.flight_recorder) == (0, 64)
+
+
+def test_after_a_rollback_steps_are_told_with_their_segments() -> None:
+    recorder = FlightRecorder(Settings(flight_recorder=4))
+    for segment, step in ((0, 7), (0, 8), (1, 6), (1, 7)):
+        recorder.pass_on(a_row(step, 2)._replace(segment=segment), False)
+    sent = recorder.pass_on(a_row(8, 2)._replace(segment=1), True)
+    assert [(d.segment, d.step) for d in sent] == [(0, 7), (0, 8), (1, 6), (1, 7), (1, 8)]
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_norms_at_their_cadence_are_sent_at_once_with_and_without_a_recorder(steps: int) -> None:
+    recorder = FlightRecorder(Settings(flight_recorder=steps, layer_norms_every=5))
+    sent = [d.step for step in (5, 10) for d in recorder.pass_on(a_row(step, 2), False)]
+    assert sent == [5, 10]
