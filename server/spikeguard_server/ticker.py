@@ -8,6 +8,7 @@ once, and none has to: validity is checked again wherever a command is read, app
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -19,9 +20,16 @@ import sqlalchemy as sql
 from spikeguard_server.ingest.passing import let_time_pass, write_down
 from spikeguard_server.postmortem import gather
 from spikeguard_server.report.render import Format, render
+from spikeguard_server.repository.audit import SERVER, append
 from spikeguard_server.repository.detectors import detectors_on, prune_snapshots
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.outdated import (
+    drop_ended_sessions,
+    drop_old,
+    old_before,
+    runs_with_old,
+)
 from spikeguard_server.repository.pieces import SegmentKey
 from spikeguard_server.repository.reports import (
     due_reports,
@@ -34,6 +42,7 @@ from spikeguard_server.repository.rolling import roll_up, segments_behind, segme
 from spikeguard_server.repository.runs import lock_run, unended_runs
 from spikeguard_server.repository.shelves import Kind, drop_shelf, make_shelf, old_shelves
 from spikeguard_server.settings import Settings
+from spikeguard_server.tables import FLEET
 
 _log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 600.0
@@ -167,9 +176,29 @@ def _drop(engine: sql.Engine, kind: Kind, shelf: date, days: float) -> None:
         drop_shelf(connection, kind, shelf, days)
 
 
+def forget(engine: sql.Engine, days: float) -> None:
+    """Let go what people were told longer ago than that, and say how much of what it was."""
+    with engine.connect() as connection:
+        before = old_before(connection, days)
+        behind = runs_with_old(connection, before)
+    gone = Counter[str]()
+    for run_id in behind:
+        with engine.begin() as connection:
+            gone.update(drop_old(connection, run_id, before))
+    with engine.begin() as connection:
+        gone["sessions"] += drop_ended_sessions(connection, before)
+        if told := ", ".join(f"{count} {what}" for what, count in gone.items() if count):
+            append(
+                connection, FLEET, actor=SERVER, action="drop", subject=told,
+                reason=f"over before {before:%Y-%m-%d}: kept for {days:g} days",
+            )  # fmt: skip
+
+
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
     let_go(engine, settings)
+    if settings.keep_deliveries_days > 0:
+        forget(engine, settings.keep_deliveries_days)
     with engine.connect() as connection:
         runs = unended_runs(connection)
     for run_id in runs:
