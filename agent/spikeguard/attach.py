@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.agreement import Agreement
 from spikeguard.checkpoints import CheckpointDirectory
@@ -38,8 +39,9 @@ from spikeguard.reflex import Extremes, Reflex, can_drop
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
 from spikeguard.shards import is_sharded
+from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
-from spikeguard.training_state import TrainingState
+from spikeguard.training_state import TrainingState, unwrapped
 from spikeguard.transport import Transport
 from spikeguard.world import World, join_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
@@ -78,6 +80,7 @@ def attach(
         raise AttachError("checkpoints", "it is no CheckpointDirectory", "Wrap the path in one")
     chosen = with_environment(settings or Settings())
     connection = read_connection(run, project, server, token)
+    watched = watched_layers(unwrapped(model), chosen)
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
     if checkpoints is not None and not checkpoints.writes_itself:
@@ -112,7 +115,9 @@ def attach(
             recovery.sweep()
     extremes = Extremes(chosen.drop_z, chosen.drop_z_limit, chosen.drop_z_warm_up)
     reflex = Reflex(optimizer, chosen.drop_non_finite, extremes if chosen.drop_z else None)
-    collector = Collector(model, optimizer, reflex, chosen, world.size)
+    optional = OptionalSignals(chosen, faults)
+    optional.watch(watched)
+    collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
     training.learnt = collector
     parts = Parts(
         world,
@@ -125,7 +130,12 @@ def attach(
         journal,
         mailbox,
         faults,
-        Agreement(world, chosen.agreement_lag, is_sharded(model.parameters()))
+        Agreement(
+            world,
+            chosen.agreement_lag,
+            is_sharded(model.parameters()),
+            isinstance(model, DistributedDataParallel),
+        )
         if world.size > 1
         else None,
         outbox,

@@ -17,6 +17,7 @@ fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
@@ -24,12 +25,14 @@ from torch import Tensor
 
 from spikeguard.clipping import Rule
 from spikeguard.norms import combine, each_norm, global_norm, gradients, own_norm, second_moments
-from spikeguard.readback import Pending, Readback
+from spikeguard.readback import Pending, Readback, Scalars, read
 from spikeguard.reflex import Reflex, loss_scale
+from spikeguard.replicas import bits_of
 from spikeguard.settings import Settings
 from spikeguard.shards import is_sharded, local
+from spikeguard.signals.optional import OptionalSignals
 from spikeguard.updates import all_parameters, sample_of
-from spikeguard_protocol import BatchRange, Signal
+from spikeguard_protocol import BatchRange, OptionalSignal, Samples, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
@@ -38,6 +41,9 @@ GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
 LR = Signal.LR.value
 PARAM_NORM = Signal.PARAM_NORM.value
+STEP_TIME = Signal.STEP_TIME.value
+TOKENS_PER_SECOND = Signal.TOKENS_PER_SECOND.value
+UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
 UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
@@ -46,23 +52,37 @@ LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over
 
 
 class Row(NamedTuple):
-    """One step's sample while its values are on their way."""
+    """One step's sample while its values are on their way; a call makes the record."""
 
     step: int
     segment: int
     position: int  # of its batch in the data order
+    at: float  # when the step ended, monotonic seconds
+    before: float | None  # when the one before it ended
+    tokens: int | None  # of the step, over all ranks
     known: dict[str, float]  # measured on the host
-    pending: Pending
+    scalars: Scalars
     layers: Pending | None = None  # gradient norm by parameter
-
-    @property
-    def batches(self) -> BatchRange:
-        """What the step consumed."""
-        return BatchRange(self.position, self.position + 1)
+    activations: Pending | None = None  # L2 by layer, where asked for
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
-        return {**self.pending.read(), **self.known}
+        values = {**read(self.scalars), **self.known}
+        took_s = 0.0 if self.before is None else self.at - self.before
+        if took_s > 0.0:
+            values[STEP_TIME] = took_s
+            if self.tokens is not None:
+                values[TOKENS_PER_SECOND] = self.tokens / took_s
+        return values
+
+    def record(self, values: dict[str, float]) -> Samples:
+        """What is told of it."""
+        columns = {name: (value,) for name, value in values.items()}
+        batches = BatchRange(self.position, self.position + 1)
+        return Samples(self.segment, (self.step,), columns, (batches,))
+
+    def __call__(self) -> Samples:
+        return self.record(self.read())
 
 
 class LossMeter:
@@ -103,8 +123,10 @@ class Collector:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         reflex: Reflex,
+        optional: OptionalSignals,
         settings: Settings,
         ranks: int,
+        tokens_per_step: int | None = None,
     ) -> None:
         self._optimizer, self._reflex, self._settings = optimizer, reflex, settings
         named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -112,11 +134,21 @@ class Collector:
         self._sharded = is_sharded(model.parameters())
         self._layers: dict[str, Tensor] = {}
         self._step = 0
-        self._ranks = ranks
+        self._ranks, self._tokens = ranks, tokens_per_step
+        self._ended_at: float | None = None  # of the newest step
+        self._cycle = settings.slow_signals_every
+        self._param_place, self._update_place, self._moment_place = (
+            quarter * self._cycle // 4
+            for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
+        )
+        self._weights = list(model.parameters())  # those that are not trained, too
+        self._compare_every = settings.replica_checksum_every
+        self.compares = ranks > 1 and not self._sharded and self._compare_every > 0
         self._sample = sample_of(model, optimizer, settings.update_sample_share)
         self._everything = all_parameters(optimizer)
         self._readback = Readback()
         self.losses = LossMeter()
+        self.optional = optional
         self.attentive = False
         self._scalars: dict[str, Tensor] = {}
         self._known: dict[str, float] = {}
@@ -126,7 +158,10 @@ class Collector:
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
     def clip(self, max_norm: float | None) -> Tensor:
-        """Take the norm before clipping, then clip if a limit is given; returns that norm."""
+        """Take the norm before clipping, then clip if a limit is given; returns that norm.
+
+        On a CPU it is read only later: it is not to be changed in place.
+        """
         norm = self._measured()
         if norm is None:
             return torch.zeros(())
@@ -193,11 +228,17 @@ class Collector:
         """What clipping and reflex have learnt: goes into snapshots and checkpoints."""
         rule = self._rule
         clipping = {"kind": type(rule).__name__, "state": rule.state_dict()} if rule else None
-        return {"clipping": clipping or self._saved, "reflex": self._reflex.state_dict()}
+        return {
+            "clipping": clipping or self._saved,
+            "reflex": self._reflex.state_dict(),
+            "optional": self.optional.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to what was known then; a rule the loop has not shown yet gets it later."""
         self._reflex.load_state_dict(state["reflex"])
+        if state.get("optional") is not None:
+            self.optional.load_state_dict(state["optional"])
         self._saved, rule = state["clipping"], self._rule
         if rule is not None:
             self._rule = None
@@ -215,6 +256,8 @@ class Collector:
 
     def _wants_layers(self, step: int) -> bool:
         every = self._settings.layer_norms_every
+        if self._settings.flight_recorder:
+            return True
         return every > 0 and ((self.attentive and not self._sharded) or step % every == 0)
 
     @torch.no_grad()
@@ -226,7 +269,8 @@ class Collector:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
             self._scalars[UPDATE_DROPPED] = self._reflex.before_step(norm, loss)
         self._sample.before_step()
-        if self._settings.exact_update_norm and self._is_due(step, UPDATE_QUARTER):
+        due = self.attentive or step % self._cycle == self._update_place
+        if due and self._settings.exact_update_norm:
             self._everything.before_step()
 
     def _norm_at_step(self) -> Tensor | None:
@@ -249,6 +293,8 @@ class Collector:
         self._reflex.after_step()
         self._keep(UPDATE_NORM_SAMPLED, self._sample.after_step(self._rates))
         self._keep(UPDATE_NORM, self._everything.after_step(self._rates))
+        if self._settings.unchanged_parameters:
+            self._count_unchanged()
         if self._rates:
             rate = self._rates[0]
             if isinstance(rate, Tensor):
@@ -256,27 +302,45 @@ class Collector:
             else:
                 self._known[LR] = float(rate)
 
-    def _is_due(self, step: int, quarter: int) -> bool:
-        """Whether a signal that reads everything is measured at `step`, in its part of the cycle.
+    def _count_unchanged(self) -> None:
+        """In the last step of a cycle, where no other slow signal and no snapshot falls."""
+        if self.attentive or (self._step + 2) % self._cycle == 0:
+            self._keep(UNCHANGED_PARAMETERS, self._sample.unchanged())
 
-        None falls on a multiple of the cadence, where snapshots are usually taken.
+    def finish_step(self, step: int, segment: int, position: int) -> Row:
+        """Send the step's scalars on their way.
+
+        Signals that read everything are measured once in a cycle, each at a step of its own; none
+        of these is a multiple of the cadence, where snapshots are usually taken.
         """
-        every = self._settings.slow_signals_every
-        return self.attentive or step % every == quarter * every // 4
-
-    def finish_step(self, step: int, segment: int, position: int, known: dict[str, float]) -> Row:
-        """Send the step's scalars on their way."""
-        if self._is_due(step, PARAM_QUARTER):
+        place = step % self._cycle
+        if place == self._param_place or self.attentive:
             self._measure(PARAM_NORM, [p.detach() for p in self._parameters])
-        if self._is_due(step, MOMENT_QUARTER):
+        if place == self._moment_place or self.attentive:
             self._measure(ADAM_V_NORM, second_moments(self._optimizer))
+        if self.compares and (step + 1) % self._compare_every == 0:
+            self._scalars |= bits_of(self._weights)
         self._keep_loss()
-        known.update(self._known)
-        sent = self._readback.send(self._scalars)
         layers = self._readback.send_many(self._layers) if self._layers else None
+        activations = None
+        if not self.optional.idle:
+            norms = self.optional.finish_step(step, self.attentive, self._scalars)
+            activations = self._readback.send_many(norms) if norms else None
+        before, self._ended_at, self._step = self._ended_at, monotonic(), step
+        row = Row(
+            step,
+            segment,
+            position,
+            self._ended_at,
+            before,
+            self._tokens,
+            self._known,
+            self._readback.send(self._scalars),
+            layers,
+            activations,
+        )
         self._forget()
-        self._step = step
-        return Row(step, segment, position, known, sent, layers)
+        return row
 
     @torch.no_grad()
     def _measure(self, signal: str, tensors: Sequence[Tensor]) -> None:
@@ -286,6 +350,7 @@ class Collector:
         """Forget what was measured since the last step."""
         self._forget()
         self.losses.take()
+        self.optional.reset()
 
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
@@ -297,7 +362,8 @@ class Collector:
         Before `guard.step()`; it travels with the step's other values (`readback.WIDTH` at most).
         """
         if isinstance(value, Tensor):
-            self._scalars[signal] = value.detach()
+            own = value.detach()
+            self._scalars[signal] = own.clone() if own.is_cpu else own  # the caller may change it
         else:
             self._known[signal] = value
 

@@ -10,7 +10,8 @@ them (2.5 GHz). Behind a training step that leaves the caches cold it takes seve
 
 from __future__ import annotations
 
-import time
+import math
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -28,10 +29,9 @@ from spikeguard.forward import Forward
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
 from spikeguard.world import in_step, leave_world
-from spikeguard_protocol import AttemptEnded, Record, Signal, Verb
+from spikeguard_protocol import AttemptEnded, Record, Verb
 
 Batch = TypeVar("Batch")
-STEP_TIME, TOKENS_PER_SECOND = Signal.STEP_TIME.value, Signal.TOKENS_PER_SECOND.value
 
 
 class Guard:
@@ -58,11 +58,15 @@ class Guard:
             self._drain,
             parts.faults,
         )
+        self._together = parts.agreement
+        self._add = self._reporter.add if self._together else self._reporter.add_alone
+        self._save_every = _cadence(parts)
+        self._optional = parts.collector.optional
         self._begun = self._ended = False
-        self._last_step_at: float | None = None
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_optimizer),
             optimizer.register_step_post_hook(self._after_optimizer),
+            *parts.collector.optional.handles,
         ]
         self._endings = Endings(self._cut_short, parts.settings.handle_sigterm)
 
@@ -123,6 +127,41 @@ class Guard:
             self._p.collector.losses.add(loss, weight)
         return loss
 
+    def tokens(self, ids: Tensor) -> Tensor:
+        """Show one micro-batch's token ids, whole numbers in any shape; returns the same tensor.
+
+        `token_entropy` and `unseen_tokens` are made of a step's.
+        """
+        with self._p.faults.shield("tokens"):
+            self._optional.show_tokens(ids)
+        return ids
+
+    def sequence_losses(self, losses: Tensor) -> Tensor:
+        """Show the loss of each sequence of one micro-batch; returns the same tensor.
+
+        Mean nats per token, (B,), or nats of each token, (B, T). `loss_sequence_max` is the worst.
+        """
+        with self._p.faults.shield("sequence_losses"):
+            self._optional.show_sequences(losses)
+        return losses
+
+    def attention_logit(self, scores: Tensor) -> Tensor:
+        """Show attention logits before the softmax, in any shape; returns the same tensor.
+
+        Call it within the model's forward pass. `attention_logit_max` is the largest of a step.
+        """
+        self._optional.show_scores(scores)
+        return scores
+
+    def attention_logit_of(
+        self, queries: Tensor, keys: Tensor, scale: float | None = None, causal: bool = True
+    ) -> None:
+        """The same for a fused kernel, from what goes into it: (B, H, T, D) each, unscaled.
+
+        Some rows are multiplied once more, so the largest logit may be larger than what is told.
+        """
+        self._optional.show_queries(queries, keys, scale, causal)
+
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Like `torch.nn.utils.clip_grad_norm_` over the model's parameters; None only measures.
 
@@ -149,22 +188,20 @@ class Guard:
         parts = self._p
         progress = parts.progress
         segment = progress.segment
+        progress.steps = steps = progress.steps + 1
         try:
-            parts.rates.after_step()
+            if parts.rates.lent:
+                parts.rates.after_step()
+            row = parts.collector.finish_step(steps, segment, parts.feed.finish_step())
+            self._add(row)
         except Exception as error:
-            parts.faults.note("rates", error)
-        progress.steps += 1
-        self._collect(parts.feed.finish_step())
-        if parts.agreement is None:
-            self._alone()
-        elif not parts.agreement.broken:
-            with parts.faults.shield("agreement"), in_step(parts.world):
-                self._together(parts.agreement)
-        if progress.segment == segment:
-            try:
-                self._save(progress.steps)
-            except Exception as error:
-                parts.faults.note("save", error)
+            self._forget_step(error)
+        if self._together is not None:
+            self._agree(self._together)
+        elif parts.mailbox.stirred:
+            self._listen()
+        if steps % self._save_every == 0 or parts.recovery.writing:
+            self._save(segment)
 
     def checkpoint(self) -> str | None:
         """Save a checkpoint now, at a step boundary, on all ranks; its name, None if it failed."""
@@ -189,6 +226,7 @@ class Guard:
         self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
             hook.remove()
+        self._optional.end()
         with self._p.faults.shield("finish"):
             self._p.rates.after_step()
 
@@ -234,53 +272,48 @@ class Guard:
 
     # ---- a step's sample -------------------------------------------------------------------
 
-    def _collect(self, position: int) -> None:
-        parts = self._p
-        progress, known = parts.progress, self._times()
-        try:
-            row = parts.collector.finish_step(progress.steps, progress.segment, position, known)
-            self._reporter.add(row)
-        except Exception as error:
-            parts.faults.note("collect", error)
-            with suppress(Exception):
-                parts.collector.reset()
+    def _forget_step(self, error: Exception) -> None:
+        self._p.faults.note("collect", error)
+        with suppress(Exception):
+            self._p.collector.reset()
 
-    def _times(self) -> dict[str, float]:
-        now, last = time.perf_counter(), self._last_step_at
-        self._last_step_at = now
-        if last is None or now <= last:
-            return {}
-        times: dict[str, float] = {STEP_TIME: now - last}
-        if self._p.tokens_per_step is not None:
-            times[TOKENS_PER_SECOND] = self._p.tokens_per_step / (now - last)
-        return times
-
-    def _alone(self) -> None:
-        """Pass on what has arrived, then act on what has come."""
+    def _listen(self) -> None:
+        """In a job of one process: take up what the server said, and go on while it asks."""
         parts = self._p
+        mailbox = parts.mailbox
+        mailbox.stirred = False  # first: what comes from here on is looked at next time
         try:
-            self._reporter.deliver_alone()
-            parts.collector.attentive = parts.mailbox.attentive
-            self._protect(parts.mailbox.protected)
-        except Exception as error:
-            parts.faults.note("deliver", error)
-        try:
-            if parts.mailbox.deliveries:
+            parts.collector.attentive = mailbox.attentive
+            self._protect(mailbox.protected)
+            if mailbox.deliveries:
                 self._executor.act_alone()
         except Exception as error:
             parts.faults.note("orders", error)
+        if mailbox.deliveries or parts.collector.attentive:
+            mailbox.stirred = True
 
-    def _together(self, agreement: Agreement) -> None:
+    def _agree(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
-        mailbox = self._p.mailbox
-        word = Word(self._executor.announce(), mailbox.attentive, self._pins())
-        agreed = self._reporter.deliver_together(agreement, word)
-        if agreed is None:
+        if agreement.broken:
             return
-        self._p.collector.attentive = agreed.word.attentive
-        self._p.recovery.protected = mailbox.protected
-        self._protect_pins(agreed.word.pins)
-        self._executor.act_together(agreed.word.serial)
+        with self._p.faults.shield("agreement"), in_step(self._p.world):
+            mailbox = self._p.mailbox
+            word = Word(self._executor.announce(), mailbox.attentive, self._pins())
+            agreed = self._reporter.deliver_together(agreement, word)
+            if agreed is None:
+                return
+            self._p.collector.attentive = agreed.word.attentive
+            self._p.collector.compares &= agreement.compares
+            if agreed.apart and agreed.row is not None:
+                self._tell_apart(agreed.apart, agreed.row.step)
+            self._p.recovery.protected = mailbox.protected
+            self._protect_pins(agreed.word.pins)
+            self._executor.act_together(agreed.word.serial)
+
+    def _tell_apart(self, ranks: tuple[int, ...], step: int) -> None:
+        named = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+        said = f"at step {step} the weights of rank {named} were not those of the other ranks"
+        self._p.faults.note("replicas", said)
 
     def _protect(self, names: frozenset[str]) -> None:
         self._p.recovery.protected = names
@@ -301,17 +334,21 @@ class Guard:
 
     # ---- saving ----------------------------------------------------------------------------
 
-    def _save(self, steps: int) -> None:
-        recovery = self._p.recovery
+    def _save(self, segment: int) -> None:
+        """What is due at this boundary, unless the run has just gone back."""
+        progress, recovery = self._p.progress, self._p.recovery
+        if progress.segment != segment:
+            return
         every = self._p.settings.snapshot_every
-        if recovery.snapshots is not None and every and steps % every == 0:
+        if recovery.snapshots is not None and every and progress.steps % every == 0:
             with self._p.faults.shield("snapshot"):
                 recovery.snapshot()
         every = recovery.checkpoints.every if recovery.checkpoints is not None else 0
-        if every and steps % every == 0:
+        if every and progress.steps % every == 0:
             with self._p.faults.shield("checkpoint"):
                 recovery.checkpoint_due()
-        recovery.settle()
+        with self._p.faults.shield("save"):
+            recovery.settle()
 
     def _begin(self) -> None:
         """Tell the server of this attempt, once, when its loop is known."""
@@ -320,3 +357,10 @@ class Guard:
         self._begun = True
         with self._p.faults.shield("begin"):
             introduce(self._p, self._executor.capabilities(), self._report)
+
+
+def _cadence(parts: Parts) -> int:
+    """Something is to be saved at some of its multiples, at no other step."""
+    checkpoints = parts.recovery.checkpoints
+    every = math.gcd(parts.settings.snapshot_every, checkpoints.every if checkpoints else 0)
+    return every or sys.maxsize

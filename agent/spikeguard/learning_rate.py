@@ -43,7 +43,7 @@ class ScaledRates:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._originals: list[tuple[dict[str, Any], Any]] = []
+        self.lent: list[tuple[dict[str, Any], Any]] = []  # groups and what to put back
         self.scale: LrScale | None = None
 
     def before_step(self, step: int) -> list[Any]:
@@ -57,7 +57,7 @@ class ScaledRates:
 
     def _multiply(self, group: dict[str, Any], factor: float) -> None:
         rate = group["lr"]
-        self._originals.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
+        self.lent.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
         if isinstance(rate, Tensor):
             rate.mul_(factor)
         else:
@@ -65,8 +65,8 @@ class ScaledRates:
 
     def after_step(self) -> None:
         """Put the rates back, bit for bit."""
-        while self._originals:
-            group, rate = self._originals.pop()
+        while self.lent:
+            group, rate = self.lent.pop()
             if isinstance(rate, Tensor):
                 group["lr"].copy_(rate)
             else:

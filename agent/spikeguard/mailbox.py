@@ -35,6 +35,7 @@ class Mailbox:
     protected: frozenset[str] = frozenset()
     heard_at: float | None = None
     alone: bool = True  # whether no other attempt of the run is alive
+    stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
 
     @property
     def attentive(self) -> bool:
@@ -48,10 +49,13 @@ class Mailbox:
         now = time.monotonic()
         known = {d.order.command: d for d in self.deliveries}
         fresh = [known.get(order.command) or Delivery(order, now) for order in ack.orders]
+        before = self.deliveries, self.asked_attentive, self.protected
         self.deliveries = tuple(fresh)
         self.asked_attentive = ack.attentive
         self.protected = frozenset(ack.protected)
         self.heard_at = now
+        if ack.attentive or (self.deliveries, ack.attentive, self.protected) != before:
+            self.stirred = True
         if self.alone and ack.live_attempts > 1:
             log.warning(
                 "%d attempts of this run are alive: none gets orders until one has ended",

@@ -3,8 +3,9 @@
 The loop only appends to a deque. A thread of its own writes the records to the open message's
 file; the sender seals it when it is ready to send. After SIGKILL the next attempt finds the files
 and sends them. `DIR/000000000001.jsonl` is message 1, one record a line.
-Law: no lock is shared with the loop. Numbers have no holes: over `limit` bytes the oldest samples
-are thinned out of their messages, which then carry a `Gap` that says how many were lost; a message
+Law: no lock is shared with the loop. Numbers have no holes: over `limit` bytes messages are thinned
+out, the oldest first, stage by stage (`thinning`: norms by layer, slow signals, samples, ...); they
+then carry a `Gap` that says how many samples were lost, and `dropped` counts everything. A message
 refused for good becomes a `Gap`. Commands' results and segments are kept. Without a working disk
 the newest messages stay in memory.
 """
@@ -12,36 +13,39 @@ the newest messages stay in memory.
 from __future__ import annotations
 
 import fcntl
-import json
+import math
 import os
 import re
+import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
+from spikeguard.lines import count_samples, decoded, encoded, merged
+from spikeguard.thinning import Neighbours, Stage, samples_in, thinned
 from spikeguard_protocol import (
     AttemptEnded,
     Gap,
+    LayerNorms,
     Message,
     Record,
     RunId,
     Samples,
-    from_json,
-    to_json,
 )
 from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
-WAITING = 5_000  # records between the loop and the disk
+WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 SEAL_RECORDS = 900
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
-_DROPPABLE = ("Samples", "LayerNorms")
+BREATH_S = 0.0002  # after each record
+HURRY = 100  # one record more at a time for so many that wait
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _NOTE = re.compile(r"([0-9]{12}) (open|ended)")
 
@@ -61,7 +65,8 @@ class _Letter:
     records: int = 0
     at: float = field(default_factory=time.monotonic)  # of the newest record
     lines: list[bytes] | None = None
-    thinned: bool = False
+    stage: Stage = Stage.WHOLE
+    watched: bool = False  # some of it was made while the server asked for detail
 
 
 class Outbox:
@@ -74,6 +79,8 @@ class Outbox:
         self._limit = limit
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed = 0
+        self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
+        self.dropped: Counter[str] = Counter()  # by what it was, for want of room
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
         self._closing = threading.Event()
@@ -90,12 +97,20 @@ class Outbox:
         self._writer.daemon = True
         self._writer.start()
 
-    def put(self, record: Record | Draft) -> None:
-        """Called from the loop: never waits. A draft is made a record by the writer's thread."""
-        if len(self._waiting) >= WAITING:
+    def put(self, record: Record | Draft, at: float | None = None) -> None:
+        """Called from the loop: never waits. A draft is made a record by the writer's thread.
+
+        `at`: when it was made, monotonic seconds, where the caller knows.
+        """
+        if len(self._waiting) >= WAITING and self._has_no_room(record):
             self._overflowed += 1
             return
-        self._waiting.append((time.monotonic(), record))
+        self._waiting.append((time.monotonic() if at is None else at, record))
+
+    def _has_no_room(self, record: Record | Draft) -> bool:
+        """Samples and detail go first: what commands came to is rare and worth more."""
+        plain = callable(record) or isinstance(record, Samples | LayerNorms)
+        return plain or len(self._waiting) >= 2 * WAITING
 
     @property
     def sequence(self) -> int:
@@ -126,7 +141,7 @@ class Outbox:
             if not self._sealed:
                 self._seal()
             letter = self._sealed[0]
-            records = _merged(self._read(letter))
+            records = merged(self._read(letter))
         age = max(0.0, time.monotonic() - letter.at)
         return Message(
             self.run.project, self.run.name, self.attempt, letter.sequence, age, tuple(records)
@@ -145,7 +160,7 @@ class Outbox:
         with self._io:
             for letter in self._sealed:
                 if letter.sequence == sequence and not self.closed:
-                    lost = _samples_in(self._read(letter))
+                    lost = count_samples(self._read(letter))
                     self._rewrite(letter, [Gap(sequence, sequence, reason[:500], lost)])
 
     def declare_lost(self, first: int) -> None:
@@ -179,20 +194,26 @@ class Outbox:
                 os.close(own)
 
     def _write_on(self) -> None:
+        """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
+            while self._waiting or self._overflowed:
+                with self._io:
+                    if self.closed:
+                        return
+                    self._drain(1 + len(self._waiting) // HURRY)
+                time.sleep(BREATH_S)
             with self._io:
-                if self.closed:
-                    return
-                self._drain()
                 self._bound()
 
-    def _drain(self) -> None:
+    def _drain(self, at_most: int = sys.maxsize) -> None:
         if lost := self._overflowed:
             self._overflowed -= lost
             number = self._open.sequence
             self._add(time.monotonic(), Gap(number, number, "the loop outran the disk", lost))
-        while self._waiting:
+            self.dropped["samples"] += lost
+        while self._waiting and at_most > 0:
             self._add(*self._waiting.popleft())
+            at_most -= 1
         if self._file is not None:
             with suppress(OSError):  # sealing sees that the file is short
                 self._file.flush()
@@ -205,16 +226,17 @@ class Outbox:
         letter.size += len(line)
         letter.records += 1
         letter.at = at
+        letter.watched |= at <= self.watched_until
         self._append_to_disk(line)
         if letter.size > SEAL_BYTES or letter.records >= SEAL_RECORDS:
             self._seal()
 
     def _line(self, record: Record | Draft) -> bytes:
         try:
-            return _encoded(record() if callable(record) else record)
+            return encoded(record() if callable(record) else record)
         except Exception as error:  # whatever it was made of: the writer goes on
             number = self._open.sequence
-            return _encoded(Gap(number, number, f"could not be written: {error!r}"[:500], 1))
+            return encoded(Gap(number, number, f"could not be written: {error!r}"[:500], 1))
 
     def _append_to_disk(self, line: bytes) -> None:
         try:
@@ -242,12 +264,11 @@ class Outbox:
         lines = letter.lines
         if lines is None:
             lines = self._path(letter).read_bytes().splitlines() if letter.size else []
-        return [record for line in lines if (record := _record(line)) is not None]
+        return [record for line in lines if (record := decoded(line)) is not None]
 
     def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
-        lines = [_encoded(record) for record in records]
+        lines = [encoded(record) for record in records]
         letter.size, letter.records = sum(map(len, lines)), len(lines)
-        letter.thinned = True
         letter.lines = lines
         try:
             path = self._path(letter)
@@ -258,24 +279,37 @@ class Outbox:
             return  # it stays in memory
 
     def _bound(self) -> None:
-        """Over the limit, on disk or in memory: thin the oldest messages."""
+        """Over the limit, on disk or in memory: thin messages out, the oldest first."""
+        for stage in list(Stage)[1:]:
+            if self._fits():
+                return
+            for place, letter in enumerate(self._sealed):
+                if letter.stage < stage and not self._fits():
+                    self._thin(place, letter, stage)
+
+    def _fits(self) -> bool:
         in_memory = sum(letter.size for letter in self._sealed if letter.lines is not None)
         on_disk = sum(letter.size for letter in self._sealed) - in_memory
-        for letter in self._sealed:
-            if on_disk <= self._limit and in_memory <= MEMORY_BYTES:
-                return
-            if letter.thinned:
-                continue
-            before, held = letter.size, letter.lines is not None
-            self._thin(letter)
-            in_memory -= before if held else 0
-            on_disk += letter.size - (0 if held else before)
+        return on_disk <= self._limit and in_memory <= MEMORY_BYTES
 
-    def _thin(self, letter: _Letter) -> None:
+    def _thin(self, place: int, letter: _Letter, stage: Stage) -> None:
         records = self._read(letter)
-        kept = [r for r in records if type(r).__name__ not in _DROPPABLE]
-        gap = Gap(letter.sequence, letter.sequence, "the outbox was full", _samples_in(records))
-        self._rewrite(letter, [*kept, gap])
+        around = self._neighbours(place) if stage is Stage.SURROUNDINGS else Neighbours()
+        kept, lost = thinned(records, stage, around, letter.watched)
+        letter.stage = stage
+        self.dropped += lost
+        if lost["samples"]:
+            number = letter.sequence
+            kept.append(Gap(number, number, "the outbox was full", lost["samples"]))
+        if lost:
+            self._rewrite(letter, kept)
+
+    def _neighbours(self, place: int) -> Neighbours:
+        before, after = place - 1, place + 1
+        return Neighbours(
+            samples_in(self._read(self._sealed[before])) if before >= 0 else (),
+            samples_in(self._read(self._sealed[after])) if after < len(self._sealed) else (),
+        )
 
     def mark_ended(self) -> None:
         """The attempt said its last word; whoever finds this later adds nothing."""
@@ -381,51 +415,3 @@ def _synced(file: IO[bytes]) -> bool:
         with suppress(OSError):
             file.close()
     return True
-
-
-def _encoded(record: Record) -> bytes:
-    return json.dumps(to_json(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _record(line: bytes) -> Record | None:
-    """None for the torn last line of a killed process."""
-    try:
-        record: Record = from_json(Record, json.loads(line))
-    except ValueError:
-        return None
-    return record
-
-
-def _samples_in(records: Iterable[Record]) -> int:
-    return sum(len(r.steps) for r in records if isinstance(r, Samples))
-
-
-def _merged(records: Iterable[Record]) -> list[Record]:
-    """Neighbouring samples of one segment as one record, in columns."""
-    merged: list[Record] = []
-    run: list[Samples] = []
-    for record in records:
-        if isinstance(record, Samples) and (not run or _continues(run[-1], record)):
-            run.append(record)
-            continue
-        merged += [_columns(run)] if run else []
-        run = [record] if isinstance(record, Samples) else []
-        merged += [] if run else [record]
-    return merged + ([_columns(run)] if run else [])
-
-
-def _continues(last: Samples, more: Samples) -> bool:
-    return last.segment == more.segment and last.steps[-1] < more.steps[0]
-
-
-def _columns(rows: list[Samples]) -> Samples:
-    names = list(dict.fromkeys(name for row in rows for name in row.signals))
-    columns: dict[str, Any] = {
-        name: tuple(
-            value for row in rows for value in row.signals.get(name, (None,) * len(row.steps))
-        )
-        for name in names
-    }
-    steps = tuple(step for row in rows for step in row.steps)
-    positions = tuple(place for row in rows for place in row.positions)
-    return Samples(rows[0].segment, steps, columns, positions)

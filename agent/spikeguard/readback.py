@@ -3,14 +3,14 @@
 Law: the loop never waits for a value it has just asked for. The scalars of a step are stacked and
 copied to a pinned row while the device goes on; they are read when the copy's event has passed,
 or `lag` steps later where all ranks must read the same step. The host then waits only if it runs
-more than `lag` steps ahead of the device. Bounded: `DEPTH` rows, made once.
+more than `lag` steps ahead of the device. Bounded: `DEPTH` rows, made once. On a CPU there is
+nothing to bring: the tensors themselves are handed on, and read by whoever needs numbers first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class Pending:
     """Scalars on their way; `row` may be read once `event` has passed."""
 
     names: tuple[str, ...]
-    row: Tensor | list[float]  # one for each name, on the host; from a CPU there is no copy
+    row: Tensor | list[float]  # one for each name, on the host
     event: torch.cuda.Event | None
 
     def arrived(self) -> bool:
@@ -46,6 +46,32 @@ class Pending:
         return dict(zip(self.names, self.take(), strict=True))
 
 
+Scalars = dict[str, Tensor] | Pending  # of one step; the tensors where all lie on the host
+
+
+def arrived(scalars: Scalars) -> bool:
+    """Whether reading now would not wait."""
+    return isinstance(scalars, dict) or scalars.arrived()
+
+
+def copied(scalars: Scalars) -> bool:
+    """Whether they come from a device, and may be on their way still."""
+    return not isinstance(scalars, dict) and scalars.event is not None
+
+
+def take(scalars: Scalars) -> None:
+    """Free the pinned row, if there is one, for another step."""
+    if not isinstance(scalars, dict):
+        scalars.take()
+
+
+def read(scalars: Scalars) -> dict[str, float]:
+    """The values by name, waiting for the copy if it must."""
+    if not isinstance(scalars, dict):
+        return scalars.read()
+    return {name: value.item() for name, value in list(scalars.items())[:WIDTH]}
+
+
 class Readback:
     """The rows that are used in turn."""
 
@@ -54,12 +80,14 @@ class Readback:
         self._events: list[torch.cuda.Event] = []
         self._next = 0
 
-    def send(self, scalars: Mapping[str, Tensor]) -> Pending:
-        """Start the copy of `scalars`, each () on any device."""
-        names, values = tuple(scalars)[:WIDTH], list(scalars.values())[:WIDTH]
-        if all([value.is_cpu for value in values]):  # noqa: C419 - half of what a generator costs
-            taken: list[Any] = [value.tolist() for value in values]  # half of what `item` costs
-            return Pending(names, taken, None)
+    def send(self, scalars: dict[str, Tensor]) -> Scalars:
+        """Start the copy of `scalars`, each () on any device; nobody changes them any more."""
+        for value in scalars.values():
+            if not value.is_cpu:
+                return self._copied(tuple(scalars)[:WIDTH], list(scalars.values())[:WIDTH])
+        return scalars
+
+    def _copied(self, names: tuple[str, ...], values: list[Tensor]) -> Pending:
         stacked = _stack(values)
         if not stacked.is_cuda:
             return Pending(names, stacked.cpu(), None)

@@ -55,6 +55,7 @@ class Recovery:
         self._faults = faults
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
+        self.writing = False  # whether a checkpoint may be on its way to disk
         self._saves: Saves | None = None
         if checkpoints is not None and not checkpoints.writes_itself:
             self._saves = Saves(world, checkpoints, faults)
@@ -88,6 +89,7 @@ class Recovery:
             return False
         self.settle()
         target = self._target("checkpoint", Medium.DISK)
+        self.writing = True
         return self._saves.begin(target, *divided(self.live(), self._state.shared))
 
     def checkpoint(self) -> str | None:
@@ -127,6 +129,7 @@ class Recovery:
         ended = self._saves.finished(wait_s) if self._saves is not None else None
         if ended is None or self.checkpoints is None:
             return None
+        self.writing = False
         if ended.problem is not None:
             self._faults.note("checkpoint", ended.problem)
             return None

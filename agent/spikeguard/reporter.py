@@ -12,44 +12,30 @@ from typing import NamedTuple
 
 from spikeguard.agreement import Agreed, Agreement, Word
 from spikeguard.collector import Row
+from spikeguard.flight_recorder import FlightRecorder
 from spikeguard.forward import Forward
 from spikeguard.parts import Parts
-from spikeguard.readback import DEPTH
-from spikeguard_protocol import CommandResult, LayerNorms, Record, Samples, SegmentStarted, Signal
-from spikeguard_protocol.messages import MAX_LAYERS
+from spikeguard.readback import DEPTH, arrived, copied, take
+from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
 
 
-class SampleDraft(NamedTuple):
-    """One step's values; a call makes the record."""
+class AgreedDraft(NamedTuple):
+    """One step's values where all ranks' losses were put together; a call makes the record."""
 
     row: Row
-    agreed: dict[str, float] | None  # where all ranks' losses were put together
+    values: dict[str, float]
 
     def __call__(self) -> Samples:
-        row = self.row
-        values = row.read() if self.agreed is None else self.agreed
-        columns = {name: (value,) for name, value in values.items()}
-        return Samples(row.segment, (row.step,), columns, (row.batches,))
-
-
-class LayerDraft(NamedTuple):
-    """One step's gradient norms by parameter; a call waits for them and makes the record."""
-
-    row: Row
-
-    def __call__(self) -> LayerNorms:
-        row = self.row
-        norms = row.layers.read() if row.layers is not None else {}
-        kept = dict(list(norms.items())[:MAX_LAYERS])
-        return LayerNorms(row.segment, row.step, Signal.GRAD_NORM.value, kept)
+        return self.row.record(self.values)
 
 
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
     def __init__(self, parts: Parts, forward: Forward | None) -> None:
-        self._p, self._forward = parts, forward
+        self._p, self._forward, self._outbox = parts, forward, parts.outbox
         self._rows: deque[Row] = deque()
+        self._recorder = FlightRecorder(parts.settings)
 
     def report(self, record: Record) -> None:
         """Tell the server of something other than a sample."""
@@ -59,13 +45,17 @@ class Reporter:
                 self._p.sender.wake()
 
     def add(self, row: Row) -> None:
-        """A step was made."""
+        """A step was made, all ranks together."""
         self._rows.append(row)
 
-    def deliver_alone(self) -> None:
-        """In a job of one process: pass on what has arrived."""
+    def add_alone(self, row: Row) -> None:
+        """A step was made in a job of one process: pass on what has arrived."""
         rows = self._rows
-        while rows and (rows[0].pending.arrived() or len(rows) >= DEPTH):
+        if not rows and type(row.scalars) is dict:  # on a CPU there is nothing to wait for
+            self._sample(row)
+            return
+        rows.append(row)
+        while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
             self._sample(rows.popleft())
 
     def deliver_together(self, agreement: Agreement, word: Word) -> Agreed | None:
@@ -99,7 +89,7 @@ class Reporter:
         """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
         if not self._rows:
             return None
-        on_device = self._rows[0].pending.event is not None
+        on_device = copied(self._rows[0].scalars)
         lag = self._p.settings.agreement_lag if on_device else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
@@ -108,12 +98,13 @@ class Reporter:
             self._sample(agreed.row, agreed.values)
 
     def _sample(self, row: Row, agreed: dict[str, float] | None = None) -> None:
-        row.pending.take()
+        take(row.scalars)
         if self._forward is not None:
             self._forward.put(row.step, row.read() if agreed is None else agreed)
-        outbox = self._p.outbox
+        outbox = self._outbox
         if outbox is None:
             return
-        outbox.put(SampleDraft(row, agreed))
-        if row.layers is not None:
-            outbox.put(LayerDraft(row))
+        outbox.put(row if agreed is None else AgreedDraft(row, agreed), row.at)
+        if row.layers is not None or row.activations is not None:
+            for detail in self._recorder.pass_on(row, self._p.collector.attentive):
+                outbox.put(detail)

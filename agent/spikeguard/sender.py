@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from spikeguard.faults import Faults
-from spikeguard.mailbox import Mailbox
+from spikeguard.mailbox import ATTENTIVE_S, Mailbox
 from spikeguard.outbox import Outbox
 from spikeguard.settings import Settings
 from spikeguard.transport import Advice, Transport, Verdict
@@ -37,6 +37,7 @@ class Sender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._failures = 0
+        self._told_lost: dict[str, int] = {}  # attempt -> what its outbox had dropped by then
         self._wait_s: float | None = None  # while a decision may come
         self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
@@ -84,6 +85,7 @@ class Sender:
         outbox = self._leftovers[0] if self._leftovers else self._outbox
         if outbox.unbegun:
             return self._settings.send_interval_s
+        self._tell_of_loss(outbox)
         message = outbox.next_message()
         if message is None:  # finish() did not wait for this thread any longer
             return self._settings.send_interval_s
@@ -94,9 +96,19 @@ class Sender:
         self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
         return self._not_stored(outbox, message.sequence, verdict)
 
+    def _tell_of_loss(self, outbox: Outbox) -> None:
+        """What a full outbox had to drop since, counted and logged like any failure."""
+        total = outbox.dropped.total()
+        if total > self._told_lost.get(outbox.attempt, 0):
+            self._told_lost[outbox.attempt] = total
+            parts = ", ".join(f"{count} {what}" for what, count in sorted(outbox.dropped.items()))
+            self._faults.note("outbox", f"it was full and dropped {parts} so far")
+
     def _stored(self, outbox: Outbox, sequence: int, verdict: Verdict) -> float:
         outbox.acknowledge(sequence)
         if outbox is self._outbox and verdict.ack is not None:
+            asked_s = ATTENTIVE_S if verdict.ack.attentive else -1.0
+            outbox.watched_until = time.monotonic() + asked_s
             self._mailbox.hear(verdict.ack)
             self._attend(verdict.wait_s)
         elif outbox.empty:

@@ -61,6 +61,7 @@ def main(folder: Path, steps: int, case: str) -> None:
         settings=Settings(
             send_interval_s=0.02,
             snapshot_every=10,
+            replica_checksum_every=10,
             agreement_timeout_s=2 if case == "broken_drain" else 20,
         ),
     )
@@ -123,6 +124,8 @@ def _train(
             _kill_thread("spikeguard-sender")
         if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
             _follow(folder, rank, [before + 1, guard.steps])
+        if case == "flipped" and rank == 1 and guard.steps == 25:
+            model[0].weight.detach().view(torch.int32)[3, 3] ^= 1 << 12
         weights = float(sum(p.double().sum() for p in model.parameters()))
         seen["trail"].append([before + 1, guard.steps, guard.position, weights])
         if guard.steps >= steps:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +20,14 @@ from spikeguard_protocol import (
     BatchRange,
     CommandResult,
     Gap,
+    LayerNorms,
+    Medium,
     Message,
     Record,
     ResultState,
     RunId,
     Samples,
+    TargetSaved,
 )
 
 from .wire import await_that
@@ -113,6 +118,102 @@ def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path
     box.close()
 
 
+def slow(step: int, loss: float = 3.0) -> Samples:
+    return sample(step, loss=loss, grad_norm=1.0, lr=1e-3, param_norm=50.0, step_time=0.1)
+
+
+def layers(step: int) -> LayerNorms:
+    return LayerNorms(0, step, "grad_norm", {f"blocks.{n}.weight": 0.1 for n in range(20)})
+
+
+def fill(box: Outbox, spike: range, steps: int = 600) -> None:
+    """A run with norms by layer, snapshots, results and one spike, sealed every 100 steps."""
+    for step in range(1, steps + 1):
+        box.put(slow(step, loss=9.0 if step in spike else 3.0 + 0.01 * (step % 7)))
+        if step % 5 == 0:
+            box.put(layers(step))
+        if step % 20 == 0:
+            box.put(TargetSaved(f"memory-{step}", 0, step, step, Medium.MEMORY))
+        if step % 200 == 0:
+            box.put(CommandResult(f"test#1.{step}", ResultState.APPLIED, "done", step))
+        if step % 100 == 0:
+            box._drain()
+            box._seal()
+            box._bound()
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a full outbox still holds, and what it took of the disk while it was filled."""
+
+    records: list[Record]
+    dropped: dict[str, int]
+    on_disk: int
+
+    def of(self, kind: type[Record]) -> int:
+        return sum(isinstance(record, kind) for record in self.records)
+
+    def steps(self, signal: str = "loss") -> set[int]:
+        return {
+            step
+            for r in self.records
+            if isinstance(r, Samples)
+            for step, value in zip(r.steps, r.signals.get(signal, ()), strict=False)
+            if value is not None
+        }
+
+
+def left_of(folder: Path, limit: int) -> Left:
+    box = outbox(folder, limit)
+    fill(box, spike=range(220, 225))
+    on_disk = sum(path.stat().st_size for path in (folder / ATTEMPT).glob("*.jsonl"))
+    dropped = dict(box.dropped)
+    left = Left(everything(box), dropped, on_disk)
+    box.close()
+    return left
+
+
+def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path) -> None:
+    """The same run into ever less room: each stage begins where the one before is used up."""
+    whole = left_of(tmp_path / "whole", 2**20)
+    assert whole.dropped == {}
+    room = [150_000, 110_000, 45_000, 12_000, 3_500]
+    lefts = [left_of(tmp_path / str(limit), limit) for limit in room]
+    assert all(left.on_disk <= limit for left, limit in zip(lefts, room, strict=True))
+    layerless, slowless, spike, spikeless, least = lefts
+    assert set(layerless.dropped) == {"layer norms"}
+    assert 0 < layerless.of(LayerNorms) < whole.of(LayerNorms)
+    assert layerless.steps("param_norm") == whole.steps("param_norm")
+    assert set(slowless.dropped) == {"layer norms", "slow signals"}
+    assert slowless.of(LayerNorms) == 0
+    assert slowless.steps() == whole.steps() == set(range(1, 601))
+    assert set(spike.dropped) == {"layer norms", "slow signals", "samples"}
+    assert spike.steps() >= set(range(170, 320))
+    assert not spike.steps() & set(range(1, 170))
+    assert not spikeless.steps() & set(range(170, 320))
+    assert spikeless.of(TargetSaved) == whole.of(TargetSaved)
+    assert "targets" in least.dropped
+    for left in lefts:
+        lost = sum(r.samples_lost for r in left.records if isinstance(r, Gap))
+        assert lost == left.dropped.get("samples", 0) == 600 - len(left.steps())
+        assert left.of(CommandResult) == 3
+
+
+def test_what_the_server_asked_detail_of_stays_as_long_as_what_stood_out(tmp_path: Path) -> None:
+    box = outbox(tmp_path, 9_000)
+    for step in range(1, 101):
+        box.watched_until = math.inf if step > 80 else -math.inf
+        box.put(sample(step))
+        if step % 20 == 0:
+            box._drain()
+            box._seal()
+            box._bound()
+    kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
+    assert set(range(81, 101)) <= kept
+    assert box.dropped["samples"] == 100 - len(kept) > 0
+    box.close()
+
+
 def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     box.put(sample(1))
@@ -137,8 +238,11 @@ def test_a_loop_that_outruns_the_disk_loses_samples_that_are_counted(tmp_path: P
     box = outbox(tmp_path)
     for step in range(1, 5_011):
         box.put(sample(step))
+    box.put(RESULT)
     records = everything(box)
     assert sum(r.samples_lost for r in records if isinstance(r, Gap)) == 10
+    assert box.dropped == {"samples": 10}
+    assert records[-1] == RESULT
     box.close()
 
 

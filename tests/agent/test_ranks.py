@@ -24,6 +24,7 @@ from spikeguard_protocol import (
     Message,
     ResultState,
     Rollback,
+    Samples,
     SegmentStarted,
     Stop,
     TargetSaved,
@@ -152,12 +153,18 @@ def test_a_server_and_a_sender_lost_in_the_middle_of_an_order_part_no_ranks(tmp_
     assert seen_after == set(range(back[1] + 1, 151))
 
 
-def test_no_thread_of_the_agents_outlives_the_attempt(tmp_path: Path) -> None:
-    """One of gloo's that still holds a tensor at interpreter shutdown would abort the job."""
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Wire, list[Any]]:
+    """What the server stored and each rank saw of 30 undisturbed steps."""
     with served(Wire()) as wire:
-        status, seen = run_ranks(wire, tmp_path, 30)
+        status, seen = run_ranks(wire, tmp_path_factory.mktemp("plain"), 30)
     assert status == 0
-    for rank in seen:
+    return wire, seen
+
+
+def test_no_thread_of_the_agents_outlives_the_attempt(plain_run: tuple[Wire, list[Any]]) -> None:
+    """One of gloo's that still holds a tensor at interpreter shutdown would abort the job."""
+    for rank in plain_run[1]:
         before, after = rank["threads"]
         assert "pt_gloo_runloop" in before
         assert [name for name in after if "gloo" in name or "spikeguard" in name] == [
@@ -228,10 +235,8 @@ def test_a_failure_after_the_order_was_written_ends_every_rank(tmp_path: Path) -
     assert "begun" in (tmp_path / "guard/journal.jsonl").read_text()
 
 
-def test_loss_and_norms_are_those_of_the_whole_batch(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        status, _ = run_ranks(wire, tmp_path, 30)
-    assert status == 0
+def test_loss_and_norms_are_those_of_the_whole_batch(plain_run: tuple[Wire, list[Any]]) -> None:
+    wire, _ = plain_run
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     batch = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 8))).float()
@@ -243,6 +248,26 @@ def test_loss_and_norms_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     assert wire.column("loss_rank_max")[0, 1] == pytest.approx(worst, rel=1e-5)
     assert wire.column("grad_norm")[0, 1] == pytest.approx(norm.item(), rel=1e-5)
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
+
+
+def test_ranks_that_stay_equal_are_seen_to_be_so(plain_run: tuple[Wire, list[Any]]) -> None:
+    wire, seen = plain_run
+    assert wire.column("replicas_apart") == {(0, 9): 0.0, (0, 19): 0.0, (0, 29): 0.0}
+    assert wire.column("replica_apart") == {}
+    assert not [name for s in wire.records(Samples) for name in s.signals if "bits" in name]
+    assert seen[0]["faults"] == seen[1]["faults"] == {}
+
+
+def test_one_flipped_bit_on_one_rank_is_found_and_told_with_its_rank(tmp_path: Path) -> None:
+    """After step 25, on rank 1, one bit of one weight; nobody stops for it."""
+    with served(Wire()) as wire:
+        status, seen = run_ranks(wire, tmp_path, 42, "flipped")
+    assert status == 0
+    apart = {step: ranks for (_, step), ranks in wire.column("replicas_apart").items()}
+    assert apart == {9: 0.0, 19: 0.0, 29: 1.0, 39: 1.0}
+    assert wire.column("replica_apart") == {(0, 29): 1.0, (0, 39): 1.0}
+    assert seen[0]["faults"] == seen[1]["faults"] == {"replicas": 2}
+    assert seen[0]["trail"][-1][0] == seen[1]["trail"][-1][0] == 42
 
 
 def test_a_nan_on_one_rank_is_dropped_on_all(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Equal weights have equal sums of bits, and any single change shows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from spikeguard.replicas import HIGH, LOW, bits_of, number_of, ranks_apart
+
+
+def number(parameters: list[Tensor]) -> float:
+    return number_of({name: float(value) for name, value in bits_of(parameters).items()})
+
+
+def weights() -> list[Tensor]:
+    torch.manual_seed(0)
+    odd = torch.randn(3, 5)  # fifteen words of four bytes
+    return [torch.randn(8, 8), odd, torch.randn(7).bfloat16(), torch.randn(9)[1:], odd.T]
+
+
+def test_equal_weights_have_equal_numbers_and_every_single_bit_counts() -> None:
+    before = number(weights())
+    assert number(weights()) == before
+    assert before == int(before) > 0
+    for place in range(4):
+        for bit in range(16 if place == 2 else 32):
+            changed = weights()
+            kind, unit = (torch.int16, 16) if place == 2 else (torch.int32, 32)
+            mask = 1 << bit
+            mask -= 2**unit if bit == unit - 1 else 0  # the sign
+            changed[place].view(kind).view(-1)[-1] ^= mask
+            assert number(changed) != before, (place, bit)
+
+
+def test_two_tensors_that_change_places_are_no_equal_weights() -> None:
+    first, *rest = weights()
+    assert number([first, *rest]) != number([rest[0], first, *rest[1:]])
+
+
+def test_the_number_does_not_depend_on_threads_or_on_what_the_values_are() -> None:
+    """A NaN's bits are bits; a floating-point sum of it would equal nothing."""
+    large = [torch.randn(300_001), torch.full((4,), torch.nan)]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        two = number(large)
+        torch.set_num_threads(1)
+        assert number(large) == two
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_without_a_comparison_there_is_no_number() -> None:
+    assert number_of({}) == number_of({LOW: 1.0}) == number_of({HIGH: 1.0}) == 0.0
+    assert number_of({LOW: 0.0, HIGH: 0.0}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "steps", "apart"),
+    [
+        ([5.0, 5.0, 5.0], [9.0] * 3, ()),
+        ([5.0, 7.0, 5.0], [9.0] * 3, (1,)),
+        ([7.0, 5.0, 5.0], [9.0] * 3, (0,)),
+        ([5.0, 7.0], [9.0] * 2, (1,)),  # nobody can tell which of two is right
+        ([5.0, 7.0, 7.0, 5.0], [9.0] * 4, (1, 2)),
+        ([5.0, 0.0, 5.0], [9.0] * 3, None),
+        ([5.0, 7.0, 5.0], [9.0, 8.0, 9.0], None),
+    ],
+)
+def test_ranks_are_apart_from_the_most_and_only_where_all_were_compared(
+    numbers: list[float], steps: list[float], apart: tuple[int, ...] | None
+) -> None:
+    assert ranks_apart(numbers, steps) == apart
