@@ -103,12 +103,16 @@ def _policy_options(parser: ArgumentParser) -> None:
         "file", type=Path, metavar="FILE", help="what it leaves out takes its default"
     )
     show = words.add_parser("show", help="print the policy in force, as TOML")
+    drop = words.add_parser("drop", help="let a run follow its project's policy again")
+    for word in (load, show):
+        word.add_argument("--run", help="of this run alone; left out: what its project says")
+    drop.add_argument("--run", required=True, help="which run")
     halt = words.add_parser("halt", help="the kill switch: approve and deliver nothing")
     resume = words.add_parser("resume", help="lift the kill switch")
     for word in (halt, resume):
         word.add_argument("--reason", required=True, help="why; the record keeps it")
     score = words.add_parser("scorecard", help="what verbs in shadow mode would have done")
-    for word in (load, show, halt, resume, score):
+    for word in (load, show, drop, halt, resume, score):
         word.add_argument(
             "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
         )

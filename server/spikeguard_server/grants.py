@@ -8,16 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Role
+from spikeguard_protocol import Role, RunId
 from spikeguard_server.access import READERS, Caller, hash_secret, new_secret, read_person
-from spikeguard_server.domain.policy import Policy, PolicyError, policy_from_mapping
+from spikeguard_server.domain.policy import (
+    Policy,
+    PolicyError,
+    PolicyScope,
+    over,
+    policy_from_mapping,
+)
 from spikeguard_server.errors import Conflict, Forbidden, NotFound
 from spikeguard_server.repository.audit import append
-from spikeguard_server.repository.policies import lock_policy, policy_of, write_policy
+from spikeguard_server.repository.policies import (
+    lock_policy,
+    policy_of,
+    write_policy,
+    write_run_policy,
+)
+from spikeguard_server.repository.reading import existing_run
+from spikeguard_server.repository.runs import lock_run
 from spikeguard_server.repository.tokens import NewToken, Token, add_token, revoke_token
 from spikeguard_server.tables import FLEET
 
@@ -110,8 +124,7 @@ def put_policy(
     replaces: int | None = None,
 ) -> Policy:
     """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
-    wanted = {key: value for key, value in plain.items() if key not in ("version", "halted")}
-    policy = _checked(policy_from_mapping(wanted))
+    policy = _checked(policy_from_mapping(_settings_of(plain)))
     lock_policy(connection, project)
     halted = policy_of(connection, project).halted  # no import throws or lifts the kill switch
     written = write_policy(connection, project, replace(policy, halted=halted), by)
@@ -132,6 +145,66 @@ def put_policy(
         after=str(written.version),
     )
     return written
+
+
+def put_run_policy(
+    connection: sql.Connection,
+    run: RunId,
+    plain: Mapping[str, Any],
+    by: str,
+    replaces: int | None = None,
+) -> Policy:
+    """Put a policy of its own in force for a run; what it leaves out is what the project's says
+    now. Raise `NotFound`, `PolicyError`, or `Conflict` if `replaces` is no longer the run's."""
+    key = _locked(connection, run)
+    before = policy_of(connection, run.project, key)
+    policy = _checked(over(policy_of(connection, run.project), _settings_of(plain)))
+    own = before.version if before.scope is PolicyScope.RUN else 0
+    if replaces is not None and replaces != own:
+        in_force = f"Version {own} of the run" if own else "No policy of the run's own"
+        raise Conflict(
+            f"{in_force} is in force, not {replaces}", "Read it again, then change that one",
+            field="version", current=own,
+        )  # fmt: skip
+    write_run_policy(connection, key, policy, by)
+    after = policy_of(connection, run.project, key)
+    _record_policy(connection, key, run, by, "policy_written", before, after)
+    return after
+
+
+def drop_run_policy(connection: sql.Connection, run: RunId, by: str) -> Policy:
+    """Let the run follow its project's policy again. Raise `NotFound` if it does already."""
+    key = _locked(connection, run)
+    before = policy_of(connection, run.project, key)
+    if before.scope is not PolicyScope.RUN:
+        raise NotFound(
+            f"Run {run} has no policy of its own", "It follows its project's: nothing to do"
+        )
+    write_run_policy(connection, key, None, by)
+    after = policy_of(connection, run.project, key)
+    _record_policy(connection, key, run, by, "policy_dropped", before, after)
+    return after
+
+
+def _settings_of(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person may set: no version, and no import throws or lifts the kill switch."""
+    return {key: value for key, value in plain.items() if key not in ("version", "halted")}
+
+
+def _locked(connection: sql.Connection, run: RunId) -> UUID:
+    key = existing_run(connection, run)
+    lock_run(connection, key)
+    return key
+
+
+def _record_policy(
+    connection: sql.Connection, key: UUID, run: RunId, by: str, action: str, before: Policy,
+    after: Policy,
+) -> None:  # fmt: skip
+    append(
+        connection, key, actor=by, action=action, subject=f"policy of {run}",
+        before=before.name, after=after.name,
+    )  # fmt: skip
 
 
 def throw_switch(

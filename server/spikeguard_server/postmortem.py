@@ -62,7 +62,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
     attempts = attempts_by_number(connection, run.run_id)
     row = incident_row(connection, run.run_id, number)
     incident = incident_of(row, attempts)
-    policy = policy_of(connection, run.project)
+    policy = policy_of(connection, run.project, run.run_id)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     curves = _curves(connection, run.run_id, number, attempts, lineage)
     took_part = {curve.attempt_number for curve in curves}

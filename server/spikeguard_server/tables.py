@@ -339,16 +339,6 @@ precursors = sql.Table(
     sql.Index(None, "run_id", "incident"),
 )
 
-policies = sql.Table(
-    "policies",
-    metadata,
-    sql.Column("project", sql.Text, primary_key=True),
-    _key("version"),  # the highest is in force
-    _needed("document", postgresql.JSONB),
-    _needed("at", Time),
-    _needed("actor", sql.Text),
-)
-
 commands = sql.Table(
     "commands",
     metadata,
@@ -361,6 +351,7 @@ commands = sql.Table(
     _needed("revision", sql.Integer),
     _needed("reason", sql.Text),
     _needed("policy_version", sql.Integer),
+    _needed("policy_scope", sql.Text, server_default="project"),  # whose: project, run
     _needed("attempt", sql.Integer),  # the fence
     sql.Column("replaces", sql.Integer),  # the command of this incident that it stands in for
     _needed("expires_at", Time),
@@ -398,6 +389,7 @@ command_revisions = sql.Table(
     _needed("arguments", postgresql.JSONB),
     _needed("reason", sql.Text),
     _needed("policy_version", sql.Integer),
+    _needed("policy_scope", sql.Text, server_default="project"),  # whose: project, run
     _of("commands"),
 )
 

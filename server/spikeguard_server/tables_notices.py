@@ -94,6 +94,7 @@ deliveries = sql.Table(
     _needed("reason", sql.Text),
     sql.Column("took_ms", postgresql.DOUBLE_PRECISION),
     sql.Index(None, "project", "at"),
+    sql.Index("deliveries_at_idx", "at"),
 )
 
 approval_links = sql.Table(
@@ -142,6 +143,7 @@ shadow_decisions = sql.Table(
     _needed("step", Count),  # of the run, then
     _needed("cost_steps", Count),  # of carrying it out then
     _needed("policy_version", sql.Integer),
+    _needed("policy_scope", sql.Text, server_default="project"),
     _needed("reason", sql.Text),
     _needed("at", Time),
     _of("commands"),

@@ -23,14 +23,17 @@ from spikeguard_server.domain.policy import policy_to_mapping
 from spikeguard_server.domain.shadow import judge_shadow, scorecard
 from spikeguard_server.grants import (
     Grant,
+    drop_run_policy,
     issue_token,
     put_policy,
+    put_run_policy,
     register_token,
     throw_switch,
     withdraw_token,
 )
 from spikeguard_server.policy_file import form_of, read_policy_text
 from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.repository.tokens import Token, list_tokens
 from spikeguard_server.up_database import opened, settings_of
@@ -54,8 +57,8 @@ def run_token(options: Namespace) -> int:
 
 
 def run_policy(options: Namespace) -> int:
-    """One of import, show, halt, resume, scorecard."""
-    RunId(options.project, "any")  # refuses what can't name a project
+    """One of import, show, drop, halt, resume, scorecard."""
+    RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
     with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
         return _POLICY_WORDS[options.word](connection, options)
 
@@ -128,8 +131,20 @@ def _words(token: Token) -> str:
 
 def _import(connection: sql.Connection, options: Namespace) -> int:
     plain = read_policy_text(_text(options.file), form_of(options.file.name))
-    written = put_policy(connection, options.project, plain, operator_name())
-    print(f"policy {written.version} is in force for project {options.project}")
+    if options.run is None:
+        written = put_policy(connection, options.project, plain, operator_name())
+        print(f"{written.name} is in force for project {options.project}")
+        return 0
+    run = RunId(options.project, options.run)
+    written = put_run_policy(connection, run, plain, operator_name())
+    print(f"{written.name} is in force for {run} alone")
+    return 0
+
+
+def _drop(connection: sql.Connection, options: Namespace) -> int:
+    run = RunId(options.project, options.run)
+    left = drop_run_policy(connection, run, operator_name())
+    print(f"{run} follows its project again: {left.name}")
     return 0
 
 
@@ -173,13 +188,20 @@ def _scorecard(connection: sql.Connection, options: Namespace) -> int:
 
 
 def _show(connection: sql.Connection, options: Namespace) -> int:
-    print(to_toml(policy_to_mapping(policy_of(connection, options.project))), end="")
+    key = None
+    if options.run is not None:
+        key = existing_run(connection, RunId(options.project, options.run))
+    policy = policy_of(connection, options.project, key)
+    if key is not None:
+        print(f"# {policy.name}")
+    print(to_toml(policy_to_mapping(policy)), end="")
     return 0
 
 
 _POLICY_WORDS = {
     "import": _import,
     "show": _show,
+    "drop": _drop,
     "halt": _halt,
     "resume": _halt,
     "scorecard": _scorecard,

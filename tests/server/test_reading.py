@@ -26,6 +26,7 @@ SQL = re.compile(r"\bsql\.(select|insert|update|delete|text)\(")
 SCHEMA = {
     "tables.py",
     "tables_notices.py",
+    "tables_policies.py",
     "postgres.py",
 }  # what the database is made of and how it is started
 

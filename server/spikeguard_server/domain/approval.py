@@ -60,9 +60,7 @@ def _within_budget(verb: Verb, policy: Policy, ages: list[float]) -> AutoApprova
             f"the last automatic {verb} was {ages[0]:.0f} s ago: "
             f"the cooldown lasts {rule.cooldown_s:.0f} s",
         )
-    return AutoApproval(
-        True, f"approved by policy {policy.version}: {spent + 1} of {rule.budget} today"
-    )
+    return AutoApproval(True, f"approved by {policy.name}: {spent + 1} of {rule.budget} today")
 
 
 def _automatic_ages(verb: Verb, past: Iterable[PastCommand]) -> list[float]:

@@ -172,7 +172,7 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
         a for a in attempts_of(decision.connection, run.run_id) if a.number == command.attempt
     )
     assert incident is not None
-    policy = policy_of(decision.connection, run.project)
+    policy = policy_of(decision.connection, run.project, run.run_id)
     if policy.halted:
         return IllegalMove(
             f"The kill switch of project {run.project} is on: nothing is approved",

@@ -39,7 +39,7 @@ def _one(intake: Intake, due: Escalation) -> None:
     go_on(connection, run_id, due, level, after)
     waited = (now - due.began_at).total_seconds()
     audit.append(
-        connection, run_id, actor=f"policy {intake.policy.version}", action=ESCALATE,
+        connection, run_id, actor=intake.policy.name, action=ESCALATE,
         subject=command.public_id(intake.run.id), before=str(due.level), after=str(level),
         reason=f"nobody answered for {waited:.0f} s",
     )  # fmt: skip

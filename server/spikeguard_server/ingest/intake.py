@@ -95,8 +95,8 @@ class Intake:
 
     @cached_property
     def policy(self) -> Policy:
-        """The policy in force."""
-        return policy_of(self.connection, self.run.project)
+        """The policy in force: the run's own, else its project's."""
+        return policy_of(self.connection, self.run.project, self.run_id)
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:

@@ -83,7 +83,7 @@ def _create(
     command = create_command(
         intake.connection, intake.run_id, intake.run.id, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
-        policy_version=intake.policy.version, now=intake.now,
+        policy=intake.policy, now=intake.now,
         expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
         expires_at_step=proposal.expires_at_step, replaces=replaces,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def revise(
         return None
     return revise_command(
         connection, run.run_id, run.id, waiting, proposal.action,
-        reason=proposal.reason, policy_version=policy.version, now=now,
+        reason=proposal.reason, policy=policy, now=now,
         expires_at=now + timedelta(seconds=proposal.expires_in_s),
         expires_at_step=proposal.expires_at_step,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def _approve_by_policy(
 ) -> None:
     answer = auto_approval(verb_of(command.action), policy, situation.past)
     if answer.allowed:
-        actor = f"policy {policy.version}"
+        actor = policy.name
         move(
             connection, run.run_id, run.id, command, CommandEvent.APPROVE,
             actor=actor, reason=answer.reason, now=now, decided_by=actor,

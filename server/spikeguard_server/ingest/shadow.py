@@ -39,5 +39,5 @@ def note_shadow(
             connection, run.run_id, incident=command.incident, command=command.number, verb=verb,
             revision=command.revision, step=situation.step,
             cost_steps=cost_of(command.action, situation, policy).steps,
-            policy_version=policy.version, reason=answer.reason, now=now,
+            policy=policy, reason=answer.reason, now=now,
         )  # fmt: skip

@@ -7,6 +7,7 @@ from alembic import context
 from spikeguard_server import (  # noqa: F401 - their tables belong to the metadata
     tables_curves,
     tables_notices,
+    tables_policies,
 )
 from spikeguard_server.tables import metadata
 

@@ -105,7 +105,7 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
     verdict = judge(
         channel, held.pending, facts.subject, said(held, now),
         silence=_silence(connection, held, facts.told.name, now),
-        quiet=_quiet(connection, held.project, facts.subject.kind, now),
+        quiet=_quiet(connection, held, facts.subject.kind, now),
     )  # fmt: skip
     if verdict.act is Act.DROP:
         _drop(connection, held, verdict.reason)
@@ -130,15 +130,15 @@ def _silence(
 
 
 def _quiet(
-    connection: sql.Connection, project: str, kind: Kind | None, now: datetime
+    connection: sql.Connection, held: Conversation, kind: Kind | None, now: datetime
 ) -> Hush | None:
-    quiet = policy_of(connection, project).quiet
+    quiet = policy_of(connection, held.project, held.key.run_id).quiet
     if quiet is None or not quiet.holds(kind):
         return None
     try:
         here = now.astimezone(ZoneInfo(quiet.timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        _log.warning("quiet hours of %s: no time zone %s here", project, quiet.timezone)
+        _log.warning("quiet hours of %s: no time zone %s here", held.project, quiet.timezone)
         return None
     second = here.hour * 3600 + here.minute * 60 + here.second
     left_s = quiet.left_s(here.weekday(), second)

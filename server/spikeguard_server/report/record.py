@@ -35,7 +35,7 @@ def _command_row(command: CommandFact) -> tuple[str, ...]:
 
 def _decider(command: CommandFact) -> str:
     if command.auto:
-        return f"policy {command.policy_version}"
+        return command.decided_by or f"policy {command.policy_version}"
     return command.decided_by or "nobody"
 
 

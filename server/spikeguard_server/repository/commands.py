@@ -26,6 +26,7 @@ from spikeguard_protocol import (
 from spikeguard_server import tables
 from spikeguard_server.domain import command_life
 from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import PastCommand
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.bell import ring
@@ -147,7 +148,7 @@ def create_command(
     *,
     attempt: int,
     reason: str,
-    policy_version: int,
+    policy: Policy,
     now: datetime,
     expires_at: datetime,
     expires_at_step: int | None,
@@ -165,16 +166,17 @@ def create_command(
         sql.insert(tables.commands).values(
             run_id=run_id, incident=incident, number=number, verb=verb_of(action).value,
             arguments=to_json(action), state=CommandState.PROPOSED.value, revision=1,
-            reason=reason, policy_version=policy_version, attempt=attempt, replaces=replaces,
+            reason=reason, policy_version=policy.version, policy_scope=policy.scope.value,
+            attempt=attempt, replaces=replaces,
             expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
             automatic=False,
         )
     )  # fmt: skip
-    _add_revision(connection, run_id, incident, number, 1, now, action, reason, policy_version)
+    _add_revision(connection, run_id, incident, number, 1, now, action, reason, policy)
     command = find_command(connection, run_id, incident, number)
     assert command is not None
     audit.append(
-        connection, run_id, actor=f"policy {policy_version}", action="propose",
+        connection, run_id, actor=policy.name, action="propose",
         subject=command.public_id(run), after=CommandState.PROPOSED.value,
         reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
@@ -189,7 +191,7 @@ def revise_command(
     action: Action,
     *,
     reason: str,
-    policy_version: int,
+    policy: Policy,
     now: datetime,
     expires_at: datetime,
     expires_at_step: int | None,
@@ -197,17 +199,18 @@ def revise_command(
     """Change what is proposed; whoever saw the old revision has to look again."""
     revision = command.revision + 1
     move(
-        connection, run_id, run, command, CommandEvent.REVISE, actor=f"policy {policy_version}",
+        connection, run_id, run, command, CommandEvent.REVISE, actor=policy.name,
         reason=f"{verb_of(action)}: {reason}", now=now,
         verb=verb_of(action).value, arguments=to_json(action), revision=revision,
-        expires_at=expires_at, expires_at_step=expires_at_step, policy_version=policy_version,
+        expires_at=expires_at, expires_at_step=expires_at_step, policy_version=policy.version,
+        policy_scope=policy.scope.value,
     )  # fmt: skip
     connection.execute(
         sql.update(tables.commands).where(*_is(run_id, command)).values(reason=reason)
     )
     _add_revision(
         connection, run_id, command.incident, command.number, revision, now, action, reason,
-        policy_version,
+        policy,
     )  # fmt: skip
     revised = find_command(connection, run_id, command.incident, command.number)
     assert revised is not None
@@ -223,13 +226,13 @@ def _add_revision(
     now: datetime,
     action: Action,
     reason: str,
-    policy_version: int,
+    policy: Policy,
 ) -> None:
     connection.execute(
         sql.insert(tables.command_revisions).values(
             run_id=run_id, incident=incident, command=command, number=number, at=now,
             verb=verb_of(action).value, arguments=to_json(action), reason=reason,
-            policy_version=policy_version,
+            policy_version=policy.version, policy_scope=policy.scope.value,
         )
     )  # fmt: skip
 

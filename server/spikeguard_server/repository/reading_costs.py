@@ -71,5 +71,5 @@ def read_pace(connection: sql.Connection, incident: Row) -> Pace:
             )
             for row in targets_of(connection, run_id, here)
         ),
-        policy=policy_of(connection, incident.project),
+        policy=policy_of(connection, incident.project, run_id),
     )

@@ -50,15 +50,18 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
     """(project, verb) -> unended runs whose automatic approvals of the last day are used up."""
     c = commands.c
     spent = connection.execute(
-        sql.select(runs.c.project, c.verb, sql.func.count())
+        sql.select(runs.c.run_id, runs.c.project, c.verb, sql.func.count())
         .join(runs, runs.c.run_id == c.run_id)
         .where(c.automatic, c.decided_at > sql.func.now() - _DAY, runs.c.state != "ended")
         .group_by(runs.c.project, runs.c.run_id, c.verb)
     ).all()
-    policies = {project: policy_of(connection, project) for project in {row[0] for row in spent}}
+    policies = {
+        run_id: policy_of(connection, project, run_id)
+        for run_id, project in {(row[0], row[1]) for row in spent}
+    }
     found = Counter[tuple[str, str]]()
-    for project, verb, count in spent:
-        rule = policies[project].approval_of(Verb(verb))
+    for run_id, project, verb, count in spent:
+        rule = policies[run_id].approval_of(Verb(verb))
         if rule.mode is ApprovalMode.AUTO and count >= rule.budget:
             found[project, verb] += 1
     return dict(found)

@@ -14,8 +14,10 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState, RunId
+from spikeguard_server.domain.policy import Policy, PolicyScope
 from spikeguard_server.repository.reading import PageWanted, Row, write_cursor
-from spikeguard_server.tables import attempts, audit, commands, policies, runs
+from spikeguard_server.tables import attempts, audit, commands, runs
+from spikeguard_server.tables_policies import policies, run_policies
 
 
 def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
@@ -110,9 +112,15 @@ def run_id_of(row: Row) -> RunId:
     return RunId(row.project, row.name)
 
 
-def read_policy_row(connection: sql.Connection, project: str) -> Any:
-    """When and by whom the policy in force was written; None for the built-in one."""
-    query = sql.select(policies.c.at, policies.c.actor).where(policies.c.project == project)
-    newest = query.order_by(policies.c.version.desc()).limit(1)
-    row: Any = connection.execute(newest).one_or_none()
+def read_policy_row(
+    connection: sql.Connection, policy: Policy, project: str, run_id: UUID | None
+) -> Any:
+    """When and by whom a policy in force was written; None for the built-in one."""
+    c, own = policies.c, run_policies.c
+    query = sql.select(c.at, c.actor).where(c.project == project, c.version == policy.version)
+    if policy.scope is PolicyScope.RUN:
+        query = sql.select(own.at, own.actor).where(
+            own.run_id == run_id, own.version == policy.version
+        )
+    row: Any = connection.execute(query).one_or_none()
     return row

@@ -35,7 +35,7 @@ def read_targets(connection: sql.Connection, row: Row) -> list[ShownTarget]:
     if current is None:
         return []
     known = attempts_by_number(connection, run.run_id)
-    policy = policy_of(connection, run.project)
+    policy = policy_of(connection, run.project, run.run_id)
     judged = targets_with_health(connection, run, current, known, policy)
     health = {target.name: target.health for target in judged}
     incident = None

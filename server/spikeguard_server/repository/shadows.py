@@ -12,6 +12,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import Verb
+from spikeguard_server.domain.policy import Policy
 from spikeguard_server.tables_notices import shadow_decisions
 
 _S = shadow_decisions.c
@@ -36,7 +37,7 @@ def add_shadow(
     revision: int,
     step: int,
     cost_steps: int,
-    policy_version: int,
+    policy: Policy,
     reason: str,
     now: datetime,
 ) -> None:
@@ -45,8 +46,8 @@ def add_shadow(
         insert(shadow_decisions)
         .values(
             run_id=run_id, incident=incident, command=command, verb=verb.value,
-            revision=revision, step=step, cost_steps=cost_steps, policy_version=policy_version,
-            reason=reason, at=now,
+            revision=revision, step=step, cost_steps=cost_steps, policy_version=policy.version,
+            policy_scope=policy.scope.value, reason=reason, at=now,
         )
         .on_conflict_do_nothing()
     )  # fmt: skip

@@ -10,6 +10,7 @@ from pydantic import Field
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access import MAX_PERSON, SESSION_S
+from spikeguard_server.domain.policy import PolicyScope
 from spikeguard_server.routes.shapes import TIME, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -120,6 +121,8 @@ class TokenList(Shape):
 
 POLICY_EXAMPLE: dict[str, Any] = {
     "project": "default",
+    "run": None,
+    "scope": "project",
     "version": 1,
     "created_at": TIME,
     "created_by": "Ada Lovelace",
@@ -128,11 +131,14 @@ POLICY_EXAMPLE: dict[str, Any] = {
 
 
 class PolicyBody(Shape):
-    """The policy in force for a project; without an author it is the one the server comes with."""
+    """The policy in force for a project, or for one run of it; without an author it is the one the
+    server comes with."""
 
     model_config = example(POLICY_EXAMPLE)
 
     project: str
+    run: str | None = Field(description="null: asked for the project itself")
+    scope: PolicyScope = Field(description="whose it is: the run's own, or its project's")
     version: int
     created_at: datetime | None
     created_by: str | None
@@ -146,4 +152,14 @@ class PolicyWanted(Shape):
 
     project: str = Field(pattern=_NAME)
     version: int | None = Field(default=None, ge=1)
+    policy: dict[str, Any]
+
+
+class RunPolicyWanted(Shape):
+    """A policy of the run's own. What is left out is what its project's says now. `version` is the
+    run's own that it replaces, 0 for none: another one is a conflict."""
+
+    model_config = example({"version": 0, "policy": {"approval": {"rollback": {"mode": "auto"}}}})
+
+    version: int | None = Field(default=None, ge=0)
     policy: dict[str, Any]

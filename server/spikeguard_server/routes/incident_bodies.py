@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId
+from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Signal
 from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
@@ -41,7 +41,8 @@ _MEASURED = (
     "dropped", "recurrences", "outcome", "opened_at", "closed_at", "project",
 )  # fmt: skip
 _TOLD = (
-    "number", "verb", "state", "revision", "reason", "policy_version", "expires_at_step",
+    "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
+    "expires_at_step",
     "proposed_at", "decided_at", "decided_by", "decision_reason", "delivered_at", "finished_at",
     "applied_step", "result", "judgement",
 )  # fmt: skip
@@ -145,6 +146,7 @@ def _facts(row: Row) -> dict[str, Any]:
         "id": str(IncidentId(run, row.number)),
         "run": row.name,
         "onset_batches": batches,
+        "stuck": Signal.UPDATE_DROPPED in row.z_names,
         "segment": SegmentRef(attempt=row.attempt_id, number=row.segment),
         "trend": trend_body(row),
     }

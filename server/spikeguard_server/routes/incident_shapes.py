@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
+from spikeguard_server.domain.policy import PolicyScope
 from spikeguard_server.routes.shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,
@@ -30,6 +31,7 @@ COMMAND_EXAMPLE: dict[str, Any] = {
     "revision": 2,
     "reason": "loss settled 0.31 above its trend; the last healthy checkpoint is 190 steps back",
     "policy_version": 1,
+    "policy_scope": "project",
     "cost": {"steps": 211, "seconds": 312.0, "tokens": 110624768, "money": None},
     "attempt": ATTEMPT,
     "expires_in_s": 3480.0,
@@ -75,6 +77,7 @@ INCIDENT_EXAMPLE: dict[str, Any] = {
     "excess": 0.31,
     "newest_step": 4211,
     "dropped": False,
+    "stuck": False,
     "recurrences": 0,
     "outcome": None,
     "opened_at": TIME,
@@ -160,6 +163,7 @@ class CommandBody(Shape):
     revision: int
     reason: str
     policy_version: int | None
+    policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
     cost: CostBody
     attempt: str | None
     expires_in_s: float | None
@@ -202,6 +206,7 @@ class IncidentBody(Shape):
     excess: Number | None
     newest_step: int
     dropped: bool
+    stuck: bool
     recurrences: int
     outcome: Outcome | None
     opened_at: datetime

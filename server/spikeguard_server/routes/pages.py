@@ -226,8 +226,9 @@ def confirmation(
 def _detail(services: Services, run: RunId, number: int) -> tuple[IncidentDetail, str]:
     """The incident, and the currency of its costs."""
     with services.engine.connect() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
-        currency = policy_of(connection, run.project).currency
+        key = existing_run(connection, run)
+        row = read_incident(connection, key, run, number)
+        currency = policy_of(connection, run.project, key).currency
         return incident_detail(connection, row), currency
 
 

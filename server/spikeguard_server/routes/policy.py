@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from spikeguard_protocol import DEFAULT_PROJECT
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access import Caller
 from spikeguard_server.domain.policy import policy_to_mapping
@@ -16,6 +16,7 @@ from spikeguard_server.errors import Conflict, Unprocessable
 from spikeguard_server.grants import put_policy, throw_switch
 from spikeguard_server.policy_file import Form, read_policy_text
 from spikeguard_server.repository.policies import policy_of
+from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_runs import read_policy_row
 from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.routes.access_shapes import PolicyBody, PolicyWanted
@@ -29,11 +30,15 @@ _SWITCHED = refusals(Conflict("The kill switch of project default is on already"
 ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
-def _body(connection: sql.Connection, project: str) -> PolicyBody:
-    policy = policy_of(connection, project)
-    row = read_policy_row(connection, project)
+def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
+    """The policy in force for a project, or for run `name` of it."""
+    key = None if name is None else existing_run(connection, RunId(project, name))
+    policy = policy_of(connection, project, key)
+    row = read_policy_row(connection, policy, project, key)
     return PolicyBody(
         project=project,
+        run=name,
+        scope=policy.scope,
         version=policy.version,
         created_at=row.at if row else None,
         created_by=row.actor if row else None,
@@ -50,7 +55,7 @@ def get_policy(
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
     caller.check_project(project)
     with services.engine.connect() as connection:
-        return Answer(_body(connection, project))
+        return Answer(policy_body(connection, project))
 
 
 @router.put(
@@ -87,7 +92,7 @@ async def replace_by_document(
 def _put(services: Services, project: str, text: str, form: Form, by: str) -> Answer:
     with services.engine.begin() as connection:
         put_policy(connection, project, read_policy_text(text, form), by)
-        return Answer(_body(connection, project))
+        return Answer(policy_body(connection, project))
 
 
 @router.post(
@@ -121,7 +126,7 @@ def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted:
         throw_switch(
             connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
         )
-        return Answer(_body(connection, wanted.project))
+        return Answer(policy_body(connection, wanted.project))
 
 
 @router.get(
@@ -153,4 +158,4 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
         put_policy(connection, wanted.project, wanted.policy, actor(caller), wanted.version)
-        return Answer(_body(connection, wanted.project))
+        return Answer(policy_body(connection, wanted.project))
