@@ -1,9 +1,9 @@
 """How well spikes are found in real training logs: our monitor beside other people's rules.
 
-`python -m benchmarks.detection [--traces DIR] [--quick] [--json]`. The logs are not ours to ship;
-their folder holds `index.jsonl` (labels, sources) and `csv/`. Scoring: alarms no more than 50 rows
-apart are one episode; it hits an excursion if it overlaps [onset - 5, peak + max(20, recovery)];
-early rows and the surroundings of isolated or minor events count neither way.
+`python -m benchmarks.detection [--traces DIR] [--quick] [--out FILE] [--json]`. The logs are not
+ours to ship; their folder holds `index.jsonl` (labels, sources) and `csv/`. Scoring: alarms no more
+than 50 rows apart are one episode; it hits an excursion if it overlaps [onset - 5, peak + max(20,
+recovery)]; early rows and the surroundings of isolated or minor events count neither way.
 """
 
 from __future__ import annotations
@@ -222,12 +222,28 @@ def show(results: Mapping[str, Any], notes: bool) -> None:
         print(f"{rule:{wide}} {result['samples_per_second']:,.0f} samples/s on one core")
 
 
+def _compact(results: Mapping[str, Any]) -> str:
+    """The groups' figures, without notes and speeds: the same in every run."""
+    table = {
+        rule: {group: _rounded(row) for group, row in result["groups"].items()}
+        for rule, result in results.items()
+    }
+    return json.dumps(table, indent=1) + "\n"
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="benchmarks.detection", description=__doc__)
     parser.add_argument("--traces", type=Path, default=Path("../shared/data/traces"))
     parser.add_argument("--quick", action="store_true", help="six series only")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--notes", action="store_true", help="list every miss and false alarm")
+    parser.add_argument("--out", type=Path, help="file for the table, without the notes")
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
@@ -238,6 +254,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     results = measure(options)
+    if options.out is not None:
+        options.out.write_text(_compact(results))
     if options.json:
         print(json.dumps(results))
     else:
