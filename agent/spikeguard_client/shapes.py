@@ -189,6 +189,7 @@ class Incident(TypedDict):
     excess: float | None
     newest_step: int
     dropped: bool
+    stuck: bool
     recurrences: int
     outcome: str | None
     opened_at: str

@@ -73,6 +73,12 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "grad_norm_std": ("Gradient norm, deviation", "of the clipping rule"),
     "clip_rate": ("Clip rate", "share of recent steps"),
     "spike_rate": ("Spike rate", "share of recent steps"),
+    "token_entropy": ("Token entropy", "nats"),
+    "unseen_tokens": ("Tokens never seen before", "share of the step"),
+    "unchanged_parameters": ("Parameters left unchanged", "share of a sample"),
+    "loss_sequence_max": ("Worst sequence's loss", "nats per token"),
+    "attention_logit_max": ("Largest attention logit", "before the softmax"),
+    "activation_norm_max": ("Largest activation norm", "L2 of a layer's output"),
 }
 
 
@@ -240,6 +246,8 @@ def _since(incident: Incident) -> str:
         return f"; {ended} by step {count(incident['closed_step'])}"
     if incident["state"] == "recovering":
         return "; a command was carried out and its effect is being judged"
+    if incident["stuck"]:
+        return "; update after update is dropped, the weights stand still"
     if incident["dropped"]:
         return "; the guard kept that update out of the weights"
     excess = incident["excess"]

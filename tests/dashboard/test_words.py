@@ -98,6 +98,11 @@ def test_the_story_of_a_closed_incident_says_how_it_ended() -> None:
     assert said.endswith("; came back to trend after a command by step 1,500.")
 
 
+def test_a_run_that_is_stuck_is_told_so() -> None:
+    incident = read(Incident, story.incident(dropped=True, stuck=True))
+    assert words.story(incident).endswith("is dropped, the weights stand still.")
+
+
 def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -> None:
     incident = read(Incident, story.incident(peak_loss="nan", excess="nan"))
     assert "to NaN" in words.story(incident)

@@ -60,7 +60,12 @@ def _data(facts: PostMortem) -> Iterator[str]:
 
 
 def _dropped(facts: PostMortem) -> Iterator[str]:
-    if facts.incident.dropped:
+    if facts.incident.stuck:
+        yield (
+            f"From step {facts.incident.onset_step:,} on every update was dropped. Find what makes "
+            "them so (data, a layer, a kernel, a rank): a run that is stuck trains nothing."
+        )
+    elif facts.incident.dropped:
         yield (
             f"The update of step {facts.incident.onset_step:,} was not finite and was kept out. "
             "Find its source (a layer, a kernel, a rank): the next one may not be alone."

@@ -55,6 +55,7 @@ def document_of(facts: PostMortem) -> Document:
     """The whole post-mortem."""
     incident = facts.incident
     what = "outlier batch" if incident.kind == "outlier_batch" else f"{incident.kind} spike"
+    what = "stuck run" if incident.stuck else what
     return Document(
         title=f"{facts.id}: {what} at step {incident.onset_step:,}, {ENDINGS[incident.outcome]}",
         summary=_summary(facts),
@@ -175,6 +176,8 @@ def _evidence_said(facts: PostMortem) -> list[str]:
         said.append(_lead_sentence(lead.signal, lead.step, lead.steps))
     if incident.dropped:
         said.append("The reflex kept the onset's update out of the weights.")
+    if incident.stuck:
+        said.append("It was stuck: update after update was dropped, the weights stood still.")
     return said
 
 
