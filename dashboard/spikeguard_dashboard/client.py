@@ -105,10 +105,12 @@ class Client:
         """One incident with revisions, evidence and commands."""
         return _read(IncidentDetail, self._get(incident_path(IncidentId(run, number)), token))
 
-    def incident_series(self, token: str, run: RunId, number: int) -> Series:
+    def incident_series(
+        self, token: str, run: RunId, number: int, signals: Sequence[str]
+    ) -> Series:
         """The copied samples around an incident."""
         path = f"{incident_path(IncidentId(run, number))}/series"
-        return _series(self._get(path, token))
+        return _series(self._get(path, token, signals=",".join(signals)))
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
         """The post-mortem as `md`, `html` or `json`."""

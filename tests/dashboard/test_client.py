@@ -119,7 +119,7 @@ def test_columns_of_unequal_length_are_refused(client: Client, world: World) -> 
     series["segments"][0]["values"]["loss"].pop()
     world.broken = lambda: answer_json(200, series)
     with pytest.raises(ApiError) as caught:
-        client.incident_series(VIEWER_TOKEN, RUN, 2)
+        client.incident_series(VIEWER_TOKEN, RUN, 2, ["loss"])
     assert caught.value.code == "not_understood"
 
 

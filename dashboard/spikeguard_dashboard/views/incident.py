@@ -24,11 +24,12 @@ from spikeguard_dashboard.views.frame import (
 )
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import STANDARD_SIGNALS, RunId
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 
 PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
 AROUND = 200  # steps before the onset, where the server has no copied samples yet
+COPIED = ("loss", "grad_norm", "update_norm", "lr", *OPTIONAL_SIGNALS)  # shown where measured
 
 
 def incident_page() -> None:
@@ -152,11 +153,11 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
 
 def _samples(visit: Visit, run: RunId, incident: IncidentDetail) -> Series:
     """The copied samples; before there are any, the run's own around the onset."""
-    copied = visit.client.incident_series(visit.token, run, incident["number"])
+    copied = visit.client.incident_series(visit.token, run, incident["number"], COPIED)
     if copied.segments:
         return copied
     first = max(1, incident["onset_step"] - AROUND)
-    return visit.client.series(visit.token, run, list(STANDARD_SIGNALS), first=first)
+    return visit.client.series(visit.token, run, COPIED, first=first)
 
 
 def _ordered(series: Series) -> list[str]:

@@ -15,7 +15,7 @@ from spikeguard_dashboard.views.curves import draw_curves, kept_stretches, legen
 from spikeguard_dashboard.views.frame import asked_run, framed, nothing_named, refreshed, staleness
 from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import STANDARD_SIGNALS, RunId
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 
 WINDOWS = {"All steps": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
 FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
@@ -104,7 +104,7 @@ def _controls(last_step: int) -> tuple[list[str], bool, Window | None]:
     which, when, how = st.columns([5, 5, 2], vertical_alignment="bottom")
     signals = which.multiselect(
         "Signals",
-        STANDARD_SIGNALS,
+        [*STANDARD_SIGNALS, *OPTIONAL_SIGNALS],
         default=FIRST_CHOICE,
         format_func=words.title,
         accept_new_options=True,

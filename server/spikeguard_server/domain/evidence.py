@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from spikeguard_protocol import BatchRange, Signal
+from spikeguard_protocol import BatchRange, OptionalSignal, Signal
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.sample import Sample
 
-TOKEN_ENTROPY = "token_entropy"  # nats, of the batch's histogram of tokens; sent by the user
-UNSEEN_TOKENS = "unseen_tokens"  # share of the batch's tokens that were new; sent by the user
+TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
+UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 WATCHED: tuple[str, ...] = (
