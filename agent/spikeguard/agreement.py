@@ -31,6 +31,7 @@ from spikeguard.replicas import (
     number_of,
     ranks_apart,
 )
+from spikeguard.signals.over_ranks import HIGHEST, MEANS, highest_of, over_ranks, parts_of
 from spikeguard.world import World, in_step
 from spikeguard_protocol import Signal
 
@@ -43,8 +44,10 @@ PARTS = (
     Signal.UPDATE_NORM_SAMPLED,
 )
 _PARTS = _PINS + 2 * PINS  # square and count of each, where sharded
-_OWN = _PARTS + 2 * len(PARTS)  # loss, bits of the weights and step of rank 0, of rank 1, ...
-_EACH = 3
+_MEANS = _PARTS + 2 * len(PARTS)  # sum and count of each optional signal that is a mean
+_OWN = _MEANS + 2 * len(MEANS)  # loss, bits of the weights, step and `HIGHEST` of rank 0, 1, ...
+_HIGHEST = 3
+_EACH = _HIGHEST + len(HIGHEST)
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
 Pin = tuple[int, int]  # step and segment of a snapshot
 
@@ -114,10 +117,12 @@ class Agreement:
             shared += [word.serial, word.attentive, *(n for pin in word.pins[:PINS] for n in pin)]
         sums[: len(shared)] = torch.tensor(shared, dtype=torch.float64)
         if self._sharded:
-            sums[_PARTS:_OWN] = torch.tensor(_squares(values), dtype=torch.float64)
+            sums[_PARTS:_MEANS] = torch.tensor(_squares(values), dtype=torch.float64)
+        sums[_MEANS:_OWN] = torch.tensor(parts_of(values), dtype=torch.float64)
         own = values.get(Signal.LOSS, -math.inf)
         loss = math.inf if math.isnan(own) else own
         mine = [loss, number_of(values), float(row.step if row is not None else -1)]
+        mine += highest_of(values)
         place = _OWN + _EACH * self._world.rank
         sums[place : place + _EACH] = torch.tensor(mine, dtype=torch.float64)
         work = dist.all_reduce(sums, group=self._world.group, async_op=True)
@@ -132,7 +137,9 @@ class Agreement:
         word = Word(int(sums[_SERIAL]), sums[_ATTENTIVE] > 0, tuple(p for p in pairs if p[0]))
         values = _reduced(slot.values, sums, max(sums[_OWN::_EACH]))
         if self._sharded:
-            values = _whole(values, sums[_PARTS:_OWN], self._world.size)
+            values = _whole(values, sums[_PARTS:_MEANS], self._world.size)
+        own = [sums[place : place + _EACH] for place in range(_OWN, len(sums), _EACH)]
+        values |= over_ranks(sums[_MEANS:_OWN], [each[_HIGHEST:] for each in own])
         apart = self._compared(sums[_OWN + 1 :: _EACH], sums[_OWN + 2 :: _EACH])
         if apart is not None:
             values[REPLICAS_APART] = float(len(apart))

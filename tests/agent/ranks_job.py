@@ -62,6 +62,8 @@ def main(folder: Path, steps: int, case: str) -> None:
             send_interval_s=0.02,
             snapshot_every=10,
             replica_checksum_every=10,
+            activation_layers=("0",),
+            sampled_signals_every=1,
             agreement_timeout_s=2 if case == "broken_drain" else 20,
         ),
     )
@@ -107,7 +109,9 @@ def _train(
     folder: Path,
 ) -> None:
     for batch in guard.batches(RankLoader(rank)):
-        loss = guard.loss((network(batch) - batch.roll(1, 1)).square().mean())
+        losses = guard.sequence_losses((network(batch) - batch.roll(1, 1)).square().mean(1))
+        guard.tokens(words_of(batch))
+        loss = guard.loss(losses.mean())
         loss.backward()
         if case == "nan" and rank == 1 and guard.steps == 29:
             model[0].weight.grad[0, 0] = float("nan")  # before the norm, on one rank alone
@@ -130,6 +134,11 @@ def _train(
         seen["trail"].append([before + 1, guard.steps, guard.position, weights])
         if guard.steps >= steps:
             return
+
+
+def words_of(batch: Tensor) -> Tensor:
+    """Whole numbers from 0 on, made of real ones."""
+    return batch.mul(2.0).long() + 10
 
 
 def _follow(folder: Path, rank: int, row: list[int]) -> None:

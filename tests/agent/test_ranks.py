@@ -250,6 +250,25 @@ def test_loss_and_norms_are_those_of_the_whole_batch(plain_run: tuple[Wire, list
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
 
 
+def test_optional_signals_are_means_over_ranks_or_the_highest_ranks(
+    plain_run: tuple[Wire, list[Any]],
+) -> None:
+    wire, _ = plain_run
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    each = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 4, 8))).float()
+    worst = (model(each) - each.roll(1, 2)).square().mean(2).max()
+    shares = [(b.mul(2.0).long() + 10).flatten().bincount().double() / 32 for b in each]
+    entropy = [-float(torch.special.xlogy(p, p).sum()) for p in shares]
+    assert wire.column("loss_sequence_max")[0, 1] == pytest.approx(float(worst.detach()))
+    assert wire.column("token_entropy")[0, 1] == pytest.approx(sum(entropy) / 2, rel=1e-5)
+    assert wire.column("unseen_tokens")[0, 1] == 1.0
+    assert 0.0 <= wire.column("unseen_tokens")[0, 10] < 0.2
+    norm = max(float(model[0](b).detach().norm()) for b in each)
+    assert wire.column("activation_norm_max")[0, 1] == pytest.approx(norm, rel=1e-5)
+    assert abs(entropy[0] - entropy[1]) > 1e-3
+
+
 def test_ranks_that_stay_equal_are_seen_to_be_so(plain_run: tuple[Wire, list[Any]]) -> None:
     wire, seen = plain_run
     assert wire.column("replicas_apart") == {(0, 9): 0.0, (0, 19): 0.0, (0, 29): 0.0}
