@@ -315,6 +315,13 @@ def on_call() -> dashboard.Dashboard:
         _latency(8),
         lines("Messages that wait", "In each server process; beyond its limit agents are told "
               "to come back.", Query("spikeguard_ingest_waiting", "{{instance}}"), width=8),
+        lines("Messages to people", "Sent, held, dropped or failed in the last hour, by kind of "
+              "channel.",
+              Query("sum by (kind, result) (increase(spikeguard_notifications_total[1h])) > 0 "
+                    "or sum(increase(spikeguard_notifications_total[1h]))",
+                    "{{kind}} {{result}}"), width=8),
+        lines("Messages to people that are late", "How long the oldest has been due.",
+              Query("spikeguard_notification_oldest_age_seconds", "oldest"), width=8, unit="s"),
         lines("Scrapes", "1 while an address answers Prometheus.",
               Query('up{job=~"spikeguard-.*"}', "{{job}} {{instance}}"), width=8),
     ]  # fmt: skip

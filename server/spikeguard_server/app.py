@@ -80,7 +80,7 @@ def create_app(
     )
     bell = Bell(settings)
     feed = Feed(engine)
-    notifier = Notifier(settings, engine) if ticker else None
+    notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     turns = Turns(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -16,7 +17,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from spikeguard_protocol import CommandState
+from spikeguard_server.domain.channel import ChannelKind
 from spikeguard_server.domain.command_life import legal_events
+from spikeguard_server.domain.telling import Result
 
 MAX_RUNS: Final = 500
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
@@ -66,11 +69,23 @@ class Metrics:
             "Connections to the database in use by this process.",
             registry=registry,
         )
+        self.notices = Counter(
+            "spikeguard_notifications",
+            "Messages to people's channels, by kind of channel and what became of them.",
+            ("kind", "result"),
+            registry=registry,
+        )
+        for kind, result in product(ChannelKind, Result):  # so that the first is seen as a rise
+            self.notices.labels(kind.value, result.value)
         self.ticker_up = Gauge(
             "spikeguard_ticker_up",
             "1 while this process drives what time alone moves.",
             registry=registry,
         )
+
+    def count_notice(self, kind: str, result: str) -> None:
+        """A message to a channel of this kind was sent, held, dropped, failed or given up."""
+        self.notices.labels(kind, result).inc()
 
     def text(self) -> bytes:
         """The exposition of this process."""
@@ -104,6 +119,9 @@ class Fleet:
     dropped_samples: int
     live: tuple[RunGauges, ...] = ()  # at most MAX_RUNS, the newest
     budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
+    notices_waiting: int = 0  # in the outbox, and conversations that are due
+    oldest_notice_s: float = 0.0
+    failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
 
 
 def fleet_text(fleet: Fleet) -> bytes:
@@ -144,6 +162,7 @@ def fleet_text(fleet: Fleet) -> bytes:
         "How long the oldest of them has waited; 0 if none does.",
         fleet.oldest_approval_s,
     )
+    _notices(registry, fleet)
     _live_runs(registry, fleet.live)
     return generate_latest(registry)
 
@@ -178,6 +197,28 @@ class _Totals(Collector):
             "Samples that agents had to drop, by their own count.",
             value=self._fleet.dropped_samples,
         )
+
+
+def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
+    _gauge(
+        registry,
+        "spikeguard_notifications_waiting",
+        "What people should have been told by now: the outbox, and conversations that are due.",
+        fleet.notices_waiting,
+    )
+    _gauge(
+        registry,
+        "spikeguard_notification_oldest_age_seconds",
+        "How long the oldest of it has been due; 0 if nothing is.",
+        fleet.oldest_notice_s,
+    )
+    _counts(
+        registry,
+        "spikeguard_conversations_failing",
+        "Conversations whose last message did not arrive, by kind of channel.",
+        ("kind",),
+        _single(fleet.failing),
+    )
 
 
 def _single(counts: Mapping[str, int]) -> Mapping[tuple[str, ...], int]:

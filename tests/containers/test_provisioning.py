@@ -72,6 +72,7 @@ def _exported() -> dict[str, set[str]]:
         1,
         (run,),
         {("default", "rollback"): 1},
+        failing={"webhook": 1},
     )
     text = metrics.text().decode() + fleet_text(fleet).decode()
     families = text_string_to_metric_families(text)

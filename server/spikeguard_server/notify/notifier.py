@@ -14,7 +14,7 @@ from threading import Event, Lock, Thread
 import sqlalchemy as sql
 
 from spikeguard_server.notify.dispatch import dispatch
-from spikeguard_server.notify.telling import tell
+from spikeguard_server.notify.telling import Count, tell, uncounted
 from spikeguard_server.repository.conversations import Key, due_conversations
 from spikeguard_server.repository.notices import note_returned, runs_with_notices
 from spikeguard_server.settings import Settings
@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 class Notifier:
     """Tells until it is stopped."""
 
-    def __init__(self, settings: Settings, engine: sql.Engine) -> None:
-        self._settings, self._engine = settings, engine
+    def __init__(self, settings: Settings, engine: sql.Engine, count: Count = uncounted) -> None:
+        self._settings, self._engine, self._count = settings, engine, count
         self._stopping = Event()
         self._thread: Thread | None = None
         self._carriers: dict[Place, Thread] = {}
@@ -75,7 +75,9 @@ class Notifier:
         """Until one fails: what the channel did not answer it will not answer now."""
         try:
             for key in keys:
-                if self._stopping.is_set() or not tell(self._engine, key, self._settings):
+                if self._stopping.is_set():
+                    return
+                if not tell(self._engine, key, self._settings, self._count):
                     return
         except Exception:
             _log.exception("notifier: channel %s of %s failed; it is tried again", *place[::-1])

@@ -8,6 +8,7 @@ key: at least once, and the other side knows it for the same.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
@@ -59,22 +60,43 @@ class Ready:
     carriage: Carriage
 
 
-def tell(engine: sql.Engine, key: Key, settings: Settings) -> bool:
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """A message that was not sent: held back, or dropped."""
+
+    kind: str  # of its channel
+    result: Result
+
+
+Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
+GONE = "gone"  # the kind of a channel that is there no more
+
+
+def uncounted(kind: str, result: Result) -> None:
+    """Where nobody counts."""
+    del kind, result
+
+
+def tell(engine: sql.Engine, key: Key, settings: Settings, count: Count = uncounted) -> bool:
     """Tell one conversation, if it is due and free; whether its channel answered, if asked."""
     with engine.begin() as connection:
         held = claim(connection, key)
         ready = None if held is None else _prepare(connection, held, settings)
     if ready is None:
         return True
-    began = monotonic()
+    if isinstance(ready, Untold):
+        count(ready.kind, ready.result)
+        return True
+    began, kind = monotonic(), ready.channel.kind.value
     failure = attempt(ready.channel, ready.message, ready.carriage)
     took_ms = (monotonic() - began) * 1000.0
     with engine.begin() as connection:
         if failure is not None:
-            _failed(connection, ready, failure, took_ms)
+            count(kind, _failed(connection, ready, failure, took_ms))
             return not failure.again
         settle(connection, ready.held, sent=True, over=ready.message.over)
         _note(connection, ready.held, Result.SENT, ready.message.title, took_ms)
+    count(kind, Result.SENT)
     return True
 
 
@@ -90,8 +112,8 @@ def attempt(channel: Channel, message: Message, by: Carriage) -> DeliveryFailed 
     return None
 
 
-def _prepare(connection: sql.Connection, held: Conversation, settings: Settings) -> Ready | None:
-    """What to send now; None where it is held or dropped, which is written down."""
+def _prepare(connection: sql.Connection, held: Conversation, settings: Settings) -> Ready | Untold:
+    """What to send now; or that it is held or dropped, which is written down."""
     now = database_now(connection)
     try:
         channel = find_channel(connection, held.project, held.key.channel)
@@ -100,7 +122,7 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
         _log.warning("channel %s of %s cannot be read: %s", held.key.channel, held.project, error)
     if channel is None:
         _drop(connection, held, "the channel is gone")
-        return None
+        return Untold(GONE, Result.DROPPED)
     facts = read_facts(connection, held, settings, now)
     verdict = judge(
         channel, held.pending, facts.subject, said(held, now),
@@ -109,10 +131,10 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
     )  # fmt: skip
     if verdict.act is Act.DROP:
         _drop(connection, held, verdict.reason)
-        return None
+        return Untold(channel.kind.value, Result.DROPPED)
     if verdict.act is Act.HOLD:
         _hold(connection, held, verdict)
-        return None
+        return Untold(channel.kind.value, Result.HELD)
     facts = with_link(connection, facts, held, channel, settings)
     message = message_of(facts, held.pending, held.told + 1, held.key.incident)
     networks = read_networks(settings.notify_networks)
@@ -159,7 +181,7 @@ def _hold(connection: sql.Connection, held: Conversation, verdict: Verdict) -> N
 
 def _failed(
     connection: sql.Connection, ready: Ready, failure: DeliveryFailed, took_ms: float
-) -> None:
+) -> Result:
     held = ready.held
     failures = held.failures + 1
     if failure.again and failures < GIVE_UP_AFTER:
@@ -167,9 +189,10 @@ def _failed(
         postpone(connection, held, wait_s, failures=failures)
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
-        return
+        return Result.FAILED
     settle(connection, held, sent=False)
     _note(connection, held, Result.GIVEN_UP, f"{failure.reason} (try {failures})", took_ms)
+    return Result.GIVEN_UP
 
 
 def _note(

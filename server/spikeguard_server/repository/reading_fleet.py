@@ -18,6 +18,7 @@ from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading_runs import waiting
 from spikeguard_server.tables import attempts, commands, incidents, runs
+from spikeguard_server.tables_notices import channels, conversations, notices
 
 _ALL = sql.true()
 _DAY = timedelta(seconds=DAY_S)
@@ -29,6 +30,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
     waits = connection.execute(
         sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
     ).one()
+    waiting_notices, oldest_s = _backlog(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
@@ -43,6 +45,9 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         ),
         live=_live(connection),
         budgets_spent=_budgets_spent(connection),
+        notices_waiting=waiting_notices,
+        oldest_notice_s=oldest_s or 0.0,
+        failing=dict(_failing(connection)),
     )
 
 
@@ -65,6 +70,32 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
         if rule.mode is ApprovalMode.AUTO and count >= rule.budget:
             found[project, verb] += 1
     return dict(found)
+
+
+def _backlog(connection: sql.Connection) -> tuple[int, float | None]:
+    """How much waits to be told, and how long the oldest of it has been due, seconds."""
+    now, due = sql.func.clock_timestamp(), conversations.c.due_at
+    waits = sql.union_all(
+        sql.select(notices.c.at.label("since")), sql.select(due.label("since")).where(due <= now)
+    ).subquery()
+    since = sql.func.min(waits.c.since)
+    age = sql.cast(sql.extract("epoch", now - since), sql.Double)
+    count, oldest = connection.execute(sql.select(sql.func.count(), age).select_from(waits)).one()
+    return count, oldest
+
+
+def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
+    """(kind of channel, conversations whose newest message did not arrive)."""
+    k, c = conversations.c, channels.c
+    kind = sql.func.coalesce(c.kind, "gone")
+    counted = (
+        sql.select(kind, sql.func.count())
+        .select_from(conversations)
+        .outerjoin(channels, (c.project == k.project) & (c.name == k.channel))
+        .where(k.due_at.is_not(None), k.failures > 0)
+        .group_by(kind)
+    )
+    return [tuple(row) for row in connection.execute(counted)]
 
 
 def _age(moment: sql.ColumnElement[Any]) -> sql.Select[Any]:

@@ -32,6 +32,9 @@ COUNTS = {
     "spikeguard_database_connections",
     "spikeguard_http_requests",
     "spikeguard_ingest_waiting",
+    "spikeguard_notifications",
+    "spikeguard_notifications_waiting",
+    "spikeguard_conversations_failing",
     "spikeguard_ingest_messages",
     "spikeguard_ingest_samples",
 }

@@ -1,0 +1,73 @@
+"""What Prometheus hears of messages to people: what went, what did not, what stays behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from spikeguard_server.metrics import Fleet, Metrics
+from spikeguard_server.notify.notifier import look
+from spikeguard_server.notify.telling import tell
+from spikeguard_server.repository.reading_fleet import read_fleet
+
+if TYPE_CHECKING:
+    from tests.server.notify.conftest import Desk
+    from tests.server.notify.listener import Listener
+
+
+def fleet(desk: Desk) -> Fleet:
+    with desk.engine.connect() as connection:
+        return read_fleet(connection)
+
+
+def told(desk: Desk, metrics: Metrics) -> None:
+    for _, key in look(desk.engine, desk.settings):
+        tell(desk.engine, key, desk.settings, metrics.count_notice)
+
+
+def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels["kind"], sample.labels["result"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "spikeguard_notifications_total" and sample.value
+    }
+
+
+def test_what_stays_behind_is_counted_until_it_is_told(desk: Desk, listener: Listener) -> None:
+    metrics = Metrics(CollectorRegistry())
+    desk.webhook(listener)
+    before = fleet(desk)
+    assert before.notices_waiting > 1  # in the outbox
+    assert before.oldest_notice_s > 0
+    look(desk.engine, desk.settings)
+    desk.later(300)
+    late = fleet(desk)
+    assert late.notices_waiting == 1  # a conversation
+    assert late.oldest_notice_s > 299
+    told(desk, metrics)
+    after = fleet(desk)
+    assert (after.notices_waiting, after.oldest_notice_s, after.failing) == (0, 0.0, {})
+    assert counted(metrics) == {("webhook", "sent"): 1}
+
+
+def test_what_does_not_arrive_and_what_is_held_is_counted(desk: Desk, listener: Listener) -> None:
+    metrics = Metrics(CollectorRegistry())
+    desk.webhook(listener)
+    listener.answers.append((503, {}))
+    told(desk, metrics)
+    assert fleet(desk).failing == {"webhook": 1}
+    desk.later(60)
+    told(desk, metrics)
+    assert fleet(desk).failing == {}
+    desk.job.train(561, 570, lambda _: float("nan"), batch=1)
+    desk.channel(name="oncall", target={"url": "http://10.1.2.3/", "secret": "x" * 20})
+    told(desk, metrics)
+    found = counted(metrics)
+    assert found["webhook", "failed"] == 1
+    assert found["webhook", "sent"] == 1
+    assert found.keys() - {("webhook", "failed"), ("webhook", "sent")} <= {
+        ("webhook", "given_up"), ("webhook", "held"),
+    }  # fmt: skip
+    assert len(found) == 3
