@@ -44,6 +44,7 @@ COPIES: tuple[Copy, ...] = (
     Copy("database_password", "postgres", "database_password", POSTGRES),
     Copy("database_password", "server", "database_url", SERVER, _database_url),
     Copy("database_password", "migrate", "database_url", SERVER, _database_url),
+    Copy("link_key", "server", "link_key", SERVER),
     Copy("dashboard_token", "migrate", "dashboard_token", SERVER),
     Copy("trainer_token", "migrate", "trainer_token", SERVER),
     Copy("prometheus_token", "migrate", "prometheus_token", SERVER),

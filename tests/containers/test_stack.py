@@ -199,7 +199,7 @@ def test_no_secret_is_in_an_environment_or_a_log(stack: Stack) -> None:
                    f"--volume={stack.project}_secrets-vault:/s:ro", SERVICES["init"]["image"],
                    "sh", "-c", "for f in /s/*; do cat $f; echo; done")  # fmt: skip
     secrets = listing.split()
-    assert len(secrets) == 7
+    assert len(secrets) == 8
     said = stack.compose("logs", "--no-color") + json.dumps(stack.containers())
     assert not [secret for secret in secrets if secret in said]
 
@@ -219,6 +219,21 @@ def test_nobody_reads_without_a_token(stack: Stack) -> None:
     for path in ("/v1/runs", "/v1/incidents", "/metrics", "/metrics/fleet"):
         assert _status(server + path) == 401, path
         assert _status(server + path, "A" * 43) == 401, path
+
+
+def test_the_server_signs_links_with_a_key_of_the_stacks_own(stack: Stack) -> None:
+    """Without a key there would be no links."""
+    script = (
+        "import time\n"
+        "from spikeguard_server.approval_links import ApprovalLink, read_link, write_link\n"
+        "from spikeguard_server.settings import read_settings\n"
+        "key = read_settings().link_key\n"
+        "link = ApprovalLink('x', 'default', 'gpt', 1, 1, 1, int(time.time()) + 60)\n"
+        "assert read_link(write_link(link, key), key, time.time()) == link\n"
+        "print(len(key))\n"
+    )
+    said = stack.compose("exec", "-T", "server", "python", "-c", script)
+    assert int(said) >= 43  # 32 bytes in base64
 
 
 def test_each_service_may_do_what_it_needs_and_no_more(stack: Stack) -> None:
@@ -252,7 +267,7 @@ def test_prometheus_loaded_every_alert(stack: Stack) -> None:
     with urlopen(f"{stack.url('prometheus')}/api/v1/rules", timeout=10) as answer:
         groups = json.load(answer)["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    assert len(rules) == 11
+    assert len(rules) == 13
     assert not [rule for rule in rules if rule["health"] == "err"]
 
 
