@@ -127,6 +127,19 @@ def await_refreshes(page: Any, world: World, count: int) -> None:
     page.wait_for_timeout(SETTLE_MS)
 
 
+def time_goes_on(world: World) -> None:
+    """What a refresh may bring while the proposal stays the same."""
+    world.incidents[0]["newest_step"] = 1_401_000
+    proposal = world.incidents[0]["proposal"]
+    proposal["expires_in_s"], proposal["cost"]["seconds"] = 59.0, 599.0
+
+
+def press_at_once(page: Any, button: Any) -> None:
+    """Press where a button is, as a hand does that was already on its way."""
+    place = button.bounding_box()
+    page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+
+
 def reading(world: World) -> list[Heard]:
     """What was read, beside the question who is there."""
     return [heard for heard in world.heard if heard.method == "GET" and heard.path != "/v1/me"]
@@ -169,7 +182,9 @@ def test_a_rejection_needs_a_reason_and_carries_it(ada: Any, address: str, world
         page.get_by_label("Reason, kept in the record").fill("the shard is new on purpose")
         page.evaluate("document.querySelectorAll('button').forEach(each => each.dataset.same = 1)")
         place = reject.bounding_box()
+        time_goes_on(world)
         await_refreshes(page, world, 2)  # they must not take the words away, nor move a button
+        assert "Expires in 59 s" in page.locator(".expiry").inner_text()
         assert page.locator("button:not([data-same])").count() == 0
         assert reject.bounding_box() == place
         reject.click()
@@ -182,8 +197,14 @@ def test_a_rejection_needs_a_reason_and_carries_it(ada: Any, address: str, world
 def test_a_proposal_that_changed_is_shown_and_asked_for_again(
     ada: Any, address: str, world: World
 ) -> None:
-    """The decision of another process falls between the look and the press."""
+    """The decision of another process falls between the look and the press.
+
+    The button that comes in the place of the other takes no press before it can have been read,
+    which is here drawn out.
+    """
     with opened(ada, address + INCIDENT) as page:
+        long = ".st-key-approve-llama-8b-c4-2-1-3 button { animation-duration: 600s !important }"
+        drawn_out = page.add_style_tag(content=long)
         button = page.get_by_role("button", name="Approve revision 2")
         button.wait_for()
         newer = story.command(revision=3, verb="watch", arguments={"steps": 200})
@@ -194,7 +215,12 @@ def test_a_proposal_that_changed_is_shown_and_asked_for_again(
         world.before_decision = change
         button.click()
         page.get_by_text("Nothing was done: the proposal had changed").wait_for()
-        page.get_by_role("button", name="Approve revision 3").click()
+        newest = page.get_by_role("button", name="Approve revision 3")
+        press_at_once(page, newest)
+        await_refreshes(page, world, 1)
+        assert len(world.decisions()) == 1
+        drawn_out.evaluate("style => style.remove()")
+        newest.click()
         page.get_by_text("Approved by Ada Lovelace").first.wait_for()
     assert [request.body["revision"] for request in world.decisions()] == [2, 3]
 

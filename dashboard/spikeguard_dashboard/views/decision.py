@@ -52,7 +52,7 @@ def _proposal(proposal: Command) -> Html:
         markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
         markup.paragraph(f"Why: {proposal['reason'].rstrip('.')}."),
         _cost(proposal),
-        markup.paragraph(markup.soft(words.expiry(proposal))),
+        markup.paragraph(markup.soft(words.expiry(proposal)), "expiry"),
         _before(proposal),
     )
 
