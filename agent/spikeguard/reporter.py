@@ -52,7 +52,7 @@ class Reporter:
         """A step was made in a job of one process: pass on what has arrived."""
         rows = self._rows
         if not rows and type(row.scalars) is dict:  # on a CPU there is nothing to wait for
-            self._sample(row)
+            self._pass_on(row)
             return
         rows.append(row)
         while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
@@ -99,6 +99,9 @@ class Reporter:
 
     def _sample(self, row: Row, agreed: dict[str, float] | None = None) -> None:
         take(row.scalars)
+        self._pass_on(row, agreed)
+
+    def _pass_on(self, row: Row, agreed: dict[str, float] | None = None) -> None:
         if self._forward is not None:
             self._forward.put(row.step, row.read() if agreed is None else agreed)
         outbox = self._outbox
