@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from spikeguard_server.domain.baseline import Baseline
@@ -53,7 +54,7 @@ class State:
 
 def freeze(state: State) -> bytes:
     """The bytes of `state`, a few kB."""
-    text = json.dumps(_plain(state), separators=(",", ":"))
+    text = json.dumps(_dataclass_writer(State)(state), separators=(",", ":"))
     return _MAGIC + str(STATE_VERSION).encode() + b"\n" + zlib.compress(text.encode())
 
 
@@ -65,23 +66,45 @@ def thaw(body: bytes) -> State:
             f"monitor state begins {head[:40]!r}; this server reads version {STATE_VERSION}: "
             "run the release that wrote it, or upgrade"
         )
-    state = _typed(State)(json.loads(zlib.decompress(packed)))
+    state = _dataclass_reader(State)(json.loads(zlib.decompress(packed)))
     assert isinstance(state, State)
     return state
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return [_plain(getattr(value, part.name)) for part in fields(value)]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+def _writer(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes JSON of a value of one type of the state; None where the value is that already."""
+    origin, args = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _dataclass_writer(kind)
+    if origin in (Union, types.UnionType):
+        inner = _writer(next(arg for arg in args if arg is not type(None)))
+        return inner and (lambda value: None if value is None else inner(value))
+    if origin is list:
+        item = _writer(args[0])
+        return item and (lambda value: [item(entry) for entry in value])
+    if origin is dict:
+        entry = _writer(args[1])
+        return entry and (lambda value: {key: entry(inner) for key, inner in value.items()})
+    return None
+
+
+@cache
+def _dataclass_writer(kind: Any) -> Callable[[Any], list[Any]]:
+    hints = get_type_hints(kind)
+    names = [part.name for part in fields(kind)]
+    within = [(at, write) for at, name in enumerate(names) if (write := _writer(hints[name]))]
+
+    def write(value: Any) -> list[Any]:
+        plain = [getattr(value, name) for name in names]
+        for at, inner in within:
+            plain[at] = inner(plain[at])
+        return plain
+
+    return write
 
 
 def _typed(kind: Any) -> Callable[[Any], Any]:
-    """The reader of one type of the state, the reverse of `_plain`."""
+    """The reader of one type of the state, the reverse of `_writer`."""
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _dataclass_reader(kind)
@@ -101,6 +124,7 @@ def _typed(kind: Any) -> Callable[[Any], Any]:
     return lambda value: value
 
 
+@cache
 def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
     hints = get_type_hints(kind)
     readers = [_typed(hints[part.name]) for part in fields(kind)]
