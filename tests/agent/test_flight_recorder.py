@@ -11,7 +11,7 @@ import torch
 from spikeguard import Settings
 from spikeguard.collector import Row
 from spikeguard.flight_recorder import FlightRecorder
-from spikeguard.outbox import _encoded
+from spikeguard.lines import encoded
 from spikeguard.readback import Pending
 from spikeguard.settings import with_environment
 from spikeguard_protocol import LayerNorms
@@ -100,8 +100,8 @@ def test_what_waits_is_bounded_in_bytes_as_they_would_be_sent() -> None:
         assert recorder.bytes <= limit
     sent = list(recorder.pass_on(a_row(400, 40), True))
     assert [detail.step for detail in sent] == list(range(400 - len(sent) + 1, 401))
-    encoded = sum(len(_encoded(detail())) for detail in sent[:-1])
-    assert 0.5 * limit < encoded <= limit
+    size = sum(len(encoded(detail())) for detail in sent[:-1])
+    assert 0.5 * limit < size <= limit
     assert len(recorder) == recorder.bytes == 0
 
 

@@ -386,6 +386,8 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_began(tmp_path: Pa
         TextJob(tmp_path / "guard", activation_layers=("block.0",))
     assert e.value.argument == "settings"
     assert not (tmp_path / "guard").exists()
+    model = nn.Sequential(nn.Sequential(nn.Identity(), nn.Identity()))
+    assert layers_named(model, "activation_layers", ("*", "0.?")).keys() == {"0", "0.0", "0.1"}
     many = nn.Sequential(*(nn.Identity() for _ in range(MOST_LAYERS + 1)))
     with pytest.raises(AttachError, match=f"at most {MOST_LAYERS} are watched"):
         layers_named(many, "activation_layers", ("*",))

@@ -16,11 +16,14 @@ MOST = 256  # modules of one setting
 
 
 def layers_named(model: nn.Module, field: str, patterns: tuple[str, ...]) -> dict[str, nn.Module]:
-    """Modules by name; patterns as for files (`blocks.*`, `*.attention`). Raises `AttachError`."""
+    """Modules by name; raises `AttachError`.
+
+    Patterns as for files, a part of a name for a part: `blocks.*`, `blocks.?.attention`.
+    """
     named = {name: module for name, module in model.named_modules() if name}
     found: dict[str, nn.Module] = {}
     for pattern in patterns:
-        meant = {name: m for name, m in named.items() if fnmatchcase(name, pattern)}
+        meant = {name: m for name, m in named.items() if _means(pattern, name)}
         if not meant:
             near = get_close_matches(pattern, named, 3) or list(named)[:3]
             raise AttachError(
@@ -33,3 +36,8 @@ def layers_named(model: nn.Module, field: str, patterns: tuple[str, ...]) -> dic
         problem = f"{field} names {len(found)} modules; at most {MOST} are watched"
         raise AttachError("settings", problem, "Name fewer: each costs a norm")
     return found
+
+
+def _means(pattern: str, name: str) -> bool:
+    wanted, parts = pattern.split("."), name.split(".")
+    return len(wanted) == len(parts) and all(map(fnmatchcase, parts, wanted))

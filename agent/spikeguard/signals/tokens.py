@@ -3,8 +3,8 @@
 Law: the device counts, the host waits for nothing. Ids are counted in `BUCKETS` buckets, by their
 lowest bits: exactly up to that size of vocabulary, beyond it as a sketch in which few ids share a
 bucket. Out-of-range and negative ids have a bucket too, so a bad id cannot fault the device.
-Cost: work in proportion to the tokens, none in proportion to the vocabulary; 1.3 MB on the device
-and 8 bytes a token of one step.
+Cost: work in proportion to the tokens, none in proportion to the vocabulary; 2 MB on the device and
+8 bytes a token of one step.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from torch import Tensor
 from spikeguard_protocol import OptionalSignal
 
 BUCKETS = 2**18  # a power of two, above the vocabularies in use
-MOST = 2**22  # tokens of one rank's step; what is shown beyond is not counted
+MOST = 2**22  # tokens of one rank's step, which fp32 counts exactly; beyond it none are counted
 ENTROPY, UNSEEN = OptionalSignal.TOKEN_ENTROPY.value, OptionalSignal.UNSEEN_TOKENS.value
 
 
 class TokenStatistics:
-    """What was shown since the last step, and which buckets were ever met."""
+    """What was shown since the last step, and which buckets were never met."""
 
     def __init__(self) -> None:
         self._shown: list[Tensor] = []
         self._held = 0
-        self._counts: Tensor | None = None  # (BUCKETS,) int32, all 0 between two steps
-        self._seen: Tensor | None = None  # (BUCKETS,) bool
+        self._counts = torch.empty(0)  # (BUCKETS,) fp32, all 0 between two steps
+        self._fresh = torch.empty(0)  # (BUCKETS,) fp32, 1 where no token was met, else 0
+        self._one = torch.ones(1)
 
     @torch.no_grad()
     def show(self, ids: Tensor) -> None:
@@ -47,13 +48,14 @@ class TokenStatistics:
             return {}
         tokens = self._shown[0] if len(self._shown) == 1 else torch.cat(self._shown)
         self.forget()
-        counts, seen = self._tables(tokens.device)
-        counts.index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
+        self._move_to(tokens.device)
+        counts, fresh = self._counts, self._fresh
+        counts.index_add_(0, tokens, self._one.expand(len(tokens)))
         # sum of -p log p, each token bringing its own share: no pass over the buckets
-        entropy = math.log(len(tokens)) - counts.index_select(0, tokens).float().log().mean()
-        counts.index_fill_(0, tokens, 0)
-        unseen = 1.0 - seen.index_select(0, tokens).float().mean()
-        seen.index_fill_(0, tokens, True)
+        entropy = math.log(len(tokens)) - counts.index_select(0, tokens).log_().mean()
+        counts.index_fill_(0, tokens, 0.0)
+        unseen = fresh.index_select(0, tokens).mean()
+        fresh.index_fill_(0, tokens, 0.0)
         return {ENTROPY: entropy, UNSEEN: unseen}
 
     def forget(self) -> None:
@@ -62,19 +64,20 @@ class TokenStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Which tokens are known: goes into snapshots and checkpoints (256 kB)."""
-        return {"seen": self._seen}
+        return {"seen": self._fresh == 0.0 if len(self._fresh) else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Know what was known then."""
-        saved, self._seen = state["seen"], None
-        if saved is not None and saved.shape == (BUCKETS,):
-            self._seen = saved.to(self._counts.device) if self._counts is not None else saved
+        saved = state["seen"]
+        if saved is None or saved.shape != (BUCKETS,):
+            self._fresh = torch.empty(0)
+        else:
+            self._fresh = 1.0 - saved.to(self._counts.device).float()
 
-    def _tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if self._counts is None or self._counts.device != device:
-            self._counts = torch.zeros(BUCKETS, dtype=torch.int32, device=device)
-        if self._seen is None:
-            self._seen = torch.zeros(BUCKETS, dtype=torch.bool, device=device)
-        elif self._seen.device != device:
-            self._seen = self._seen.to(device)
-        return self._counts, self._seen
+    def _move_to(self, device: torch.device) -> None:
+        if len(self._counts) and self._counts.device == device and len(self._fresh):
+            return
+        self._counts = torch.zeros(BUCKETS, device=device)
+        self._one = torch.ones(1, device=device)
+        known = self._fresh.to(device)
+        self._fresh = known if len(known) else torch.ones(BUCKETS, device=device)
