@@ -2,15 +2,20 @@
 
 A job that a shell put in the background inherits Ctrl-C ignored, and so would every process that a
 test starts and then interrupts: the handler set here is not inherited, the default is.
+
+Every process computes in one thread. What the tests train is so small that a second one only waits
+for the first, which costs half as much again and takes the core from the other tests.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 LONGEST = ("end_to_end", "trainer", "dashboard", "demo")  # folders, those of long files first
 

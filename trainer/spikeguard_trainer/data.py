@@ -7,6 +7,7 @@ one optimizer step's batch over all ranks and micro-batches.
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,8 +41,15 @@ class Corpus:
 def standard_library() -> list[Path]:
     """The Python sources of this machine's standard library, in a fixed order."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = (p.relative_to(root) for p in root.rglob("*.py"))
-    return [root / p for p in sorted(found) if not _NOT_SOURCES.intersection(p.parts)]
+    return [root / path for path in sorted(_sources(root))]
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """Python files below `root`, relative to it; folders of no interest are not entered."""
+    for folder, inside, names in os.walk(root):
+        inside[:] = [name for name in inside if name not in _NOT_SOURCES]
+        place = Path(folder).relative_to(root)
+        yield from (place / name for name in names if name.endswith(".py"))
 
 
 def read_corpus(path: Path | None = None) -> Corpus:
