@@ -190,18 +190,24 @@ class Guard:
         segment = progress.segment
         progress.steps = steps = progress.steps + 1
         try:
+            position = parts.feed.finish_step()
             if parts.rates.lent:
                 parts.rates.after_step()
-            row = parts.collector.finish_step(steps, segment, parts.feed.finish_step())
-            self._add(row)
+            self._add(parts.collector.finish_step(steps, segment, position))
         except Exception as error:
             self._forget_step(error)
-        if self._together is not None:
-            self._agree(self._together)
-        elif parts.mailbox.stirred:
-            self._listen()
-        if steps % self._save_every == 0 or parts.recovery.writing:
-            self._save(segment)
+        try:
+            if self._together is not None:
+                self._agree(self._together)
+            elif parts.mailbox.stirred:
+                self._listen()
+        except Exception as error:
+            parts.faults.note("orders", error)
+        try:
+            if steps % self._save_every == 0 or parts.recovery.writing:
+                self._save(segment)
+        except Exception as error:
+            parts.faults.note("save", error)
 
     def checkpoint(self) -> str | None:
         """Save a checkpoint now, at a step boundary, on all ranks; its name, None if it failed."""
@@ -287,10 +293,9 @@ class Guard:
             self._protect(mailbox.protected)
             if mailbox.deliveries:
                 self._executor.act_alone()
-        except Exception as error:
-            parts.faults.note("orders", error)
-        if mailbox.deliveries or parts.collector.attentive:
-            mailbox.stirred = True
+        finally:
+            if mailbox.deliveries or parts.collector.attentive:
+                mailbox.stirred = True
 
     def _agree(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
@@ -347,8 +352,7 @@ class Guard:
         if every and progress.steps % every == 0:
             with self._p.faults.shield("checkpoint"):
                 recovery.checkpoint_due()
-        with self._p.faults.shield("save"):
-            recovery.settle()
+        recovery.settle()
 
     def _begin(self) -> None:
         """Tell the server of this attempt, once, when its loop is known."""

@@ -125,7 +125,7 @@ def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path)
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(f"{name} is broken")
 
-    for part in ("collector", "rates", "mailbox", "recovery"):
+    for part in ("collector", "rates", "mailbox", "recovery", "feed"):
         whole = getattr(parts, part)
         setattr(parts, part, Broken())
         before = model.weight.detach().clone()
@@ -137,8 +137,8 @@ def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path)
         guard.step()
         setattr(parts, part, whole)
         assert not torch.equal(before, model.weight)
-    assert guard.steps == 4
-    assert sum(guard.faults.values()) >= 4
+    assert guard.steps == 5
+    assert sum(guard.faults.values()) >= 5
     guard.finish()
     assert not optimizer._optimizer_step_pre_hooks
 
