@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from functools import cache, partial
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
@@ -23,6 +23,7 @@ from spikeguard_server.domain.evidence import Traces
 from spikeguard_server.domain.leading import Leading
 
 STATE_VERSION = 6
+_Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 
 
@@ -71,28 +72,41 @@ def thaw(body: bytes) -> State:
     return state
 
 
-def _writer(kind: Any) -> Callable[[Any], Any] | None:
+def _writer(kind: Any) -> _Form | None:
     """What makes JSON of a value of one type of the state; None where the value is that already."""
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return _dataclass_writer(kind)
+        return _dataclass_writer(cast(type, kind))
     if origin in (Union, types.UnionType):
-        inner = _writer(next(arg for arg in args if arg is not type(None)))
-        return inner and (lambda value: None if value is None else inner(value))
+        return _made(_writer(next(arg for arg in args if arg is not type(None))), _of_option)
     if origin is list:
-        item = _writer(args[0])
-        return item and (lambda value: [item(entry) for entry in value])
+        return _made(_writer(args[0]), _of_list)
     if origin is dict:
-        entry = _writer(args[1])
-        return entry and (lambda value: {key: entry(inner) for key, inner in value.items()})
+        return _made(_writer(args[1]), _of_dict)
     return None
 
 
+def _made(inner: _Form | None, outer: Callable[[_Form, Any], Any]) -> _Form | None:
+    return None if inner is None else partial(outer, inner)
+
+
+def _of_option(inner: _Form, value: Any) -> Any:
+    return None if value is None else inner(value)
+
+
+def _of_list(inner: _Form, value: list[Any]) -> list[Any]:
+    return [inner(entry) for entry in value]
+
+
+def _of_dict(inner: _Form, value: dict[str, Any]) -> dict[str, Any]:
+    return {key: inner(entry) for key, entry in value.items()}
+
+
 @cache
-def _dataclass_writer(kind: Any) -> Callable[[Any], list[Any]]:
+def _dataclass_writer(kind: type) -> _Form:
     hints = get_type_hints(kind)
     names = [part.name for part in fields(kind)]
-    within = [(at, write) for at, name in enumerate(names) if (write := _writer(hints[name]))]
+    within = [(at, inner) for at, name in enumerate(names) if (inner := _writer(hints[name]))]
 
     def write(value: Any) -> list[Any]:
         plain = [getattr(value, name) for name in names]
@@ -103,20 +117,18 @@ def _dataclass_writer(kind: Any) -> Callable[[Any], list[Any]]:
     return write
 
 
-def _typed(kind: Any) -> Callable[[Any], Any]:
+def _typed(kind: Any) -> _Form:
     """The reader of one type of the state, the reverse of `_writer`."""
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return _dataclass_reader(kind)
+        return _dataclass_reader(cast(type, kind))
     if origin in (Union, types.UnionType):
         inner = _typed(next(arg for arg in args if arg is not type(None)))
-        return lambda value: None if value is None else inner(value)
+        return partial(_of_option, inner)
     if origin is list:
-        item = _typed(args[0])
-        return lambda value: [item(entry) for entry in value]
+        return partial(_of_list, _typed(args[0]))
     if origin is dict:
-        entry = _typed(args[1])
-        return lambda value: {key: entry(inner) for key, inner in value.items()}
+        return partial(_of_dict, _typed(args[1]))
     if origin is tuple:
         return tuple
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -125,7 +137,7 @@ def _typed(kind: Any) -> Callable[[Any], Any]:
 
 
 @cache
-def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
+def _dataclass_reader(kind: type) -> _Form:
     hints = get_type_hints(kind)
     readers = [_typed(hints[part.name]) for part in fields(kind)]
 

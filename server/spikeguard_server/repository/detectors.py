@@ -97,21 +97,24 @@ def detectors_on(connection: sql.Connection, shelf: date) -> list[UUID]:
     return list(connection.execute(query).scalars())
 
 
+_KEEP = insert(tables.detector_snapshots)
+_KEEP = _KEEP.on_conflict_do_update(
+    index_elements=["run_id", "attempt", "segment", "step"],
+    set_={"at_target": sql.or_(tables.detector_snapshots.c.at_target, _KEEP.excluded.at_target)},
+)
+
+
 def keep_snapshot(
     connection: sql.Connection, run_id: UUID, place: Place, state: bytes, *, at_target: bool
 ) -> None:
     """Keep `state` as what the detector knew at `place`."""
-    written = insert(tables.detector_snapshots).values(
-        run_id=run_id, attempt=place.attempt, segment=place.segment, step=place.step,
-        state=state, at_target=at_target,
-    )  # fmt: skip
-    kept = tables.detector_snapshots.c.at_target
     connection.execute(
-        written.on_conflict_do_update(
-            index_elements=["run_id", "attempt", "segment", "step"],
-            set_={"at_target": sql.or_(kept, written.excluded.at_target)},
-        )
-    )
+        _KEEP,
+        {
+            "run_id": run_id, "attempt": place.attempt, "segment": place.segment,
+            "step": place.step, "state": state, "at_target": at_target,
+        },
+    )  # fmt: skip
 
 
 def nearest_snapshot(

@@ -66,6 +66,10 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None
 def as_domain(samples: Samples) -> list[Sample]:
     """The same samples as the domain takes them."""
     columns = list(samples.signals.items())
+    if columns and all(None not in column for _, column in columns):  # of every step
+        rows = zip(*samples.signals.values(), strict=True)
+        values = [dict(zip(samples.signals, row, strict=True)) for row in rows]
+        return list(map(Sample, samples.steps, values, samples.positions))
     return [
         Sample(step, {n: v for n, column in columns if (v := column[i]) is not None}, position)
         for i, (step, position) in enumerate(zip(samples.steps, samples.positions, strict=True))
