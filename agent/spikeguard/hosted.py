@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.data import DataFeed
 from spikeguard.errors import RollbackByRestart
@@ -182,6 +184,13 @@ def continue_from(guard: Guard, target: Target) -> None:
         if saved["lr_scale"] is not None:
             parts.rates.scale = LrScale(**saved["lr_scale"])
     parts.recovery.take_up_scale(target)
+
+
+def show_tokens(guard: Guard, batch: Any) -> None:
+    """A framework's micro-batch, where it names its token ids as Hugging Face's do."""
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if isinstance(ids, Tensor):
+        guard.tokens(ids)
 
 
 def step_or_end(guard: Guard) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from spikeguard.signals.layers import MOST as MOST_LAYERS
 from spikeguard.signals.layers import layers_named
 from spikeguard.signals.sequences import WorstSequence
 from spikeguard.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
-from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, Samples
+from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, OptionalSignal, Samples
 
 from .job import assert_same
 from .text_job import TextJob
@@ -217,6 +218,7 @@ class Attending(nn.Module):
             LOGITS.see_of(q, k)
         elif self.guard is not None:
             self.guard.attention_logit(scores)
+            self.guard.attention_logit_of(q, k)
         self.seen.append(scores.detach())
         out: Tensor = scores.softmax(-1).sum(-1).mean() + q.mean() + k.mean()
         return out
@@ -404,3 +406,9 @@ def test_scaled_dot_products_largest_logit_is_that_of_the_scores_it_hides() -> N
     scores = (q @ k.transpose(-1, -2) / 2.0).masked_fill(torch.ones(8, 8).triu(1) > 0, -math.inf)
     assert torch.allclose(weights, scores.softmax(-1), atol=1e-6)
     assert logits.take()["attention_logit_max"] == pytest.approx(float(scores.amax()))
+
+
+def test_every_setting_and_every_optional_signal_is_documented() -> None:
+    told = (Path(__file__).parents[2] / "docs/agent.md").read_text()
+    names = {field.name for field in fields(Settings)} | {signal.value for signal in OptionalSignal}
+    assert [name for name in sorted(names) if f"`{name}`" not in told] == []

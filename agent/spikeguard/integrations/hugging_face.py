@@ -28,6 +28,7 @@ from spikeguard.hosted import (
     hosted_feed,
     resumable,
     run_named,
+    show_tokens,
     step_or_end,
     tell_deleted,
 )
@@ -72,6 +73,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         """One micro-batch; what it returns adds up to the step's mean, so it is scaled back."""
         loss = training_step(*args)
         if self.guard is not None:
+            show_tokens(self.guard, args[1])
             self.guard.loss(loss * self._trainer.current_gradient_accumulation_steps)
         return loss
 

@@ -31,6 +31,7 @@ from spikeguard.hosted import (
     hosted_feed,
     resumable,
     run_named,
+    show_tokens,
     step_or_end,
 )
 from spikeguard.targets import Tree
@@ -107,6 +108,13 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         target = self._checkpoints.find(resumed) if resumed else None
         if target is not None:
             continue_from(self.guard, target)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """One micro-batch's tokens, where it names them `input_ids`."""
+        if self.guard is not None:
+            show_tokens(self.guard, batch)
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -235,8 +236,11 @@ def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
         hugging_face.watch(trainer, run="test", server=wire.url)
         trainer.train()
         losses = [wire.column("loss")[0, step] for step in range(1, 11)]
+        unseen, entropy = wire.column("unseen_tokens"), wire.column("token_entropy")
     logged = trainer.state.log_history[0]["loss"]
     assert sum(losses) / 10 == pytest.approx(float(logged), abs=1e-3)
+    assert (unseen[0, 1], unseen[0, 30]) == (1.0, 0.0)  # of `input_ids`, shown unasked
+    assert 3.0 < entropy[0, 30] < math.log(64) + 1e-6
 
 
 def test_several_passes_are_one_data_order() -> None:
