@@ -1,12 +1,13 @@
 """From the anomalous message leaving to the approved command arriving, among many live runs.
 
-One server process on an embedded Postgres (durable). So many runs each send one step a second,
-spread over the second. A few more runs a second lose their loss to NaN, once each: the answer to
-that message should bring the rollback, which the policy approves by itself. Timed from the
-request's first byte to the answer's last; where the answer brings no order the run polls on, once a
-second, until it does. Load generator, server and database share the machine.
+Server processes (one, unless told otherwise) on an embedded Postgres (durable). So many runs each
+send one step a second, spread over the second and over the processes. A few more runs a second lose
+their loss to NaN, once each: the answer to that message should bring the rollback, which the policy
+approves by itself. Timed from the request's first byte to the answer's last; where the answer
+brings no order the run polls on, once a second, until it does. Load generator, server and database
+share the machine.
 
-    python -m benchmarks.spike_to_command [--quick] [--json]
+    python -m benchmarks.spike_to_command [--quick] [--json] [--runs N ...] [--processes N ...]
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,7 @@ class Found:
     """What one fleet size showed."""
 
     runs: int
+    processes: int
     command_s: list[float] = field(default_factory=list)  # NaN leaving -> rollback arriving
     messages: list[int] = field(default_factory=list)  # that it took
     calm_s: list[float] = field(default_factory=list)  # latency of the live runs' messages
@@ -108,6 +111,7 @@ class Found:
         """Percentiles in milliseconds."""
         return {
             "runs": self.runs,
+            "processes": self.processes,
             "spikes": len(self.command_s),
             "in_first_answer": sum(count == 1 for count in self.messages),
             "command_p50_ms": _ms(self.command_s, 0.5),
@@ -153,9 +157,9 @@ async def _spike(agent: Agent, due: float, found: Found) -> None:
     raise RuntimeError(f"no command came to {agent.run.name}")
 
 
-async def _fleet(port: int, token: str, runs: int, seconds: float) -> Found:
-    spikes = round(seconds * SPIKES_A_SECOND)
-    agents = [Agent(new_run(f"f{runs}", n), port, token) for n in range(runs + spikes)]
+async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) -> Found:
+    spikes, name = round(seconds * SPIKES_A_SECOND), f"f{runs}-{len(ports)}"
+    agents = [Agent(new_run(name, n), ports[n % len(ports)], token) for n in range(runs + spikes)]
     gate = asyncio.Semaphore(START_AT_ONCE)
 
     async def start(agent: Agent) -> None:
@@ -163,7 +167,7 @@ async def _fleet(port: int, token: str, runs: int, seconds: float) -> Found:
             await agent.start()
 
     await asyncio.gather(*map(start, agents))
-    found, began = Found(runs), time.perf_counter()
+    found, began = Found(runs, len(ports)), time.perf_counter()
     until = began + SETTLE_S + seconds
     live = [_live(a, INTERVAL_S * n / runs, until, found) for n, a in enumerate(agents[:runs])]
     dues = [began + SETTLE_S + n / SPIKES_A_SECOND for n in range(spikes)]
@@ -175,8 +179,10 @@ async def _fleet(port: int, token: str, runs: int, seconds: float) -> Found:
     return found
 
 
-def measure(sizes: Sequence[int], seconds: float, say: Callable[[str], None]) -> list[Found]:
-    """Every fleet size, one after the other on one server."""
+def measure(
+    sizes: Sequence[int], processes: Sequence[int], seconds: float, say: Callable[[str], None]
+) -> list[Found]:
+    """Every fleet size with every number of processes, one after the other on one database."""
     directory = Path(tempfile.mkdtemp(prefix="spikeguard-spikes-", dir="/tmp"))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     found = []
@@ -185,9 +191,9 @@ def measure(sizes: Sequence[int], seconds: float, say: Callable[[str], None]) ->
             database = new_database(url, "spikes")
             token = prepare(database)
             _approve_rollbacks(database)
-            for size in sizes:
-                with spikeguard(database, 1, directory / "log") as ports:
-                    found.append(asyncio.run(_fleet(ports[0], token, size, seconds)))
+            for size, count in product(sizes, processes):
+                with spikeguard(database, count, directory / "log") as ports:
+                    found.append(asyncio.run(_fleet(ports, token, size, seconds)))
                 say(str(found[-1].shown()))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -209,10 +215,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="1 and 50 runs, 8 s each")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--runs", type=int, nargs="+", help="other fleet sizes")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1], help="of the server")
     options = parser.parse_args()
     sizes = options.runs or ((1, 50) if options.quick else (1, 100, 500, 1000))
     seconds = 8.0 if options.quick else 25.0
-    found = measure(sizes, seconds, lambda line: print(line, file=sys.stderr, flush=True))
+    found = measure(
+        sizes, options.processes, seconds, lambda line: print(line, file=sys.stderr, flush=True)
+    )
     rows = [entry.shown() for entry in found]
     if options.json:
         print(json.dumps({"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}))
