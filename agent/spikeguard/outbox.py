@@ -289,7 +289,7 @@ class Outbox:
 
     def _fits(self) -> bool:
         in_memory = sum(letter.size for letter in self._sealed if letter.lines is not None)
-        on_disk = sum(letter.size for letter in self._sealed) - in_memory
+        on_disk = self._open.size + sum(letter.size for letter in self._sealed) - in_memory
         return on_disk <= self._limit and in_memory <= MEMORY_BYTES
 
     def _thin(self, place: int, letter: _Letter, stage: Stage) -> None:

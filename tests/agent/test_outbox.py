@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import spikeguard.outbox
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard_protocol import (
     AttemptEnded,
@@ -197,6 +198,19 @@ def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path
         lost = sum(r.samples_lost for r in left.records if isinstance(r, Gap))
         assert lost == left.dropped.get("samples", 0) == 600 - len(left.steps())
         assert left.of(CommandResult) == 3
+
+
+def test_without_a_disk_the_bound_is_of_memory_and_the_order_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spikeguard.outbox, "MEMORY_BYTES", 45_000)
+    box = Outbox(None, RUN, ATTEMPT, 2**20)
+    fill(box, spike=range(220, 225))
+    assert sum(len(line) for letter in box._sealed for line in letter.lines or ()) <= 45_000
+    assert set(box.dropped) == {"layer norms", "slow signals", "samples"}
+    kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
+    assert kept >= set(range(170, 320))
+    box.close()
 
 
 def test_what_the_server_asked_detail_of_stays_as_long_as_what_stood_out(tmp_path: Path) -> None:

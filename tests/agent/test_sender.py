@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, Message, Samples
+import spikeguard.outbox
+from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, Message, Samples, TargetSaved
 
-from .job import Job
+from .job import FAST, Job
 from .wire import Answer, Wire, await_that, served
 
 
@@ -65,6 +67,30 @@ def test_a_passing_refusal_delays_and_loses_nothing(tmp_path: Path, answer: Answ
         train_behind(wire, tmp_path)
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
     assert not wire.records(Gap)
+
+
+def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples go, counted; the snapshots that were taken meanwhile are all told of."""
+    monkeypatch.setattr(spikeguard.outbox, "SEAL_RECORDS", 40)
+    away = threading.Event()
+    away.set()
+    wire = Wire()
+    wire.intercept = lambda _: (503, {}, error()) if away.is_set() else None
+    with served(wire):
+        job = Job(tmp_path, server=wire.url, settings=replace(FAST, outbox_bytes=30_000))
+        job.train_to(200)
+        await_that(lambda: "outbox" in job.guard.faults)
+        away.clear()
+        await_that(lambda: (0, 200) in wire.column("loss"))
+        job.guard.finish()
+    lost = sum(gap.samples_lost for gap in wire.records(Gap))
+    assert lost > 0
+    assert len(wire.column("loss")) + lost == 200
+    steps = {target.step for target in wire.records(TargetSaved)}
+    assert steps >= set(range(10, 201, 10))
+    assert len(wire.records(AttemptStarted)) == 1
 
 
 @pytest.mark.parametrize("status", [413, 422])
