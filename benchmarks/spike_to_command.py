@@ -5,7 +5,7 @@ send one step a second, spread over the second and over the processes. A few mor
 their loss to NaN, once each: the answer to that message should bring the rollback, which the policy
 approves by itself. Timed from the request's first byte to the answer's last; where the answer
 brings no order the run polls on, once a second, until it does. Load generator, server and database
-share the machine.
+share the machine; calm requests are made before the clock starts.
 
     python -m benchmarks.spike_to_command [--quick] [--json] [--runs N ...] [--processes N ...]
 """
@@ -60,28 +60,36 @@ class Agent:
     async def start(self) -> None:
         """Connect, and train calmly with a checkpoint."""
         self._reader, self._writer = await asyncio.open_connection(HOST, self.port)
-        await self.send(self.run.start())
+        await self.send(self.request(self.run.start()))
         calm = self.run.samples(WARM_STEPS)
         saved = TargetSaved("step-100", 0, 100, 100, Medium.DISK)
-        await self.send(self.run.message(calm, saved))
+        await self.send(self.request(self.run.message(calm, saved)))
 
-    async def send(self, body: bytes) -> bool:
-        """Post it until it is taken; whether the answer brings a rollback."""
-        status, answer = await self._post(body)
-        while status == 429:
-            self.refused += 1
-            await asyncio.sleep(RETRY_AFTER_S)
-            status, answer = await self._post(body)
-        if status != 200:
-            raise RuntimeError(f"answered {status}: {answer[:300]!r}")
-        return b'"Rollback"' in answer and bool(decode_ack(answer).orders)
-
-    async def _post(self, body: bytes) -> tuple[int, bytes]:
+    def request(self, body: bytes) -> bytes:
+        """The bytes of a POST of `body`."""
         head = (
             f"POST /v1/messages HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self.token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        self._writer.write(head.encode() + body)
+        return head.encode() + body
+
+    def next_step(self) -> bytes:
+        """The request that sends one more calm step."""
+        return self.request(self.run.message(self.run.samples(1)))
+
+    async def send(self, request: bytes) -> bool:
+        """Post it until it is taken; whether the answer brings a rollback."""
+        status, answer = await self._post(request)
+        while status == 429:
+            self.refused += 1
+            await asyncio.sleep(RETRY_AFTER_S)
+            status, answer = await self._post(request)
+        if status != 200:
+            raise RuntimeError(f"answered {status}: {answer[:300]!r}")
+        return b'"Rollback"' in answer and bool(decode_ack(answer).orders)
+
+    async def _post(self, request: bytes) -> tuple[int, bytes]:
+        self._writer.write(request)
         status, length = 0, 0
         while (line := await self._reader.readline()) not in (b"\r\n", b""):
             if not status:
@@ -128,16 +136,15 @@ def _ms(values: Sequence[float], share: float) -> float:
     return round(1000 * quantile(values, share), 2)
 
 
-async def _live(agent: Agent, delay_s: float, until: float, found: Found) -> None:
+async def _live(agent: Agent, requests: Sequence[bytes], begin: float, found: Found) -> None:
     """Send one step a second."""
-    due = time.perf_counter() + delay_s
-    while due < until:
+    for number, request in enumerate(requests):
+        due = begin + number * INTERVAL_S
         await asyncio.sleep(due - time.perf_counter())
         began = time.perf_counter()
         found.late += began - due > INTERVAL_S
-        await agent.send(agent.run.message(agent.run.samples(1)))
+        await agent.send(request)
         found.calm_s.append(time.perf_counter() - began)
-        due += INTERVAL_S
 
 
 async def _spike(agent: Agent, due: float, found: Found) -> None:
@@ -145,15 +152,15 @@ async def _spike(agent: Agent, due: float, found: Found) -> None:
     await asyncio.sleep(due - time.perf_counter())
     lost = agent.run.samples(1)
     columns = {**lost.signals, "loss": (math.nan,)}
-    body = agent.run.message(Samples(0, lost.steps, columns, lost.positions))
+    request = agent.request(agent.run.message(Samples(0, lost.steps, columns, lost.positions)))
     began = time.perf_counter()
     for message in range(1, PATIENCE + 1):
-        if await agent.send(body):
+        if await agent.send(request):
             found.command_s.append(time.perf_counter() - began)
             found.messages.append(message)
             return
         await asyncio.sleep(INTERVAL_S)
-        body = agent.run.message(agent.run.samples(1))
+        request = agent.next_step()
     raise RuntimeError(f"no command came to {agent.run.name}")
 
 
@@ -167,9 +174,13 @@ async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) ->
             await agent.start()
 
     await asyncio.gather(*map(start, agents))
+    count = round((SETTLE_S + seconds) / INTERVAL_S)
+    ready = [[agent.next_step() for _ in range(count)] for agent in agents[:runs]]
     found, began = Found(runs, len(ports)), time.perf_counter()
-    until = began + SETTLE_S + seconds
-    live = [_live(a, INTERVAL_S * n / runs, until, found) for n, a in enumerate(agents[:runs])]
+    live = [
+        _live(agent, requests, began + INTERVAL_S * n / runs, found)
+        for n, (agent, requests) in enumerate(zip(agents, ready, strict=False))
+    ]
     dues = [began + SETTLE_S + n / SPIKES_A_SECOND for n in range(spikes)]
     lost = [_spike(a, due, found) for a, due in zip(agents[runs:], dues, strict=True)]
     await asyncio.gather(*live, *lost)
