@@ -77,6 +77,7 @@ def train(options: Options, ranks: Ranks) -> Summary:
     began, step_loss = time.monotonic(), torch.zeros((), device=device)
 
     for batch in guard.batches(loader) if unfinished else ():  # honours skip and rollback
+        guard.tokens(batch.tokens)  # bad data shows in what a step's tokens are
         with reduce_gradients(network, when=batch.completes_step):
             with precision:
                 loss = guard.loss(network(batch.tokens, batch.targets))  # stays on the device
