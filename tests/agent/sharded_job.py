@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
 SETTINGS = Settings(slow_signals_every=1, snapshot_every=4, send_interval_s=0.02)
+
+EVERYTHING = replace(
+    SETTINGS,
+    unchanged_parameters=True,
+    activation_layers=("blocks.*", "coarse"),
+    sampled_signals_every=1,
+    flight_recorder=2,
+)
 
 RULES: dict[str, Callable[[], Rule]] = {
     "fixed": lambda: Fixed(0.4),
@@ -203,8 +212,16 @@ def measured(folder: Path, rank: int, size: int) -> dict[str, Any]:
 
 
 def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """With a bf16 layer: the norms of whole tensors in double precision, beside the reported."""
-    job = ShardedJob(folder / "mixed", rank, size, micro=2, coarse=torch.bfloat16)
+    """With a bf16 layer: the norms of whole tensors in double precision, beside the reported.
+
+    Every optional signal is on, and makes no rank meet another.
+    """
+    job = ShardedJob(
+        folder / "mixed", rank, size, micro=2, coarse=torch.bfloat16, settings=EVERYTHING
+    )
+    outputs: list[Tensor] = []
+    for layer in (*job.model.blocks, job.model.coarse):
+        layer.register_forward_hook(lambda _m, _a, out: outputs.append(out.detach().double()))
     expected: list[dict[str, float]] = []
     before: list[Tensor] = []
     reductions: list[int] = []
@@ -223,6 +240,7 @@ def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
 
     job.spoil = look
     for _ in range(3):
+        outputs.clear()
         job.train_step()
         trained = [p for p in job.model.parameters() if p.requires_grad]
         rates = {
@@ -235,14 +253,22 @@ def mixed(folder: Path, rank: int, size: int) -> dict[str, Any]:
         moments = [job.optimizer.state[p]["exp_avg_sq"] for p in trained]
         expected[-1] |= {"param_norm": _norm(_whole(trained)), "update_norm": _norm(moved)}
         expected[-1]["adam_v_norm"] = _norm(_whole(moments))
+        expected[-1]["activation_norm_max"] = _highest(_norm(outputs[::2]), _norm(outputs[1::2]))
     job.guard.finish()
     told = {"seen": job.seen, "expected": expected, "faults": job.guard.faults}
-    return {**told, "reductions": reductions}
+    return {**told, "reductions": reductions, "recorded": len(job.guard._reporter._recorder)}
 
 
 def _whole(tensors: list[Any]) -> list[Tensor]:
     with torch.no_grad():
         return [(t.full_tensor() if isinstance(t, DTensor) else t).double() for t in tensors]
+
+
+def _highest(*values: float) -> float:
+    """Over all ranks. Collective."""
+    highest = torch.tensor(max(values))
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    return float(highest)
 
 
 def _norm(tensors: list[Tensor]) -> float:

@@ -112,7 +112,14 @@ def test_half_precision_shards_are_measured_to_full_precision(ranks: Any) -> Non
 
 
 def test_ranks_meet_once_for_all_gradients_and_once_for_each_ones_norm(ranks: Any) -> None:
+    """With a flight recorder norms are taken one by one, still in one reduction."""
     assert ranks[0]["mixed"]["reductions"] == [1, 1] * 3
+
+
+def test_optional_signals_and_the_flight_recorder_see_a_sharded_model(ranks: Any) -> None:
+    told = ranks[0]["mixed"]
+    assert [0.0 <= seen["train/unchanged_parameters"] < 0.5 for seen in told["seen"]] == [True] * 3
+    assert [told["recorded"], ranks[1]["mixed"]["recorded"]] == [2, 0]  # rank 0 alone sends
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
