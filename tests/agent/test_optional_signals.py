@@ -204,7 +204,7 @@ class Attending(nn.Module):
         self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16 * groups // heads)
         self.scores = nn.Identity()
         self.guard: Any = None
-        self.seen: list[Tensor] = []
+        self.seen = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, _ = x.shape
@@ -219,7 +219,7 @@ class Attending(nn.Module):
         elif self.guard is not None:
             self.guard.attention_logit(scores)
             self.guard.attention_logit_of(q, k)
-        self.seen.append(scores.detach())
+        self.seen = scores.detach()
         out: Tensor = scores.softmax(-1).sum(-1).mean() + q.mean() + k.mean()
         return out
 
@@ -235,9 +235,9 @@ def test_the_largest_attention_logit_is_seen_in_the_scores_and_from_a_kernels_in
     LOGITS.on = True
     for length in (1, 5, QUERIES):
         model(8.0 * torch.randn(3, length, 16))
-        assert LOGITS.take()["attention_logit_max"] == pytest.approx(float(model.seen[-1].amax()))
+        assert LOGITS.take()["attention_logit_max"] == pytest.approx(float(model.seen.amax()))
     model(8.0 * torch.randn(3, 3 * QUERIES, 16))
-    rows = model.seen[-1][..., 2::3, :]
+    rows = model.seen[..., 2::3, :]
     assert LOGITS.take()["attention_logit_max"] == pytest.approx(float(rows.amax()))
     LOGITS.on = False
     model(torch.randn(3, 4, 16))
@@ -275,7 +275,7 @@ def attend(
     largest = {}
     for step in range(1, 7):
         guard.loss(forward(torch.randn(2, 6, 16))).backward()
-        largest[0, step] = float(model.seen[-1].amax())
+        largest[0, step] = float(model.seen.amax())
         optimizer.step()
         optimizer.zero_grad()
         guard.step()
