@@ -21,10 +21,17 @@ from spikeguard_server.domain.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample
-from spikeguard_server.domain.state import STATE_VERSION, State, UnknownStateVersion, freeze, thaw
+from spikeguard_server.domain.state import (
+    STATE_VERSION,
+    OlderStateVersion,
+    State,
+    UnknownStateVersion,
+    freeze,
+    thaw,
+)
 from spikeguard_server.domain.stretch import take_calm
 
-__all__ = ["DetectionSettings", "Monitor", "UnknownStateVersion"]
+__all__ = ["DetectionSettings", "Monitor", "OlderStateVersion", "UnknownStateVersion"]
 
 LOSS = Signal.LOSS.value
 DROPPED = Signal.UPDATE_DROPPED.value

@@ -1,7 +1,8 @@
 """The monitor's whole state, and its form in bytes.
 
 Law: plain dataclasses; every float comes back bit for bit. A change of any field's meaning raises
-`STATE_VERSION`, and an unknown version is refused, never guessed at.
+`STATE_VERSION`, and an unknown version is refused, never guessed at. An older one is told apart:
+there the run can be learned anew from its samples.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _MAGIC = b"spikeguard-monitor "
 
 class UnknownStateVersion(ValueError):
     """The state was written by another version of the monitor, or is not one."""
+
+
+class OlderStateVersion(UnknownStateVersion):
+    """The state was written by an older version of the monitor."""
 
 
 @dataclass(slots=True)
@@ -63,13 +68,19 @@ def thaw(body: bytes) -> State:
     """The state in `body`; raises `UnknownStateVersion` if this code did not write it."""
     head, _, packed = body.partition(b"\n")
     if head != _MAGIC + str(STATE_VERSION).encode():
-        raise UnknownStateVersion(
+        kind = OlderStateVersion if _is_older(head) else UnknownStateVersion
+        raise kind(
             f"monitor state begins {head[:40]!r}; this server reads version {STATE_VERSION}: "
             "run the release that wrote it, or upgrade"
         )
     state = _dataclass_reader(State)(json.loads(zlib.decompress(packed)))
     assert isinstance(state, State)
     return state
+
+
+def _is_older(head: bytes) -> bool:
+    written = head.removeprefix(_MAGIC)
+    return written != head and written.isdigit() and int(written) < STATE_VERSION
 
 
 def _writer(kind: Any) -> _Form | None:

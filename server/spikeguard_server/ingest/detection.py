@@ -2,7 +2,8 @@
 
 Law: what is in the database is the truth: bytes written now and then, and the samples stored since.
 A monitor kept in memory counts only for its version, and is moved on by the samples that another
-replica took. A state of an unknown version is answered with 503, never replaced.
+replica took. A state of a newer or unknown version is answered with 503, never replaced; behind one
+of an older version the run is learned anew from its samples.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentPoint, Verb
 from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor import Monitor, UnknownStateVersion
+from spikeguard_server.domain.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.errors import Unready
+from spikeguard_server.ingest.relearning import line_to, relearn
 from spikeguard_server.repository.detectors import (
     Place,
     StateRow,
@@ -82,6 +84,7 @@ class Detection:
     _led: bool = True  # only samples led here from the bytes in the row
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
+    relearned: list[Event] | None = None  # what was said where the run had to be learned anew
 
     @classmethod
     def of(cls, run_id: UUID, monitor: Monitor, row: StateRow) -> Detection:
@@ -90,6 +93,15 @@ class Detection:
             run_id, monitor, row.place, row.version, failures=row.failures,
             _state_step=row.state_step, _anchor=row.anchor,
         )  # fmt: skip
+
+    @classmethod
+    def anew(cls, connection: sql.Connection, run_id: UUID, row: StateRow) -> Detection:
+        """The run of `row` learned anew: what an older release knew can't be read."""
+        monitor, events = relearn(connection, run_id, line_to(connection, run_id, row.place))
+        found = cls.of(run_id, monitor, row)
+        found.relearned = events
+        found._moved()
+        return found
 
     def enter(self, place: Place) -> None:
         """The next samples come from another place."""
@@ -213,7 +225,10 @@ def detection_of(
     elif row.state is None:  # kept from a future that the database never had, or has lost
         return load_detection(connection, run_id, None)
     else:
-        monitor, step = read_monitor(row.state), row.state_step
+        try:
+            monitor, step = read_monitor(row.state), row.state_step
+        except OlderStateVersion:
+            return Detection.anew(connection, run_id, row)
     if step < row.place.step:
         place = row.place
         monitor.observe(
@@ -223,9 +238,12 @@ def detection_of(
 
 
 def read_monitor(state: bytes) -> Monitor:
-    """The monitor in `state`; `Unready` where this server is too old or too new for it."""
+    """The monitor in `state`; `Unready` where this server is too old for it, `OlderStateVersion`
+    where it is too new."""
     try:
         return Monitor.load(state)
+    except OlderStateVersion:
+        raise
     except UnknownStateVersion as error:
         raise Unready(
             f"This server cannot read the detector's state: {error}",
@@ -246,17 +264,22 @@ def past_monitor(
     None where nothing is known of `point`.
     """
     rows = {(row.attempt, row.segment): row for row in segments}
-    path: list[Place] = []
+    path, older = list[Place](), False
     seek: SegmentPoint | None = point
     while seek is not None:
         place = _place(seek, number_of)
         if place is None or (place.attempt, place.segment) not in rows or len(path) > len(rows):
             break
         path.append(place)
-        found = nearest_snapshot(connection, run_id, place)
+        found = None if older else nearest_snapshot(connection, run_id, place)
         if found is not None:
-            return _replay(connection, run_id, read_monitor(found[1]), found[0], path)
+            try:
+                return _replay(connection, run_id, read_monitor(found[1]), found[0], path)
+            except OlderStateVersion:
+                older = True
         seek = rows[place.attempt, place.segment].parent
+    if older:
+        return relearn(connection, run_id, path)[0]
     return _replay(connection, run_id, Monitor(), -1, path) if path else None
 
 

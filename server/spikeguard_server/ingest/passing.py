@@ -19,6 +19,7 @@ from spikeguard_server.ingest.escalation import escalate
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.ingest.taking_over import take_over
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
 from spikeguard_server.repository.engine import database_now
@@ -48,6 +49,7 @@ def let_time_pass(
         intake = Intake(connection, settings, now, run, attempt, detection)
         _lose(intake)
         if intake.current:
+            take_over(intake)
             _fall_silent(intake)
             _expire_commands(intake)
             escalate(intake)
@@ -60,6 +62,8 @@ def write_down(connection: sql.Connection, run_id: UUID) -> None:
     """Let the detector's bytes alone say where it stands: the samples behind them go."""
     lock_run(connection, run_id)
     detection = load_detection(connection, run_id, None)
+    if detection.relearned is not None:
+        return  # an older release wrote it, and the run has said nothing since
     detection.write_down()
     detection.save(connection)
 

@@ -25,6 +25,7 @@ from spikeguard_server.ingest.records import return_to_newest_segment, take_reco
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
+from spikeguard_server.ingest.taking_over import take_over
 from spikeguard_server.repository.calm import Bearer, Opening, open_message, write_calm
 from spikeguard_server.repository.runs import (
     LIVE,
@@ -127,10 +128,12 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     detection = detection_after(letter.failure, connection, key, opening.state, kept)
     if attempt is not None:
         intake = Intake(connection, letter.settings, now, run, attempt, detection)
+        take_over(intake)
         intake.failure, intake.calm = letter.failure, _is_calm(intake, opening, letter)
         return intake
     attempt, before = _register(connection, run, message, now), run.current_attempt
     intake = Intake(connection, letter.settings, now, run, attempt, detection)
+    take_over(intake)
     intake.failure = letter.failure
     if _takes_over(connection, run, attempt):
         run.current_attempt, run.current_segment, run.state = attempt.number, None, LIVE
@@ -154,6 +157,7 @@ def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:
     """Whether nothing but these samples can matter, as long as they show nothing."""
     run, records = intake.run, letter.message.records
     busy = opening.commands or opening.others or letter.failure is not None
+    busy = busy or intake.detection.changed
     if busy or run.open_incident is not None or run.followed_to is not None:
         return False
     if not intake.current or intake.attempt.ended_at is not None or intake.detection.version == 0:

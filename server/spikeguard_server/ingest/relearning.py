@@ -1,0 +1,64 @@
+"""A run learned anew from its stored samples, where an older release wrote what the detector knew.
+
+Law: reads only. What comes out is the monitor that this release would have had after the last
+`RELEARN_STEPS` steps of the line of history, and what it would have said on the way; whoever asks
+decides what of that is told. A baseline is shaped by far fewer rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.domain.events import Event
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.repository.detectors import Place
+from spikeguard_server.repository.incidents import attempts_by_number
+from spikeguard_server.repository.runs import segments_of
+from spikeguard_server.repository.samples import read_samples
+
+RELEARN_STEPS: Final = 4000  # a fifth of a second
+
+
+def line_to(connection: sql.Connection, run_id: UUID, place: Place) -> list[Place]:
+    """The places that history went through to get to `place`, newest first."""
+    rows = {(row.attempt, row.segment): row for row in segments_of(connection, run_id)}
+    numbers = {id: number for number, id in attempts_by_number(connection, run_id).ids.items()}
+    line, seek = list[Place](), place
+    while (row := rows.pop((seek.attempt, seek.segment), None)) is not None:
+        line.append(seek)
+        if row.parent is None or row.parent.segment.attempt not in numbers:
+            break
+        parent = row.parent
+        seek = Place(numbers[parent.segment.attempt], parent.segment.number, parent.step)
+    return line
+
+
+def relearn(
+    connection: sql.Connection, run_id: UUID, line: Sequence[Place]
+) -> tuple[Monitor, list[Event]]:
+    """The monitor at the first place of `line`, and what it said on the way there."""
+    monitor, events = Monitor(), list[Event]()
+    for place, first in reversed(_parts(line)):
+        events += monitor.observe(
+            read_samples(connection, run_id, place.attempt, place.segment, first, place.step)
+        )
+    return monitor, events
+
+
+def _parts(line: Sequence[Place]) -> list[tuple[Place, int]]:
+    """(place, first step to read there) of the last `RELEARN_STEPS` steps, newest first."""
+    found, left = list[tuple[Place, int]](), RELEARN_STEPS
+    for place, parent in pairwise([*line, None]):
+        assert place is not None
+        begins = 0 if parent is None else parent.step + 1
+        first = max(begins, place.step - left + 1)
+        found.append((place, first))
+        left -= place.step - first + 1
+        if left <= 0:
+            break
+    return found
