@@ -10,7 +10,6 @@ from html import escape
 
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Picture, Section, Table
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.plots import svg_of
 from spikeguard_server.report.style import STYLE
 from spikeguard_server.report.writing import document_of
 
@@ -23,7 +22,7 @@ def html_of(facts: PostMortem) -> str:
     figures = "".join(
         f"<div><dd>{escape(v)}</dd><dt>{escape(what)}</dt></div>" for v, what in document.figures
     )
-    picture = svg_of(facts) if facts.curves else ""
+    picture = _drawn(facts) if facts.curves else ""
     body = "\n".join(_section(section, picture) for section in document.sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -34,6 +33,12 @@ def html_of(facts: PostMortem) -> str:
         f'<p class="summary">{escape(document.summary)}</p>\n<dl class="figures">{figures}</dl>\n'
         f"</header>\n{body}\n<footer>{escape(document.footer)}</footer>\n</main>\n</body>\n</html>\n"
     )
+
+
+def _drawn(facts: PostMortem) -> str:
+    from spikeguard_server.report.plots import svg_of  # matplotlib would slow every start by 0.7 s
+
+    return svg_of(facts)
 
 
 def _section(section: Section, picture: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Picture, Section, Table
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.plots import png_of
 from spikeguard_server.report.writing import document_of
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
@@ -27,9 +26,14 @@ def markdown_of(facts: PostMortem) -> str:
         parts += _section(section)
     parts += ["---", escape(document.footer)]
     if facts.curves:
-        picture = base64.b64encode(png_of(facts)).decode()
-        parts.append(f"[curves]: data:image/png;base64,{picture}")
+        parts.append(f"[curves]: data:image/png;base64,{_drawn(facts)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _drawn(facts: PostMortem) -> str:
+    from spikeguard_server.report.plots import png_of  # matplotlib would slow every start by 0.7 s
+
+    return base64.b64encode(png_of(facts)).decode()
 
 
 def escape(text: str) -> str:

@@ -25,13 +25,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from spikeguard_protocol import Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.report.facts import Curve, PostMortem
 from spikeguard_server.report.style import COLOURS
 from spikeguard_server.report.thinning import kept_indices
-from spikeguard_server.report.wording import SIGMA, number
+from spikeguard_server.report.wording import BAND_SIGMAS, SIGMA, number
 
-BAND_SIGMAS = DetectionSettings().band_z  # where a healed loss is back
 POINTS = 700  # of a segment
 MOST_MARKS = 40  # of values that are not finite, a stretch
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow

@@ -18,11 +18,13 @@ from spikeguard_protocol import (
     Stop,
     Watch,
 )
+from spikeguard_server.domain.detection_settings import DetectionSettings
 
 MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 TIMES = "\N{MULTIPLICATION SIGN}"
+BAND_SIGMAS = DetectionSettings().band_z  # where a healed loss is back
 
 ENDINGS: dict[Outcome | None, str] = {
     Outcome.HEALED: "healed by itself",

@@ -21,10 +21,10 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.plots import BAND_SIGMAS
 from spikeguard_server.report.record import attempts_of, commands_of, timeline_of
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
+    BAND_SIGMAS,
     ENDINGS,
     NOT_YET,
     SIGMA,
