@@ -16,7 +16,7 @@ fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -74,6 +74,14 @@ class Row(NamedTuple):
             if self.tokens is not None:
                 values[TOKENS_PER_SECOND] = self.tokens / took_s
         return values
+
+    def exchanged(self, names: Container[str]) -> dict[str, float]:
+        """Those of its values; on a CPU no others are read."""
+        if type(self.scalars) is dict:
+            read_now = {n: value.item() for n, value in self.scalars.items() if n in names}
+        else:
+            read_now = read(self.scalars)
+        return {**read_now, **self.known}
 
     def record(self, values: dict[str, float]) -> Samples:
         """What is told of it."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from spikeguard.agreement import Agreement, Word
+from spikeguard.agreement import Agreement
 from spikeguard.beginning import introduce, resume
 from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
@@ -29,6 +29,7 @@ from spikeguard.executor import Executor
 from spikeguard.forward import Forward
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
+from spikeguard.tally import Pin, Word
 from spikeguard.world import in_step, leave_world
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
@@ -62,6 +63,7 @@ class Guard:
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = _cadence(parts)
+        self._pinned: tuple[Pin, ...] = ()
         self._optional = parts.collector.optional
         self._begun = self._ended = False
         self._hooks = [
@@ -308,13 +310,15 @@ class Guard:
             agreed = self._reporter.deliver_together(agreement, word)
             if agreed is None:
                 return
-            self._p.collector.attentive = agreed.word.attentive
+            told = agreed.word
+            self._p.collector.attentive = told.attentive
             self._p.collector.compares &= agreement.compares
             if agreed.apart and agreed.row is not None:
                 self._tell_apart(agreed.apart, agreed.row.step)
             self._p.recovery.protected = mailbox.protected
-            self._protect_pins(agreed.word.pins)
-            self._executor.act_together(agreed.word.serial)
+            if told.pins != self._pinned:
+                self._protect_pins(told.pins)
+            self._executor.act_together(told.serial)
 
     def _tell_apart(self, ranks: tuple[int, ...], step: int) -> None:
         named = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
@@ -326,14 +330,15 @@ class Guard:
         if self._p.recovery.snapshots is not None:
             self._p.recovery.snapshots.protected = names
 
-    def _pins(self) -> tuple[tuple[int, int], ...]:
-        snapshots = self._p.recovery.snapshots
-        held = snapshots.targets if snapshots is not None else []
-        wanted = [t for t in held if t.name in self._p.mailbox.protected]
-        return tuple((t.step, t.segment.number) for t in wanted)
+    def _pins(self) -> tuple[Pin, ...]:
+        """Of the snapshots that the server wants kept, known to every rank by step and segment."""
+        wanted, snapshots = self._p.mailbox.protected, self._p.recovery.snapshots
+        if not wanted or snapshots is None:
+            return ()
+        return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
 
-    def _protect_pins(self, pins: tuple[tuple[int, int], ...]) -> None:
-        snapshots = self._p.recovery.snapshots
+    def _protect_pins(self, pins: tuple[Pin, ...]) -> None:
+        self._pinned, snapshots = pins, self._p.recovery.snapshots
         if snapshots is not None:
             held = [t for t in snapshots.targets if (t.step, t.segment.number) in pins]
             snapshots.protected = frozenset(t.name for t in held)

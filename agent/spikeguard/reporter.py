@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from spikeguard.agreement import Agreed, Agreement, Word
+from spikeguard.agreement import Agreed, Agreement
 from spikeguard.collector import Row
 from spikeguard.flight_recorder import FlightRecorder
 from spikeguard.forward import Forward
 from spikeguard.parts import Parts
 from spikeguard.readback import DEPTH, arrived, copied, take
+from spikeguard.tally import Word
 from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
 
 
 class AgreedDraft(NamedTuple):
-    """One step's values where all ranks' losses were put together; a call makes the record."""
+    """One step's values where all ranks' are put together; a call does that."""
 
     row: Row
-    values: dict[str, float]
+    agreed: Agreed
 
     def __call__(self) -> Samples:
-        return self.row.record(self.values)
+        return self.row.record(self.agreed.values())
 
 
 class Reporter:
@@ -95,15 +96,15 @@ class Reporter:
 
     def _sample_agreed(self, agreed: Agreed | None) -> None:
         if agreed is not None and agreed.row is not None:
-            self._sample(agreed.row, agreed.values)
+            self._sample(agreed.row, agreed)
 
-    def _sample(self, row: Row, agreed: dict[str, float] | None = None) -> None:
+    def _sample(self, row: Row, agreed: Agreed | None = None) -> None:
         take(row.scalars)
         self._pass_on(row, agreed)
 
-    def _pass_on(self, row: Row, agreed: dict[str, float] | None = None) -> None:
+    def _pass_on(self, row: Row, agreed: Agreed | None = None) -> None:
         if self._forward is not None:
-            self._forward.put(row.step, row.read() if agreed is None else agreed)
+            self._forward.put(row.step, row.read() if agreed is None else agreed.values())
         outbox = self._outbox
         if outbox is None:
             return
