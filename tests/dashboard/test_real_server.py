@@ -55,7 +55,7 @@ def proposed(service: Service) -> dict[str, Any]:
         for incident in service.incidents("seen"):
             if awaiting(incident):
                 return incident
-        time.sleep(0.1)
+        time.sleep(0.25)
     raise AssertionError(f"no command was proposed within {LIMIT_S} s")
 
 

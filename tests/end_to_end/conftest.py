@@ -18,6 +18,7 @@ from spikeguard_trainer.stage.service import Service, awaiting
 
 Follow = Callable[[Service, Job, str], list[dict[str, Any]]]
 LIMIT_S = 100.0
+ASK_EVERY_S = 0.25  # every answer takes time from the training that is waited for
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +61,7 @@ def follow() -> Follow:
                 _approve(service, proposal)
             if job.process.poll() is not None and all(i["has_postmortem"] for i in incidents):
                 return service.incidents(name)
-            time.sleep(0.1)
+            time.sleep(ASK_EVERY_S)
         tail = (job.directory / "trainer.log").read_text()[-2000:]
         raise AssertionError(f"{name} did not come to its end in {LIMIT_S} s: {incidents}\n{tail}")
 

@@ -20,11 +20,15 @@ import pytest
 
 from spikeguard_cli.api import Api, run_path
 from spikeguard_cli.credentials import Credentials
-from spikeguard_protocol import RunId
+from spikeguard_protocol import Role, RunId
+from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.postgres import embedded
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
+from tests.end_to_end.conftest import ASK_EVERY_S
 
 FAULT = "bit_flip@220"
 STEPS = 420
@@ -69,7 +73,7 @@ def _until(holds: Callable[[], Any], limit_s: float, what: str) -> Any:
     while time.monotonic() < end:
         if found := holds():
             return found
-        time.sleep(0.05)
+        time.sleep(ASK_EVERY_S)
     raise AssertionError(f"not within {limit_s} s: {what}")
 
 
@@ -88,26 +92,17 @@ def replica(database: str, folder: Path, children: Children) -> Replica:
     return Replica(children, environment, port, folder / f"serve-{port}.log")
 
 
-def _token(replica: Replica, role: str, *options: str) -> str:
-    command = [sys.executable, "-m", "spikeguard_cli.main", "token", "create", "--role", role]
-    done = subprocess.run(
-        [*command, *options],
-        env={**os.environ, **replica.environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[-1]
-
-
 @pytest.fixture
-def site(replica: Replica, folder: Path) -> Service:
+def site(replica: Replica, database: str, folder: Path) -> Service:
     """The replica as a signed-in person and as a training job see it."""
     replica.start()
     agent, person = folder / f"agent-{replica.port}", folder / f"person-{replica.port}"
-    agent.write_text(_token(replica, "agent"))
-    person.write_text(_token(replica, "operator", "--person", "ada"))
+    engine = open_engine(Settings(database_url=database))
+    with engine.begin() as connection:
+        agent.write_text(issue_token(connection, Grant(Role.AGENT), "test")[0])
+        ada = Grant(Role.OPERATOR, person="ada")
+        person.write_text(issue_token(connection, ada, "test")[0])
+    engine.dispose()
     assert replica.process is not None
     place = Place(replica.url, None, str(agent), str(person), "")
     return Service(place, replica.process, Api(Credentials(replica.url, person.read_text())))
