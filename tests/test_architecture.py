@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,16 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts)
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def _imports(path: Path) -> set[str]:
     """Every module that `path` imports at any depth of its code, by full name."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -139,7 +146,7 @@ def test_no_file_hides_behind_a_name_that_says_nothing() -> None:
 def test_every_module_opens_with_what_it_owns() -> None:
     for folder in PACKAGES.values():
         for path in _files(folder):
-            assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(ROOT)
+            assert ast.get_docstring(_parsed(path)), path.relative_to(ROOT)
 
 
 def test_files_stay_small_enough_to_read_at_once() -> None:
