@@ -54,6 +54,7 @@ from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
 from spikeguard_server.routes.messages import MessageDoor
 from spikeguard_server.routes.pages import page_of
+from spikeguard_server.routes.proxied import Peer
 from spikeguard_server.routes.rates import RateLimit, Rates
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
@@ -108,6 +109,7 @@ def create_app(
         Express, take=MessageDoor(services, turns).take, refuse=partial(_refuse, services.headers),
         headers=services.headers, metrics=services.metrics,
     )  # fmt: skip
+    app.add_middleware(Peer, settings=settings)
     return app
 
 

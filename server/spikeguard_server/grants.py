@@ -23,7 +23,7 @@ from spikeguard_server.domain.policy import (
     policy_from_mapping,
 )
 from spikeguard_server.errors import Conflict, Forbidden, NotFound
-from spikeguard_server.repository.audit import append
+from spikeguard_server.repository.audit import SERVER, append
 from spikeguard_server.repository.policies import (
     lock_policy,
     policy_of,
@@ -32,8 +32,16 @@ from spikeguard_server.repository.policies import (
 )
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.runs import lock_run
-from spikeguard_server.repository.tokens import NewToken, Token, add_token, revoke_token
+from spikeguard_server.repository.tokens import (
+    NewToken,
+    Token,
+    add_token,
+    revoke_token,
+    token_named,
+)
 from spikeguard_server.tables import FLEET
+
+BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,26 @@ def open_session(
     token, _ = add_token(connection, new)
     _record(connection, person, "session.opened", token, after=_words(token))
     return secret, token
+
+
+def open_proxied_session(
+    connection: sql.Connection, person: str, role: Role, lasts_s: float
+) -> str:
+    """A session for whom a reverse proxy has signed in; its secret.
+
+    All of them hang on one token a role that nobody holds: revoking it ends them.
+    """
+    parent = token_named(connection, BY_PROXY, role)
+    if parent is None:
+        parent = issue_token(connection, Grant(role, name=BY_PROXY), SERVER)[1].id
+    secret = new_secret()
+    new = NewToken(
+        hash=hash_secret(secret), role=role, project=None, person=person, created_by=person,
+        expires_in_s=lasts_s, parent=parent,
+    )  # fmt: skip
+    token, _ = add_token(connection, new)
+    _record(connection, person, "session.opened", token, after=f"{_words(token)}, by the proxy")
+    return secret
 
 
 def close_session(connection: sql.Connection, caller: Caller) -> None:

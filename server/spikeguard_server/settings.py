@@ -11,12 +11,14 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, cast
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
+
+from spikeguard_protocol import Role
 
 PREFIX = "SPIKEGUARD_"
 LEAST_LINK_KEY = 32  # characters
@@ -66,6 +68,11 @@ class Settings:
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
     stream_sign_s: float = field(default=15.0, metadata=_number(0.05, 60))  # of life, of a stream
     link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
+    # A reverse proxy that signs people in (OIDC): off unless its addresses are named.
+    sign_in_proxies: str = ""  # addresses and networks: 10.0.0.5, 10.1.0.0/24
+    sign_in_person_header: str = "X-Forwarded-Email"
+    sign_in_groups_header: str = "X-Forwarded-Groups"  # with commas between them
+    sign_in_roles: str = ""  # ml-oncall=operator, ml-leads=admin, *=viewer
     # Days, 0 = for ever; counted from the last message of what lies on a week's shelf.
     keep_samples_days: float = field(default=0.0, metadata=_number(0))  # then roll-ups alone
     keep_rollups_days: float = field(default=0.0, metadata=_number(0))
@@ -85,7 +92,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         name = PREFIX + entry.name.upper()
         if (text := environment.get(name, "")) and entry.name != "database_url":
             found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
-    _check_networks(found.get("notify_networks", ""))
+    _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
+    _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
+    _check_roles(found)
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     return Settings(database_url=_database_url(environment), **found)
@@ -102,14 +111,39 @@ def require_database(settings: Settings) -> Settings:
     return settings
 
 
-def _check_networks(text: str) -> None:
+def sign_in_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """The networks of `sign_in_proxies`."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def sign_in_roles(text: str) -> dict[str, Role]:
+    """Group -> role of `sign_in_roles`; `*` is everybody. Raise `KeyError`."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    return {group.strip(): _PEOPLE[role.strip()] for group, _, role in pairs}
+
+
+_PEOPLE = {role.value: role for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN)}
+
+
+def _check_networks(name: str, text: str) -> None:
     try:
-        for part in filter(None, text.split(",")):
-            ip_network(part.strip())
+        sign_in_networks(text)
     except ValueError as error:
         raise SettingError(
-            PREFIX + "NOTIFY_NETWORKS", "takes networks with commas between them", str(error)
+            PREFIX + name, "takes networks with commas between them", str(error)
         ) from None
+
+
+def _check_roles(found: Mapping[str, Any]) -> None:
+    try:
+        roles = sign_in_roles(found.get("sign_in_roles", ""))
+    except KeyError:
+        roles = {}
+    if bool(roles) is not bool(found.get("sign_in_roles") or found.get("sign_in_proxies")):
+        raise SettingError(
+            PREFIX + "SIGN_IN_ROLES", "says which group has which role, with commas between them",
+            "Write ml-oncall=operator, *=viewer; roles are viewer, operator and admin",
+        )  # fmt: skip
 
 
 def _link_key(text: str) -> str:

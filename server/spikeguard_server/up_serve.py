@@ -73,6 +73,7 @@ def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> No
         app,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,  # `routes.proxied.Peer` has to see who opened the connection
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )

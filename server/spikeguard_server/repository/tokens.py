@@ -100,6 +100,16 @@ def list_tokens(
     return [_token(row) for row in connection.execute(query.limit(limit))]
 
 
+def token_named(connection: sql.Connection, name: str, role: Role) -> int | None:
+    """The oldest token of that name and role that works and belongs to every project."""
+    c = tokens.c
+    mine = (c.name == name, c.role == role.value, c.project.is_(None), c.parent.is_(None))
+    found: int | None = connection.scalar(
+        sql.select(sql.func.min(c.id)).where(*mine, _works(tokens))
+    )
+    return found
+
+
 def revoke_token(connection: sql.Connection, token_id: int, project: str | None) -> Token | None:
     """Revoke a token and the sessions it opened; None if there is none that works."""
     query = _shown().where(tokens.c.id == token_id, _works(tokens)).with_for_update()

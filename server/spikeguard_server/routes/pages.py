@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import Caller, form_key, hash_secret, new_secret, same_key
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
-from spikeguard_server.grants import close_session
+from spikeguard_server.grants import close_session, open_proxied_session
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.pages import Page, confirm_page, login_page, style
 from spikeguard_server.repository.policies import policy_of
@@ -36,6 +36,7 @@ from spikeguard_server.routes.door import (
 )
 from spikeguard_server.routes.incident_bodies import incident_detail
 from spikeguard_server.routes.incident_shapes import IncidentDetail
+from spikeguard_server.routes.proxied import signed_in
 from spikeguard_server.routes.sessions import log_in
 from spikeguard_server.settings import Settings
 
@@ -93,8 +94,19 @@ def _origin(url: str) -> tuple[str, str] | None:
 
 @router.get("/login", summary="The page to log in")
 def show_login(services: ServicesDep, request: Request, next: str = "") -> Response:
-    """The form, or who is logged in."""
-    return _login(services, request, next_path=safe_next(services.settings, next))
+    """The form, or who is logged in; whom the reverse proxy has signed in goes on at once."""
+    path = safe_next(services.settings, next)
+    try:
+        known = signed_in(services.settings, request)
+    except ServiceError as refusal:
+        return _login(services, request, next_path=path, refusal=refusal)
+    caller = find_by_secret(services, session_secret(request))
+    if known is None or (caller and (caller.person, caller.role) == (known.person, known.role)):
+        return _login(services, request, next_path=path)
+    lasts_s = services.settings.session_hours * 3600
+    with services.engine.begin() as connection:
+        secret = open_proxied_session(connection, known.person, known.role, lasts_s)
+    return _entered(services, secret, lasts_s, path)
 
 
 @router.post("/login", summary="Log in from the page")
@@ -113,10 +125,15 @@ def do_login(
         session = log_in(services, token, name)
     except ServiceError as refusal:
         return _login(services, request, next_path=path, name=name, refusal=refusal)
+    return _entered(services, session.token, session.expires_in_s, path)
+
+
+def _entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
+    """On to `path`, with the session's cookie."""
     answer = RedirectResponse(path, status_code=303)
     answer.set_cookie(
-        COOKIE, session.token, max_age=int(session.expires_in_s), path="/", httponly=True,
-        samesite="lax", secure=services.secure,
+        COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
+        secure=services.secure,
     )  # fmt: skip
     answer.delete_cookie(LOGIN_COOKIE, path="/login")
     return answer

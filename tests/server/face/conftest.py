@@ -189,7 +189,7 @@ def live(face_url: str) -> Iterator[Live]:
         settings = Settings(database_url=face_url, public_url=url, tick_s=0.1, **NOTIFY)
         engine = open_engine(settings)
         app = create_app(settings, engine)
-        config = uvicorn.Config(app, log_level="warning")
+        config = uvicorn.Config(app, log_level="warning", proxy_headers=False)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

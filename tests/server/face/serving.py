@@ -20,7 +20,7 @@ def serving(settings: Settings) -> Iterator[str]:
     """Answers in a thread of its own, without a ticker; yields its address."""
     engine = open_engine(settings)
     app = create_app(settings, engine, ticker=False)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", proxy_headers=False))
     with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

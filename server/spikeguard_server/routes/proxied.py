@@ -1,0 +1,89 @@
+"""People whom a reverse proxy has signed in already: their name and groups come as headers.
+
+Law: off unless an operator names the proxies. A header counts only on a connection that one of
+them opened itself, by the address of the socket and never by what a header says of it; one that
+comes twice counts as none. The rest of the server knows sessions alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from spikeguard_protocol import Role
+from spikeguard_server.access import read_person
+from spikeguard_server.errors import Forbidden
+from spikeguard_server.settings import Settings, sign_in_networks, sign_in_roles
+
+PEER: Final = "spikeguard.peer"
+LOCAL: Final = "127.0.0.1"  # a proxy on this machine may say whom it speaks for
+_RANK: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+
+
+class Peer:
+    """Remembers who opened the connection before a proxy's word about the caller is taken."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        trusted = [LOCAL, *map(str, sign_in_networks(settings.sign_in_proxies))]
+        self._app = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("client"):
+            scope[PEER] = scope["client"][0]
+        await self._app(scope, receive, send)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Whom the proxy knows."""
+
+    person: str
+    role: Role
+
+
+def signed_in(settings: Settings, request: Request) -> SignedIn | None:
+    """Who was signed in by the proxy; None where nobody was, or by nobody that counts.
+
+    Raise `Forbidden` for a person of none of the groups that are let in.
+    """
+    networks = sign_in_networks(settings.sign_in_proxies)
+    if not networks or not _is_in(request.scope.get(PEER), networks):
+        return None
+    name = _single(request.headers, settings.sign_in_person_header)
+    if not name:
+        return None
+    groups = _single(request.headers, settings.sign_in_groups_header) or ""
+    return SignedIn(read_person(name), _role(settings, groups))
+
+
+def _is_in(peer: object, networks: tuple[object, ...]) -> bool:
+    try:
+        address = ip_address(str(peer))
+    except ValueError:
+        return False
+    return any(address in network for network in networks)  # type: ignore[operator]
+
+
+def _single(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    if len(values) != 1:
+        return None
+    return values[0].encode("latin-1").decode("utf-8", "replace").strip()
+
+
+def _role(settings: Settings, groups: str) -> Role:
+    roles = sign_in_roles(settings.sign_in_roles)
+    mine = {part.strip() for part in groups.split(",")} | {"*"}
+    found = [roles[group] for group in mine if group in roles]
+    if not found:
+        raise Forbidden(
+            "You are signed in, and in none of the groups that are let in here",
+            "Ask an admin: SPIKEGUARD_SIGN_IN_ROLES names the groups",
+        )
+    return max(found, key=_RANK.index)
