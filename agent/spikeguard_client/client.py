@@ -35,6 +35,7 @@ from spikeguard_client.shapes import (
     HappenedEvent,
     Incident,
     IncidentDetail,
+    Layers,
     Me,
     Policy,
     Run,
@@ -126,6 +127,10 @@ class Client:
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""
         return self._get(Series, f"{incident_path(incident)}/series")
+
+    def incident_layers(self, incident: IncidentId, signal: str = "grad_norm") -> Layers:
+        """Norms by layer around a spike's onset, as far as the agent sent them."""
+        return self._get(Layers, f"{incident_path(incident)}/layers", signal=signal)
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
         """The post-mortem as `md`, `html` or `json`."""

@@ -277,6 +277,17 @@ class Series(TypedDict):
     trend: Trend | None
 
 
+class Layers(TypedDict):
+    """Norms by layer at the steps that were told, of the segment in which the spike began."""
+
+    signal: str
+    onset_step: int
+    segment: SegmentRef
+    layers: list[str]
+    steps: list[int]
+    norms: list[list[float | None]]
+
+
 class AuditEntry(TypedDict):
     """One change of state: who, what, when and why."""
 

@@ -73,6 +73,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/incidents"): _READ,
     ("GET", _INCIDENT): _READ,
     ("GET", _INCIDENT + "/series"): _READ,
+    ("GET", _INCIDENT + "/layers"): _READ,
     ("GET", _INCIDENT + "/postmortem"): _READ,
     ("POST", _COMMAND + "/approve"): _DECIDE,
     ("POST", _COMMAND + "/reject"): _DECIDE,

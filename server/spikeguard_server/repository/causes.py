@@ -61,15 +61,18 @@ def read_layers(
     place: tuple[int, int],
     before: tuple[int, int],
     after: tuple[int, int],
+    signal: str | None = None,
 ) -> list[LayerRow]:
     """Norms by layer of the segment `place` (attempt, segment) around an onset.
 
     `before` and `after`: (step, rows), the newest rows before a step and the first from it on.
+    `signal`: of this one only.
     """
     c = layer_norms.c
     mine = sql.select(c.step, c.signal, c.names, c.norms).where(
         c.run_id == run_id, c.attempt == place[0], c.segment == place[1]
     )
+    mine = mine if signal is None else mine.where(c.signal == signal)
     early = mine.where(c.step < before[0]).order_by(c.step.desc()).limit(before[1])
     late = mine.where(c.step >= after[0]).order_by(c.step).limit(after[1])
     rows: Sequence[Any] = [*connection.execute(early), *connection.execute(late)]

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Signal
+from spikeguard_server.domain.cause.layers import LayerRow
 from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
@@ -31,6 +32,7 @@ from spikeguard_server.routes.incident_shapes import (
     IncidentBody,
     IncidentDetail,
     IncidentRevision,
+    LayersBody,
     PrecursorBody,
 )
 from spikeguard_server.routes.shapes import SegmentRef, TrendBody
@@ -165,6 +167,19 @@ def series_body(series: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
     """Curves with the trend of the incident that they are looked at for."""
     trend = None if row is None else trend_body(row)
     return {**series, "trend": None if trend is None else trend.model_dump()}
+
+
+def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
+    """Norms by layer as a table; a layer that a step did not tell of has no norm there."""
+    names = list(dict.fromkeys(name for told in found for name in told.norms))
+    return LayersBody(
+        signal=signal,
+        onset_step=row.onset_step,
+        segment=SegmentRef(attempt=row.attempt_id, number=row.segment),
+        layers=names,
+        steps=[told.step for told in found],
+        norms=[[told.norms.get(name) for name in names] for told in found],
+    )
 
 
 def _evidence(row: Row, evidence: Evidence) -> EvidenceBody:

@@ -10,7 +10,9 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Response
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import NotClosed, NotFound, Unprocessable, Unready
+from spikeguard_server.repository.causes import read_layers
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import (
     list_incidents,
@@ -28,12 +30,19 @@ from spikeguard_server.routes.door import (
     ServicesDep,
     page_wanted,
 )
-from spikeguard_server.routes.incident_bodies import incident_bodies, incident_detail, series_body
-from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList
+from spikeguard_server.routes.incident_bodies import (
+    incident_bodies,
+    incident_detail,
+    layers_body,
+    series_body,
+)
+from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList, LayersBody
 from spikeguard_server.routes.runs import Points, Signals, window
 from spikeguard_server.routes.shapes import SeriesBody
 
 router = APIRouter(tags=["incidents"])
+_NAME = f"^{NAME_PATTERN.pattern}$"
+MOST_ROWS = 48  # before the onset, and from there on
 NO_INCIDENT = refusals(
     NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents gpt-124m-7` lists them")
 )
@@ -144,6 +153,29 @@ def get_incident_series(
         row = read_incident(connection, existing_run(connection, run), run, number)
         series = read_incident_series(connection, row.run_id, number, wanted)
     return Answer(series_body(series, row))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/incidents/{number}/layers",
+    summary="Norms by layer around an onset",
+    response_model=LayersBody,
+    response_class=Answer,
+    responses=NO_INCIDENT,
+)
+def get_incident_layers(
+    services: ServicesDep,
+    run: RunDep,
+    number: Number,
+    signal: Annotated[str, Query(pattern=_NAME, examples=["grad_norm"])] = "grad_norm",
+    rows: Annotated[int, Query(ge=1, le=MOST_ROWS)] = MOST_ROWS,
+) -> Answer:
+    """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        place, onset = (row.attempt, row.segment), row.onset_step
+        around = (onset, rows)
+        found = read_layers(connection, row.run_id, place, around, around, signal)
+    return Answer(layers_body(row, signal, found))
 
 
 @router.get(

@@ -23,7 +23,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "Precursor": "PrecursorBody", "Evidence": "EvidenceBody", "Series": "SeriesBody",
     "Policy": "PolicyBody", "Channel": "ChannelBody", "ChannelTest": "TestBody",
     "Delivery": "DeliveryBody", "Silence": "SilenceBody", "Point": "PointRef",
-    "Cause": "CauseBody", "FirstLayer": "FirstLayerBody",
+    "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
 }  # fmt: skip
 OURS = sorted(
     name
@@ -60,6 +60,7 @@ def test_every_reading_call_is_answered(live: Live, spiked: Job) -> None:
     [incident] = client.incidents(run)
     detail = client.incident(IncidentId(run, incident["number"]))
     assert detail["commands"][-1]["cost"]["steps"] >= 0
+    assert client.incident_layers(IncidentId(run, incident["number"]))["steps"] == []
     assert next(iter(client.audit(run)))["number"] > 0
     assert client.policy("default")["version"] >= 1
     assert isinstance(client.channels("default"), list)

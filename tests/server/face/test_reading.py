@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
-from spikeguard_protocol import AttemptEnded, Role
+from spikeguard_protocol import AttemptEnded, LayerNorms, Role
 from spikeguard_protocol.encoding import float_from_json
-from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList
+from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList, LayersBody
 from spikeguard_server.routes.shapes import AuditList, RunDetail, RunList, SeriesBody
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def get(live: Live, path: str, **query: Any) -> Any:
         ("/v1/incidents", IncidentList),
         ("/v1/runs/default/spiked/incidents/1", IncidentDetail),
         ("/v1/runs/default/spiked/incidents/1/series", SeriesBody),
+        ("/v1/runs/default/spiked/incidents/1/layers", LayersBody),
     ],
 )
 def test_an_answer_holds_exactly_what_its_shape_promises(
@@ -184,6 +185,32 @@ def test_the_curves_around_an_incident_come_with_its_trend(live: Live, spiked: J
     (segment,) = series["segments"]
     assert segment["steps"][0] < 401 <= segment["steps"][-1]
     assert series["trend"]["level"] == pytest.approx(2.1, abs=0.2)
+
+
+def test_norms_by_layer_around_an_incident_come_as_a_table(live: Live, job: Job) -> None:
+    """Of one signal and one segment; what a step did not tell of is null, infinities are data."""
+    job.spike()
+    onset = job.incident()["onset_step"]
+    job.send(
+        LayerNorms(0, onset - 1, "grad_norm", {"a": 1.0, "b": 2.0}),
+        LayerNorms(0, onset - 1, "activation_norm", {"a": 9.0}),
+        LayerNorms(0, onset, "grad_norm", {"b": math.inf}),
+    )
+    path = f"{job.path}/incidents/1/layers"
+    told = get(live, path)
+    assert (told["signal"], told["onset_step"], told["segment"]["number"]) == (
+        "grad_norm",
+        onset,
+        0,
+    )
+    assert (told["layers"], told["steps"]) == (["a", "b"], [onset - 1, onset])
+    assert told["norms"] == [[1.0, 2.0], [None, "inf"]]
+    assert get(live, path, signal="activation_norm")["norms"] == [[9.0]]
+    job.send(*(LayerNorms(0, onset - n, "grad_norm", {"a": 1.0}) for n in range(2, 5)))
+    assert get(live, path, rows=2)["steps"] == [onset - 2, onset - 1, onset]
+    with live.client(Role.VIEWER) as client:
+        for query in ({"signal": "no name"}, {"signal": "a\x00"}, {"rows": 0}, {"rows": 49}):
+            assert client.get(path, params=query).status_code == 422
 
 
 def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:
