@@ -196,7 +196,7 @@ class Outbox:
     def _write_on(self) -> None:
         """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
-            while self._waiting or self._overflowed:
+            while (self._waiting or self._overflowed) and not self._closing.is_set():
                 with self._io:
                     if self.closed:
                         return
@@ -262,8 +262,11 @@ class Outbox:
 
     def _read(self, letter: _Letter) -> list[Record]:
         lines = letter.lines
-        if lines is None:
-            lines = self._path(letter).read_bytes().splitlines() if letter.size else []
+        try:
+            if lines is None:
+                lines = self._path(letter).read_bytes().splitlines() if letter.size else []
+        except FileNotFoundError:
+            return [Gap(letter.sequence, letter.sequence, "its file was removed", 0)]
         return [record for line in lines if (record := decoded(line)) is not None]
 
     def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
@@ -293,10 +296,13 @@ class Outbox:
         return on_disk <= self._limit and in_memory <= MEMORY_BYTES
 
     def _thin(self, place: int, letter: _Letter, stage: Stage) -> None:
-        records = self._read(letter)
-        around = self._neighbours(place) if stage is Stage.SURROUNDINGS else Neighbours()
-        kept, lost = thinned(records, stage, around, letter.watched)
         letter.stage = stage
+        try:
+            records = self._read(letter)
+            around = self._neighbours(place) if stage is Stage.SURROUNDINGS else Neighbours()
+        except OSError:
+            return  # a disk that cannot be read has no room to win
+        kept, lost = thinned(records, stage, around, letter.watched)
         self.dropped += lost
         if lost["samples"]:
             number = letter.sequence

@@ -237,6 +237,17 @@ def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Pa
     box.close()
 
 
+def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:
+    box = outbox(tmp_path)
+    for step in (1, 2):
+        box.put(sample(step))
+        box._drain()
+        box._seal()
+    (tmp_path / ATTEMPT / f"{1:012d}.jsonl").unlink()
+    assert everything(box) == [Gap(1, 1, "its file was removed", 0), sample(2)]
+    box.close()
+
+
 def test_numbers_that_the_server_misses_are_declared(tmp_path: Path) -> None:
     box = outbox(tmp_path)
     for _ in range(3):
