@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detection_rules import RULES, Alarm
+from benchmarks.naming_score import ACTION, confidences
 from spikeguard_protocol import Kind
 from spikeguard_server.replay.reading import read_samples
 
@@ -40,6 +41,7 @@ class Score:
     wrong_actions: int = 0  # found excursions for which a rollback was ever called for
     isolated: int = 0  # rows that stand out alone
     told_apart: int = 0  # of them, named an outlier batch
+    said: list[tuple[float, bool]] = field(default_factory=list)  # of found excursions that healed
     notes: list[str] = field(default_factory=list)
 
     def add(self, other: Score) -> None:
@@ -66,6 +68,7 @@ class Score:
             "wrong_actions": self.wrong_actions,
             "isolated": self.isolated,
             "told_apart": self.told_apart,
+            "confidences": confidences(self.said),
         }
 
 
@@ -110,6 +113,9 @@ def _count_found(result: Score, event: Mapping[str, Any], episode: Sequence[Alar
     last = episode[-1]
     result.recoverable += last.kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)
     result.wrong_actions += any(alarm.wrong_action for alarm in episode)
+    if event["recover_points"] is not None:  # it did heal: whoever says so is right
+        judged = [judgement for alarm in episode for judgement in alarm.said]
+        result.said += [(j.confidence, j.kind not in ACTION) for j in judged]
 
 
 def _count_isolated(

@@ -10,10 +10,10 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.events import Closed, Opened, Revised
+from spikeguard_server.domain.events import Closed, Judgement, Opened, Revised
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
 
@@ -26,31 +26,50 @@ class Alarm:
     last_row: int  # at which it still stood: of an incident, its peak
     kind: Kind | None = None  # of the closed incident, where the rule names one
     wrong_action: bool = False  # held for lingering or divergent at some time, surely
+    said: tuple[Judgement, ...] = ()  # of an incident that was still open at the rows of `ASKED`
 
 
 Rule = Callable[[Sequence[Sample]], list[Alarm]]
 SURE = 0.7  # confidence from which the default policy proposes a rollback
+ASKED = (10, 25, 50, 100, 200, 400)  # rows after the alarm at which confidences are scored
+
+
+@dataclass
+class _Incident:
+    row: int  # at which it was opened
+    peak: int
+    judgement: Judgement
+    sure: bool = False  # that it needs action, at some time
+    said: list[Judgement] = field(default_factory=list)
+
+    def revise(self, judgement: Judgement, peak: int) -> None:
+        self.judgement, self.peak = judgement, max(self.row, peak)
+        unhealed = judgement.kind in (Kind.LINGERING, Kind.DIVERGENT)
+        self.sure = self.sure or (unhealed and judgement.confidence >= SURE)
+
+    def alarm(self, closed: Closed) -> Alarm:
+        return Alarm(self.row, self.peak, closed.judgement.kind, self.sure, tuple(self.said))
 
 
 def spikeguard(samples: Sequence[Sample]) -> list[Alarm]:
     """Our monitor with its defaults; one alarm an incident, from its detection to its peak."""
-    monitor, alarms = Monitor(), list[Alarm]()
+    monitor, alarms, incident = Monitor(), list[Alarm](), None
     rows = {sample.step: row for row, sample in reversed(list(enumerate(samples)))}
-    row, peak, sure = 0, 0, False
     for at, sample in enumerate(samples):
         for event in monitor.observe([sample]):
             if isinstance(event, Opened):
-                row, peak, sure = at, at, False
-            elif isinstance(event, Revised):
-                judged = event.judgement
-                peak = max(row, rows.get(event.peak_step, row))
-                unhealed = judged.kind in (Kind.LINGERING, Kind.DIVERGENT)
-                sure = sure or (unhealed and judged.confidence >= SURE)
-            elif isinstance(event, Closed):
-                alarms.append(Alarm(row, peak, event.judgement.kind, sure))
+                incident = _Incident(at, at, event.judgement)
+            elif incident is not None and isinstance(event, Revised):
+                incident.revise(event.judgement, rows.get(event.peak_step, incident.row))
+            elif incident is not None and isinstance(event, Closed):
+                alarms.append(incident.alarm(event))
+                incident = None
+        if incident is not None and at - incident.row in ASKED:
+            incident.said.append(incident.judgement)
     for event in monitor.end():
+        assert incident is not None
         assert isinstance(event, Closed)
-        alarms.append(Alarm(row, peak, event.judgement.kind, sure))
+        alarms.append(incident.alarm(event))
     return alarms
 
 
