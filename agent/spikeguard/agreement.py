@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.collector import Row
+from spikeguard.row import Row
 from spikeguard.tally import Ballot, Numbers, Tally, Word
 from spikeguard.world import World, in_step
 

@@ -16,23 +16,25 @@ fp32 (350 M) at 3.35 TB/s: 0.5 ms a step. 96 MB (24 M) at 10 GB/s of host memory
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikeguard.clipping import Rule
+from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.norms import combine, each_norm, global_norm, gradients, own_norm, second_moments
-from spikeguard.readback import Pending, Readback, Scalars, read
+from spikeguard.readback import Readback
 from spikeguard.reflex import Reflex, loss_scale
 from spikeguard.replicas import bits_of
+from spikeguard.row import Row
 from spikeguard.settings import Settings
 from spikeguard.shards import is_sharded, local
 from spikeguard.signals.optional import OptionalSignals
 from spikeguard.updates import all_parameters, sample_of
-from spikeguard_protocol import BatchRange, OptionalSignal, Samples, Signal
+from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
 ADAM_V_NORM = Signal.ADAM_V_NORM.value
@@ -41,86 +43,11 @@ GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
 LR = Signal.LR.value
 PARAM_NORM = Signal.PARAM_NORM.value
-STEP_TIME = Signal.STEP_TIME.value
-TOKENS_PER_SECOND = Signal.TOKENS_PER_SECOND.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
 UPDATE_NORM_SAMPLED = Signal.UPDATE_NORM_SAMPLED.value
 PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER = 1, 2, 3  # of a cycle of slow signals
-LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
-
-
-class Row(NamedTuple):
-    """One step's sample while its values are on their way; a call makes the record."""
-
-    step: int
-    segment: int
-    position: int  # of its batch in the data order
-    at: float  # when the step ended, monotonic seconds
-    before: float | None  # when the one before it ended
-    tokens: int | None  # of the step, over all ranks
-    known: dict[str, float]  # measured on the host
-    scalars: Scalars
-    layers: Pending | None = None  # gradient norm by parameter
-    activations: Pending | None = None  # L2 by layer, where asked for
-
-    def read(self) -> dict[str, float]:
-        """All its values by name; waits for the device if they have not arrived."""
-        values = {**read(self.scalars), **self.known}
-        took_s = 0.0 if self.before is None else self.at - self.before
-        if took_s > 0.0:
-            values[STEP_TIME] = took_s
-            if self.tokens is not None:
-                values[TOKENS_PER_SECOND] = self.tokens / took_s
-        return values
-
-    def exchanged(self, names: Container[str]) -> dict[str, float]:
-        """Those of its values; on a CPU no others are read."""
-        if type(self.scalars) is dict:
-            read_now = {n: value.item() for n, value in self.scalars.items() if n in names}
-        else:
-            read_now = read(self.scalars)
-        return {**read_now, **self.known}
-
-    def record(self, values: dict[str, float]) -> Samples:
-        """What is told of it."""
-        columns = {name: (value,) for name, value in values.items()}
-        batches = BatchRange(self.position, self.position + 1)
-        return Samples(self.segment, (self.step,), columns, (batches,))
-
-    def __call__(self) -> Samples:
-        return self.record(self.read())
-
-
-class LossMeter:
-    """Weighted mean of a step's micro-batches, on the device."""
-
-    def __init__(self) -> None:
-        self._sum: Tensor | None = None
-        self._weight: float | Tensor = 0.0
-
-    def add(self, loss: Tensor, weight: float | Tensor | None) -> None:
-        """Note one micro-batch's mean loss and its weight (tokens; 1 if none is given)."""
-        share = 1.0 if weight is None else weight
-        if isinstance(share, Tensor):
-            share = share.detach().to(torch.float32)
-        part = loss.detach().to(torch.float32).reshape(()) * share  # a copy: the loss is the loop's
-        self._sum = part if self._sum is None else self._sum + part
-        self._weight = self._weight + share
-
-    @property
-    def mean(self) -> Tensor | None:
-        """Weighted mean so far."""
-        if self._sum is None or (isinstance(self._weight, float) and self._weight == 1.0):
-            return self._sum
-        return self._sum / self._weight
-
-    def take(self) -> tuple[Tensor, float | Tensor] | None:
-        """Sum and weight, then start anew; None if there was no loss."""
-        taken = None if self._sum is None else (self._sum, self._weight)
-        self._sum, self._weight = None, 0.0
-        return taken
 
 
 class Collector:

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spikeguard.collector import Row
 from spikeguard.readback import Pending
+from spikeguard.row import Row
 from spikeguard.settings import Settings
 from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
 from spikeguard_protocol.messages import MAX_LAYERS

@@ -11,11 +11,11 @@ from collections import deque
 from typing import NamedTuple
 
 from spikeguard.agreement import Agreed, Agreement
-from spikeguard.collector import Row
 from spikeguard.flight_recorder import FlightRecorder
 from spikeguard.forward import Forward
 from spikeguard.parts import Parts
 from spikeguard.readback import DEPTH, arrived, copied, take
+from spikeguard.row import Row
 from spikeguard.tally import Word
 from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
 

@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from spikeguard.collector import LOSS_SUM, LOSS_WEIGHT, Row
+from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.replicas import HIGH, LOW, REPLICA_APART, REPLICAS_APART, number_of, ranks_apart
+from spikeguard.row import Row
 from spikeguard.signals.over_ranks import HIGHEST, MEANS, highest_of, over_ranks, parts_of
 from spikeguard_protocol import Signal
 

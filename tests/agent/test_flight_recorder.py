@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from spikeguard import Settings
-from spikeguard.collector import Row
 from spikeguard.flight_recorder import FlightRecorder
 from spikeguard.lines import encoded
 from spikeguard.readback import Pending
+from spikeguard.row import Row
 from spikeguard.settings import with_environment
 from spikeguard_protocol import LayerNorms
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from spikeguard.agreement import Agreement
-from spikeguard.collector import LOSS_SUM, LOSS_WEIGHT, Row
+from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.replicas import HIGH, LOW
+from spikeguard.row import Row
 from spikeguard.tally import Ballot, Tally, Word
 from spikeguard.world import World
 
