@@ -10,12 +10,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.credentials import Credentials
-from spikeguard_protocol import CommandId, IncidentId, RunId
 
 TIMEOUT_S = 15.0
 
@@ -78,21 +77,6 @@ class Api:
                 f"{self.credentials.server} does not answer ({reason}). "
                 "Is the server up, and is this its address?"
             ) from error
-
-
-def run_path(run: RunId) -> str:
-    """`/v1/runs/{project}/{name}`."""
-    return f"/v1/runs/{quote(run.project)}/{quote(run.name)}"
-
-
-def incident_path(incident: IncidentId) -> str:
-    """`/v1/runs/{project}/{name}/incidents/{number}`."""
-    return f"{run_path(incident.run)}/incidents/{incident.number}"
-
-
-def command_path(command: CommandId) -> str:
-    """`…/incidents/{number}/commands/{command}`."""
-    return f"{incident_path(command.incident)}/commands/{command.number}"
 
 
 def _refused(error: HTTPError) -> CommandFailed:

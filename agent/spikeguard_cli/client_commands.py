@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from spikeguard_cli.api import Api, Refused, command_path, incident_path
+from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import (
     Credentials,
@@ -27,6 +27,7 @@ from spikeguard_cli.wording import (
     table,
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol.paths import command_path, incident_path
 
 
 def login(options: Namespace) -> int:

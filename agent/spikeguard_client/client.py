@@ -18,13 +18,6 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from spikeguard_client.paths import (
-    channel_path,
-    command_path,
-    incident_path,
-    run_path,
-    silence_path,
-)
 from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_client.shapes import (
     AuditEntry,
@@ -45,6 +38,13 @@ from spikeguard_client.shapes import (
 )
 from spikeguard_client.stream import read_events
 from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol.paths import (
+    channel_path,
+    command_path,
+    incident_path,
+    run_path,
+    silence_path,
+)
 
 T = TypeVar("T")
 PAGE = 200

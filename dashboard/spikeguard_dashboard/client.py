@@ -29,10 +29,10 @@ from spikeguard_client import (
     Silence,
 )
 from spikeguard_client import Series as SeriesAnswer
-from spikeguard_client.paths import channel_path, command_path, incident_path, run_path
 from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_dashboard.series import Series, series_of
 from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol.paths import channel_path, command_path, incident_path, run_path
 
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 8.0

@@ -23,9 +23,10 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from spikeguard_cli.api import Api, Refused, command_path, incident_path, run_path
+from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.credentials import Credentials
 from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

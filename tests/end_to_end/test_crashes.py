@@ -18,9 +18,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from spikeguard_cli.api import Api, run_path
+from spikeguard_cli.api import Api
 from spikeguard_cli.credentials import Credentials
 from spikeguard_protocol import Role, RunId
+from spikeguard_protocol.paths import run_path
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.postgres import embedded
 from spikeguard_server.repository.engine import open_engine

@@ -15,9 +15,9 @@ from spikeguard import CheckpointDirectory
 from spikeguard.outbox import leftovers
 from spikeguard.sync import sync
 from spikeguard.transport import Transport
-from spikeguard_cli.api import run_path
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import RunId
+from spikeguard_protocol.paths import run_path
 from spikeguard_trainer.stage.service import Service
 from tests.agent.job import FAST, Job
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spikeguard_cli.api import Api, Refused, command_path, incident_path
+from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_protocol import CommandId, IncidentId
+from spikeguard_protocol.paths import command_path, incident_path
 from spikeguard_trainer.stage.processes import Children, wait_for
 
 START_LIMIT_S = 90.0

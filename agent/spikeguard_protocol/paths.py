@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol.identity import CommandId, IncidentId, RunId
 
 
 def run_path(run: RunId) -> str:
