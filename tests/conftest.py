@@ -17,7 +17,8 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
-LONGEST = ("end_to_end", "trainer", "dashboard", "demo")  # folders, those of long files first
+# Folders, those of long files first; what is not named has none.
+LONGEST = ("end_to_end", "trainer", "dashboard", "demo", "agent", "server")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
