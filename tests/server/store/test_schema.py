@@ -67,6 +67,37 @@ def test_a_detector_of_the_first_schema_goes_on_from_where_it_stood(engine: sql.
     assert row == StateRow(7, Place(1, 0, 130), 130, 7, 0, b"bytes")
 
 
+def test_a_proposal_of_an_earlier_schema_was_made_by_its_projects_policy(
+    engine: sql.Engine,
+) -> None:
+    key = "00000000-0000-0000-0000-000000000001"
+    script = f"""
+        insert into runs (run_id, project, name, created_at, state, attempts, incidents,
+            last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 1, now());
+        insert into incidents (run_id, number, state, attempt, segment, onset_step, detected_step,
+            newest_step, kind, confidence, reason, peak_step, settled, signal, dropped, recurrences,
+            z_names, z_values, move_names, move_steps, opened_at, revisions, commands,
+            report_failures)
+            values ('{key}', 1, 'open', 1, 0, 5, 6, 7, 'lingering', 0.9, 'x', 5, false, 'loss',
+            false, 0, '{{}}', '{{}}', '{{}}', '{{}}', now(), 1, 1, 0);
+        insert into commands (run_id, incident, number, verb, arguments, state, revision, reason,
+            policy_version, attempt, expires_at, proposed_at, automatic)
+            values ('{key}', 1, 1, 'stop', '{{}}', 'proposed', 1, 'x', 3, 1, now(), now(), false);
+    """
+    with engine.begin() as connection:
+        connection.execute(sql.text("drop schema public cascade"))
+        connection.execute(sql.text("drop schema if exists shelves cascade"))
+        connection.execute(sql.text("create schema public"))
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0008")
+        connection.execute(sql.text(script))
+    migrate(engine)
+    with engine.connect() as connection:
+        query = "select policy_version, policy_scope from commands"
+        assert connection.execute(sql.text(query)).all() == [(3, "project")]
+
+
 @pytest.mark.parametrize("revision", ["0001", "0002", "0004", "0006"])
 def test_samples_of_every_earlier_schema_are_all_there_afterwards(
     engine: sql.Engine, revision: str
