@@ -21,7 +21,7 @@ from spikeguard_server.repository.incidents import attempts_by_number
 from spikeguard_server.repository.runs import segments_of
 from spikeguard_server.repository.samples import read_samples
 
-RELEARN_STEPS: Final = 4000  # a fifth of a second
+RELEARN_STEPS: Final = 4000  # about a tenth of a second
 
 
 def line_to(connection: sql.Connection, run_id: UUID, place: Place) -> list[Place]:
