@@ -63,9 +63,10 @@ class Turn:
 async def _healthy(agent: Agent, delay_s: float, until: float, turn: Turn) -> None:
     due = time.perf_counter() + delay_s
     while due < until:
+        request = agent.request(agent.run.message(agent.run.samples(SAMPLES)))
         await asyncio.sleep(due - time.perf_counter())
         began = time.perf_counter()
-        await agent.send(agent.run.message(agent.run.samples(SAMPLES)))
+        await agent.send(request)
         turn.latencies_s.append(time.perf_counter() - began)
         due += INTERVAL_S
 
