@@ -88,17 +88,17 @@ class Heard:
             self.by_place[place].add(" ".join(text.split()))
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Hear everything that goes through SQLAlchemy meanwhile."""
+    def listening(self, engine: Any = sql.Engine) -> Iterator[None]:
+        """Hear everything that goes through SQLAlchemy meanwhile, or through one engine."""
 
         def hear(_connection: Any, _cursor: Any, text: str, *_: Any) -> None:
             self.note(text)
 
-        sql.event.listen(sql.Engine, "before_cursor_execute", hear)
+        sql.event.listen(engine, "before_cursor_execute", hear)
         try:
             yield
         finally:
-            sql.event.remove(sql.Engine, "before_cursor_execute", hear)
+            sql.event.remove(engine, "before_cursor_execute", hear)
 
     def add_prepared(self) -> None:
         """What is sent below SQLAlchemy: the repository's prepared statements."""

@@ -203,7 +203,7 @@ def test_a_proposal_that_changed_is_shown_and_asked_for_again(
     which is here drawn out.
     """
     with opened(ada, address + INCIDENT) as page:
-        long = ".st-key-approve-llama-8b-c4-2-1-3 button { animation-duration: 600s !important }"
+        long = ".st-key-approve-llama-8b-c4-2-1-3-0 button { animation-duration: 600s !important }"
         drawn_out = page.add_style_tag(content=long)
         button = page.get_by_role("button", name="Approve revision 2")
         button.wait_for()

@@ -20,6 +20,7 @@ READS = {  # beside the `reading*` modules
     "action_of",
     "causes_of",
     "first_layer_of",
+    "read_layers",
 }
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")
 SQL = re.compile(r"\bsql\.(select|insert|update|delete|text)\(")

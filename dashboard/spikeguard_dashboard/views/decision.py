@@ -3,7 +3,7 @@
 Law: a decision names the revision that was on the screen when the button was pressed, never one
 that was fetched since: the button's arguments are bound when it is drawn, and its key names the
 revision, so that a press on an outdated button does nothing. It travels as the person, or not at
-all.
+all. A press travels once: the key also counts the presses before it.
 """
 
 from __future__ import annotations
@@ -75,10 +75,19 @@ def _before(proposal: Command) -> Html:
 
 
 def _buttons(visit: Visit, person: Person, run: RunId, incident: int, proposal: Command) -> None:
-    seen = f"{proposal['id']} {proposal['revision']}"
+    count = f"pressed {proposal['id']} {proposal['revision']}"
+    before = int(st.session_state.get(count, 0))
+    seen = f"{proposal['id']} {proposal['revision']} {before}"
+
+    def first() -> bool:
+        """Whether this press is new: a slow page may be told of one twice."""
+        if st.session_state.get(count, 0) != before:
+            return False
+        st.session_state[count] = before + 1
+        return True
 
     def approve() -> None:
-        decided = _try(
+        decided = first() and _try(
             proposal,
             lambda: visit.client.approve(
                 person.token, run, incident, proposal["number"], proposal["revision"]
@@ -94,7 +103,7 @@ def _buttons(visit: Visit, person: Person, run: RunId, incident: int, proposal: 
         if not reason:
             _notice(proposal, Notice("warn", "Nothing was sent", "Say why, then reject."))
             return
-        decided = _try(
+        decided = first() and _try(
             proposal,
             lambda: visit.client.reject(
                 person.token, run, incident, proposal["number"], proposal["revision"], reason

@@ -30,7 +30,7 @@ def test_every_statement_of_a_message_names_one_run(engine: sql.Engine) -> None:
     heard = Heard()
     heard.add_prepared()
     job = Job(engine)
-    with heard.listening():
+    with heard.listening(engine):
         job.start()
         job.train(1, 400, batch=100)
         job.train(401, 480, spiking(421))
