@@ -15,6 +15,7 @@ from importlib.metadata import version
 from urllib.parse import quote
 
 import sqlalchemy as sql
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
@@ -119,6 +120,7 @@ def _lifespan(
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
+        current_default_thread_limiter().total_tokens = _callers(services.settings)
         bell.start()
         feed.start()
         if services.ticker is not None:
@@ -142,6 +144,11 @@ def _lifespan(
 def _workers(settings: Settings) -> int:
     """Threads that take messages; people's calls always find a connection that these leave."""
     return max(1, min(settings.ingest_workers, settings.pool_size - 2))
+
+
+def _callers(settings: Settings) -> int:
+    """Other calls at once, beside ticker and notifier: messages always find a connection too."""
+    return max(2, settings.pool_size - _workers(settings) - 2)
 
 
 def _handle_errors(app: FastAPI) -> None:

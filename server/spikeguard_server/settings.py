@@ -48,7 +48,7 @@ class Settings:
     port: int = field(default=8000, metadata=_number(0, 65535))
     public_url: str = "http://127.0.0.1:8000"  # as people and links reach this server
     dashboard_url: str = "http://127.0.0.1:8501"
-    pool_size: int = field(default=8, metadata=_number(1, 200))  # connections to Postgres
+    pool_size: int = field(default=10, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
     ingest_waiting: int = field(default=2000, metadata=_number(1, 10_000))  # beyond it: 429
