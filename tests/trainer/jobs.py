@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from spikeguard import CheckpointDirectory
 from spikeguard_trainer.__main__ import main
 
 LIMIT_S = 150.0  # of patience on a busy machine
@@ -55,15 +56,20 @@ def run_process(out: Path, *options: str, torchrun: int = 0) -> str:
     return said
 
 
-def kill_at(process: subprocess.Popen[str], out: Path, step: int) -> None:
-    """SIGKILL once the row of `step` is in the log."""
+def kill_at(process: subprocess.Popen[str], out: Path, step: int, saved: int) -> None:
+    """SIGKILL once the row of `step` is in the log and the checkpoint of step `saved` is whole."""
     deadline = time.monotonic() + LIMIT_S
+    kept = CheckpointDirectory(out / "checkpoints")
     with process:
-        while len(rows(out)) < step:
+        while _newest(out) < step or saved not in {target.step for target in kept.targets()}:
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.005)
         process.kill()
+
+
+def _newest(out: Path) -> int:
+    return max((int(row["step"]) for row in rows(out)), default=0)
 
 
 def rows(out: Path) -> list[dict[str, str]]:

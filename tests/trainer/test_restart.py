@@ -47,8 +47,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_killed_twice_ends_with_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
     """SIGKILL between checkpoints and after bad data: weights, moments, schedule, losses agree."""
-    for step in (30, 50):
-        jobs.kill_at(jobs.start(tmp_path, *STEPS, *DATA_FAULT), tmp_path, step)
+    for step, saved in ((30, 20), (50, 40)):
+        jobs.kill_at(jobs.start(tmp_path, *STEPS, *DATA_FAULT), tmp_path, step, saved)
     jobs.run_process(tmp_path, *STEPS, *DATA_FAULT)
     steps = [int(row["step"]) for row in jobs.rows(tmp_path)]
     assert steps.count(21) == 2, "the restart went on from the checkpoint at step 20"
