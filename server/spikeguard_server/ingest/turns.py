@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final
@@ -154,9 +155,11 @@ class Turns:
     def _work(self) -> None:
         while (turn := self._next()) is not None:
             began = monotonic()
-            if turn.job.done.set_running_or_notify_cancel():
-                _do(turn.job)
+            wanted = turn.job.done.set_running_or_notify_cancel()
+            answer = _do(turn.job) if wanted else None
             self._give_back(turn, monotonic() - began)
+            if answer is not None:
+                answer()  # now: who is answered may send the next at once, and finds room
 
     def _next(self) -> _Turn | None:
         """The next run's oldest message; None once there is nothing more to do."""
@@ -189,10 +192,10 @@ class Turns:
                 self._order = Round()  # everyone came to rest
 
 
-def _do(job: _Job) -> None:
+def _do(job: _Job) -> Callable[[], None]:
+    """Do it; returns what tells the outcome."""
     try:
         result = job.work()
     except BaseException as error:
-        job.done.set_exception(error)
-    else:
-        job.done.set_result(result)
+        return partial(job.done.set_exception, error)
+    return partial(job.done.set_result, result)

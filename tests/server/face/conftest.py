@@ -186,7 +186,10 @@ def live(face_url: str) -> Iterator[Live]:
     """A server on a free port, its ticker ticking ten times a second."""
     with listen("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        settings = Settings(database_url=face_url, public_url=url, tick_s=0.1, **NOTIFY)
+        # A busy machine may take minutes for a file whose jobs send nothing meanwhile.
+        settings = Settings(
+            database_url=face_url, public_url=url, tick_s=0.1, silent_after_s=600.0, **NOTIFY
+        )
         engine = open_engine(settings)
         app = create_app(settings, engine)
         config = uvicorn.Config(app, log_level="warning", proxy_headers=False)
