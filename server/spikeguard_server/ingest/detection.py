@@ -9,7 +9,7 @@ of an older version the run is learned anew from its samples.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from uuid import UUID
@@ -21,7 +21,7 @@ from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.errors import Unready
-from spikeguard_server.ingest.relearning import line_to, relearn
+from spikeguard_server.ingest.relearning import line_to, place_of, relearn
 from spikeguard_server.repository.detectors import (
     Place,
     StateRow,
@@ -30,7 +30,8 @@ from spikeguard_server.repository.detectors import (
     nearest_snapshot,
     save_state,
 )
-from spikeguard_server.repository.runs import SegmentRow
+from spikeguard_server.repository.incidents import attempts_by_number
+from spikeguard_server.repository.runs import SegmentRow, segments_of
 from spikeguard_server.repository.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
@@ -97,7 +98,10 @@ class Detection:
     @classmethod
     def anew(cls, connection: sql.Connection, run_id: UUID, row: StateRow) -> Detection:
         """The run of `row` learned anew: what an older release knew can't be read."""
-        monitor, events = relearn(connection, run_id, line_to(connection, run_id, row.place))
+        ids = attempts_by_number(connection, run_id).ids
+        numbers = {attempt: number for number, attempt in ids.items()}
+        line = line_to(row.place, segments_of(connection, run_id), numbers)
+        monitor, events = relearn(connection, run_id, line)
         found = cls.of(run_id, monitor, row)
         found.relearned = events
         found._moved()
@@ -257,30 +261,24 @@ def past_monitor(
     run_id: UUID,
     point: SegmentPoint,
     segments: Sequence[SegmentRow],
-    number_of: dict[str, int],
+    number_of: Mapping[str, int],
 ) -> Monitor | None:
     """What the monitor knew at `point`: the nearest snapshot and a replay of what followed.
 
     None where nothing is known of `point`.
     """
-    rows = {(row.attempt, row.segment): row for row in segments}
-    path, older = list[Place](), False
-    seek: SegmentPoint | None = point
-    while seek is not None:
-        place = _place(seek, number_of)
-        if place is None or (place.attempt, place.segment) not in rows or len(path) > len(rows):
-            break
-        path.append(place)
-        found = None if older else nearest_snapshot(connection, run_id, place)
+    if point.segment.attempt not in number_of:
+        return None
+    line = line_to(place_of(point, number_of), segments, number_of)
+    for places, place in enumerate(line, 1):
+        found = nearest_snapshot(connection, run_id, place)
         if found is not None:
             try:
-                return _replay(connection, run_id, read_monitor(found[1]), found[0], path)
+                monitor = read_monitor(found[1])
             except OlderStateVersion:
-                older = True
-        seek = rows[place.attempt, place.segment].parent
-    if older:
-        return relearn(connection, run_id, path)[0]
-    return _replay(connection, run_id, Monitor(), -1, path) if path else None
+                return relearn(connection, run_id, line)[0]
+            return _replay(connection, run_id, monitor, found[0], line[:places])
+    return _replay(connection, run_id, Monitor(), -1, line) if line else None
 
 
 def _replay(
@@ -293,8 +291,3 @@ def _replay(
         )
         step = place.step
     return monitor
-
-
-def _place(point: SegmentPoint, number_of: dict[str, int]) -> Place | None:
-    number = number_of.get(point.segment.attempt)
-    return None if number is None else Place(number, point.segment.number, point.step)

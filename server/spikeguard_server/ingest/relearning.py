@@ -7,35 +7,43 @@ decides what of that is told. A baseline is shaped by far fewer rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_protocol import SegmentPoint
 from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.repository.detectors import Place
-from spikeguard_server.repository.incidents import attempts_by_number
-from spikeguard_server.repository.runs import segments_of
+from spikeguard_server.repository.runs import SegmentRow
 from spikeguard_server.repository.samples import read_samples
 
 RELEARN_STEPS: Final = 4000  # about a tenth of a second
 
 
-def line_to(connection: sql.Connection, run_id: UUID, place: Place) -> list[Place]:
-    """The places that history went through to get to `place`, newest first."""
-    rows = {(row.attempt, row.segment): row for row in segments_of(connection, run_id)}
-    numbers = {id: number for number, id in attempts_by_number(connection, run_id).ids.items()}
+def line_to(
+    place: Place, segments: Sequence[SegmentRow], number_of: Mapping[str, int]
+) -> list[Place]:
+    """The places that history went through to get to `place`, newest first.
+
+    As far back as `segments` are known; `number_of`: the attempts' numbers by their ids.
+    """
+    rows = {(row.attempt, row.segment): row for row in segments}
     line, seek = list[Place](), place
     while (row := rows.pop((seek.attempt, seek.segment), None)) is not None:
         line.append(seek)
-        if row.parent is None or row.parent.segment.attempt not in numbers:
+        if row.parent is None or row.parent.segment.attempt not in number_of:
             break
-        parent = row.parent
-        seek = Place(numbers[parent.segment.attempt], parent.segment.number, parent.step)
+        seek = place_of(row.parent, number_of)
     return line
+
+
+def place_of(point: SegmentPoint, number_of: Mapping[str, int]) -> Place:
+    """`point` by the numbers of the database; its attempt is one of `number_of`."""
+    return Place(number_of[point.segment.attempt], point.segment.number, point.step)
 
 
 def relearn(
