@@ -58,6 +58,14 @@ def test_messages_of_one_run_are_taken_in_the_order_in_which_they_came(turns: Tu
     assert seen == list(range(MAX_EACH))
 
 
+def let_go(gates: list[threading.Event], jobs: list[Future[Any]]) -> None:
+    """Open the gates and wait until all jobs are done."""
+    for gate in gates:
+        gate.set()
+    for job in jobs:
+        job.result(PATIENCE_S)
+
+
 def test_who_floods_one_run_waits_behind_its_own_messages(turns: Turns) -> None:
     """With one flooding run before it, a healthy run's message is the next but one."""
     gates, seen = [blocked(turns, "a"), blocked(turns, "b")], list[str]()
@@ -65,10 +73,7 @@ def test_who_floods_one_run_waits_behind_its_own_messages(turns: Turns) -> None:
         turns.take("client", "a", 1, lambda: seen.append("a")) for _ in range(5)
     ]
     jobs.append(turns.take("client", "healthy", 1, lambda: seen.append("healthy")))
-    for gate in gates:
-        gate.set()
-    for job in jobs:
-        job.result(PATIENCE_S)
+    let_go(gates, jobs)
     assert seen.index("healthy") <= 2
 
 
@@ -79,10 +84,7 @@ def test_who_floods_many_runs_waits_behind_its_own_messages_too(turns: Turns) ->
         turns.take("flood", number, 1, lambda: seen.append("flood")) for number in range(30)
     ]
     jobs.append(turns.take("client", "healthy", 1, lambda: seen.append("healthy")))
-    for gate in gates:
-        gate.set()
-    for job in jobs:
-        job.result(PATIENCE_S)
+    let_go(gates, jobs)
     assert seen.index("healthy") <= 2
 
 

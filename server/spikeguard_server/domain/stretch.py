@@ -36,18 +36,21 @@ class _Rows:
 
     def column(self, name: str, missing: float) -> list[float]:
         """The values of one signal."""
-        try:
-            return list(map(itemgetter(name), self.values))
-        except KeyError:
-            return [row.get(name, missing) for row in self.values]
+        return self._whole(name) or [row.get(name, missing) for row in self.values]
 
     def having(self, name: str) -> tuple[Sequence[int], list[float]]:
         """The rows that have one signal, and its values there."""
+        if whole := self._whole(name):
+            return range(len(whole)), whole
+        rows = [row for row, values in enumerate(self.values) if name in values]
+        return rows, [self.values[row][name] for row in rows]
+
+    def _whole(self, name: str) -> list[float] | None:
+        """The same where every row has it."""
         try:
-            return range(len(self.values)), list(map(itemgetter(name), self.values))
+            return list(map(itemgetter(name), self.values))
         except KeyError:
-            rows = [row for row, values in enumerate(self.values) if name in values]
-            return rows, [self.values[row][name] for row in rows]
+            return None
 
 
 def take_calm(state: State, samples: Sequence[Sample], events: list[Event]) -> int:
