@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := agent server dashboard trainer benchmarks tests
 
+# Tests start hundreds of processes: compiling the sources anew in each costs more than a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format clean
 

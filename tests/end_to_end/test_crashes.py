@@ -31,9 +31,10 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting
 from tests.end_to_end.conftest import ASK_EVERY_S
 
-FAULT = "bit_flip@220"
-STEPS = 420
-PACE = ("--preset", "tiny", "--batch", "24", "--steps", str(STEPS), "--step-time", "0.05")
+FAULT = "bit_flip@150"
+STEPS = 320
+PACE = ("--preset", "tiny", "--batch", "24", "--step-time", "0.05")
+LENGTH = ("--steps", str(STEPS))
 
 
 @dataclass
@@ -151,8 +152,8 @@ def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
     replica: Replica, site: Service, children: Children, folder: Path
 ) -> None:
     """SIGKILL with a proposal open: the job keeps its pace, the same command goes on afterwards."""
-    longer = ("--steps", "640")  # so that a server can start again while it trains
-    options = (*PACE, *longer, "--run", "killed-server", "--fault", FAULT)
+    length = ("--steps", "480")  # so that a server can start again while it trains
+    options = (*PACE, *length, "--run", "killed-server", "--fault", FAULT)
     job = Job.start(children, folder / "killed", site.agent_environment(0.2), *options)
     proposal = _until(lambda: _proposal(site, "killed-server"), 60, "a rollback is proposed")
     replica.kill()
@@ -169,7 +170,7 @@ def test_a_server_killed_in_mid_run_loses_nothing_and_the_incident_goes_on(
         lambda: [i for i in site.incidents("killed-server") if i["has_postmortem"]], 30, "closed"
     )
     assert closed[0]["outcome"] == "recovered"
-    calm = _step_times(site, "killed-server", range(100, 200))
+    calm = _step_times(site, "killed-server", range(50, 150))
     alone = _step_times(site, "killed-server", range(before + 5, before + 45))
     assert statistics.median(alone) < 1.25 * statistics.median(calm), "training slowed down"
 
@@ -178,7 +179,7 @@ def test_a_crash_after_a_rollback_brings_neither_the_bad_data_nor_the_bad_checkp
     site: Service, children: Children, folder: Path
 ) -> None:
     """The job is killed right after it went back, before any checkpoint of the new segment."""
-    options = (*PACE, "--run", "killed-job", "--fault", "gradient_ascent@230:10:50",
+    options = (*PACE, *LENGTH, "--run", "killed-job", "--fault", "gradient_ascent@180:10:50",
                "--checkpoint-every", "50")  # fmt: skip
     place, environment = folder / "killed-job", site.agent_environment(0.2)
     job = Job.start(children, place, environment, *options)

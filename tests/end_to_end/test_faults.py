@@ -16,12 +16,7 @@ from tests.end_to_end.conftest import Follow
 STEPS = 420
 SIZE = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS)]
 PACE = ["--step-time", "0.015"]
-DAMAGE = (  # strong enough that waiting would not do; docs/lab-log.md has the measurements
-    "lr_bump@220",
-    "weight_noise@220:1:30",
-    "moment_reset@220:3:1e12",
-    "bit_flip@220",
-)
+DAMAGE = ("lr_bump@220", "bit_flip@220")  # `benchmarks.story` tells of two more, and more seeds
 BRUISES = ("nan_grad@130", "bad_batch@200", "bad_batch.shuffled@270", "bad_batch.repeated@340")
 
 
