@@ -10,18 +10,31 @@ for event in client.events("default"):
 ```
 """
 
-from spikeguard_client.client import ApiError, Client
+from spikeguard_client.access_shapes import (
+    AccessToken,
+    Me,
+    NewToken,
+    Policy,
+    Scorecard,
+    Session,
+    Shadow,
+)
+from spikeguard_client.calls import ApiError
+from spikeguard_client.channel_shapes import (
+    Channel,
+    ChannelTest,
+    Delivery,
+    Silence,
+)
+from spikeguard_client.client import Client
 from spikeguard_client.shapes import (
     Attempt,
     AuditEntry,
     Batches,
     Cause,
-    Channel,
-    ChannelTest,
     Command,
     CommandRevision,
     Cost,
-    Delivery,
     Evidence,
     FirstLayer,
     HappenedEvent,
@@ -29,22 +42,20 @@ from spikeguard_client.shapes import (
     IncidentDetail,
     IncidentRevision,
     Layers,
-    Me,
     Point,
-    Policy,
     Precursor,
     Run,
     RunDetail,
     Segment,
     SegmentSeries,
     Series,
-    Silence,
     Target,
     Trend,
 )
 from spikeguard_protocol.signature import SignatureRefused, verify
 
 __all__ = [
+    "AccessToken",
     "ApiError",
     "Attempt",
     "AuditEntry",
@@ -65,14 +76,18 @@ __all__ = [
     "IncidentRevision",
     "Layers",
     "Me",
+    "NewToken",
     "Point",
     "Policy",
     "Precursor",
     "Run",
     "RunDetail",
+    "Scorecard",
     "Segment",
     "SegmentSeries",
     "Series",
+    "Session",
+    "Shadow",
     "SignatureRefused",
     "Silence",
     "Target",

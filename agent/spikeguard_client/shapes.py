@@ -1,4 +1,5 @@
-"""The shapes of the API's answers, by the names that the server's OpenAPI document gives them.
+"""The shapes of the API's answers about runs and their incidents, by the names that the server's
+OpenAPI document gives them.
 
 Law: descriptions only. Times are RFC 3339 texts in UTC; a float may be NaN or infinite, None means
 that nothing was measured. A key that a newer server adds is kept and not described.
@@ -9,15 +10,6 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 Batches = list[int]  # [first, end) in the data order
-
-
-class Me(TypedDict):
-    """Who holds the token."""
-
-    name: str | None
-    role: str
-    project: str | None
-    expires_in_s: float | None
 
 
 class Point(TypedDict):
@@ -316,68 +308,3 @@ class HappenedEvent(TypedDict):
     before: str | None
     after: str | None
     reason: str | None
-
-
-class Policy(TypedDict):
-    """The policy in force for a project."""
-
-    project: str
-    version: int
-    created_at: str | None
-    created_by: str | None
-    policy: dict[str, Any]
-
-
-class Channel(TypedDict):
-    """Where people are told; of its target only what may be shown."""
-
-    project: str
-    name: str
-    kind: str
-    target: dict[str, str]
-    topics: list[str]
-    kinds: list[str]
-    runs: list[str]
-    level: int
-    cooldown_s: float
-    links: bool
-    person: str | None
-    enabled: bool
-    changed_at: str
-    changed_by: str
-
-
-class ChannelTest(TypedDict):
-    """What became of a test."""
-
-    result: str
-    reason: str
-    took_ms: float
-
-
-class Delivery(TypedDict):
-    """A message that was sent, or why none was."""
-
-    at: str
-    project: str
-    run: str | None
-    incident: int | None
-    channel: str | None
-    topics: list[str]
-    result: str
-    reason: str
-    took_ms: float | None
-
-
-class Silence(TypedDict):
-    """A silence or a maintenance window."""
-
-    project: str
-    number: int
-    run: str | None
-    incident: int | None
-    begins_at: str
-    ends_at: str
-    reason: str
-    created_at: str
-    created_by: str

@@ -101,19 +101,7 @@ def open_session(
     if caller.is_session:
         raise Forbidden("A session can't open another", "Log in with your access token")
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
-    secret = new_secret()
-    new = NewToken(
-        hash=hash_secret(secret),
-        role=caller.role,
-        project=caller.project,
-        person=person,
-        created_by=person,
-        expires_in_s=left,
-        parent=caller.token_id,
-    )
-    token, _ = add_token(connection, new)
-    _record(connection, person, "session.opened", token, after=_words(token))
-    return secret, token
+    return _session(connection, caller.role, caller.project, person, left, caller.token_id)
 
 
 def open_proxied_session(
@@ -126,14 +114,22 @@ def open_proxied_session(
     parent = token_named(connection, BY_PROXY, role)
     if parent is None:
         parent = issue_token(connection, Grant(role, name=BY_PROXY), SERVER)[1].id
+    return _session(connection, role, None, person, lasts_s, parent, ", by the proxy")[0]
+
+
+def _session(
+    connection: sql.Connection, role: Role, project: str | None, person: str, lasts_s: float,
+    parent: int, how: str = "",
+) -> tuple[str, Token]:  # fmt: skip
+    """A session that ends with the token `parent` at the latest."""
     secret = new_secret()
     new = NewToken(
-        hash=hash_secret(secret), role=role, project=None, person=person, created_by=person,
+        hash=hash_secret(secret), role=role, project=project, person=person, created_by=person,
         expires_in_s=lasts_s, parent=parent,
     )  # fmt: skip
     token, _ = add_token(connection, new)
-    _record(connection, person, "session.opened", token, after=f"{_words(token)}, by the proxy")
-    return secret
+    _record(connection, person, "session.opened", token, after=_words(token) + how)
+    return secret, token
 
 
 def close_session(connection: sql.Connection, caller: Caller) -> None:
@@ -154,8 +150,9 @@ def put_policy(
     """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
     policy = _checked(policy_from_mapping(_settings_of(plain)))
     lock_policy(connection, project)
-    halted = policy_of(connection, project).halted  # no import throws or lifts the kill switch
-    written = write_policy(connection, project, replace(policy, halted=halted), by)
+    before = policy_of(connection, project)
+    # No import throws or lifts the kill switch.
+    written = write_policy(connection, project, replace(policy, halted=before.halted), by)
     if replaces is not None and written.version != replaces + 1:
         raise Conflict(
             f"Version {written.version - 1} is in force, not {replaces}",
@@ -163,15 +160,7 @@ def put_policy(
             field="version",
             current=written.version - 1,
         )
-    append(
-        connection,
-        FLEET,
-        actor=by,
-        action="policy.written",
-        subject=f"policy of {project}",
-        before=str(written.version - 1),
-        after=str(written.version),
-    )
+    _record_policy(connection, FLEET, project, by, "policy.written", before, written)
     return written
 
 
@@ -196,7 +185,7 @@ def put_run_policy(
         )  # fmt: skip
     write_run_policy(connection, key, policy, by)
     after = policy_of(connection, run.project, key)
-    _record_policy(connection, key, run, by, "policy_written", before, after)
+    _record_policy(connection, key, run, by, "policy.written", before, after)
     return after
 
 
@@ -210,7 +199,7 @@ def drop_run_policy(connection: sql.Connection, run: RunId, by: str) -> Policy:
         )
     write_run_policy(connection, key, None, by)
     after = policy_of(connection, run.project, key)
-    _record_policy(connection, key, run, by, "policy_dropped", before, after)
+    _record_policy(connection, key, run, by, "policy.dropped", before, after)
     return after
 
 
@@ -226,12 +215,12 @@ def _locked(connection: sql.Connection, run: RunId) -> UUID:
 
 
 def _record_policy(
-    connection: sql.Connection, key: UUID, run: RunId, by: str, action: str, before: Policy,
-    after: Policy,
+    connection: sql.Connection, key: UUID, whose: RunId | str, by: str, action: str,
+    before: Policy, after: Policy, reason: str | None = None,
 ) -> None:  # fmt: skip
     append(
-        connection, key, actor=by, action=action, subject=f"policy of {run}",
-        before=before.name, after=after.name,
+        connection, key, actor=by, action=action, subject=f"policy of {whose}",
+        before=before.name, after=after.name, reason=reason,
     )  # fmt: skip
 
 
@@ -246,11 +235,8 @@ def throw_switch(
         stands = "on" if halted else "off"
         raise Conflict(f"The kill switch of project {project} is {stands} already", "Nothing to do")
     written = write_policy(connection, project, replace(policy, halted=halted), by)
-    append(
-        connection, FLEET, actor=by, action="policy.halted" if halted else "policy.resumed",
-        subject=f"policy of {project}", before=str(policy.version), after=str(written.version),
-        reason=reason,
-    )  # fmt: skip
+    action = "policy.halted" if halted else "policy.resumed"
+    _record_policy(connection, FLEET, project, by, action, policy, written, reason)
     return written
 
 

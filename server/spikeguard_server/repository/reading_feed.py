@@ -45,7 +45,9 @@ class Happening:
 
     @property
     def name(self) -> str:
-        """`incident.open`, `command.approve`, `run.silent`."""
+        """`incident.open`, `command.approve`, `run.silent`, `policy.written`."""
+        if self.subject.startswith("policy of "):  # entries of old say `policy_written`
+            return f"policy.{self.action[len('policy.') :]}"
         _, hash_sign, numbers = self.subject.rpartition("#")
         what = "run" if not hash_sign else "command" if "." in numbers else "incident"
         return f"{what}.{self.action.rpartition('.')[2]}"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import httpx
 import pytest
 
-from spikeguard_client import ApiError, Client, shapes
+from spikeguard_client import ApiError, Client, access_shapes, channel_shapes, shapes
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
+from spikeguard_server.access import TABLE
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -23,13 +24,16 @@ NAMES = {  # of our shapes in the document, where they are others
     "Precursor": "PrecursorBody", "Evidence": "EvidenceBody", "Series": "SeriesBody",
     "Policy": "PolicyBody", "Channel": "ChannelBody", "ChannelTest": "TestBody",
     "Delivery": "DeliveryBody", "Silence": "SilenceBody", "Point": "PointRef",
+    "AccessToken": "TokenBody", "NewToken": "TokenMade", "Session": "SessionBody",
+    "Shadow": "ShadowBody", "Scorecard": "ScorecardBody",
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
 }  # fmt: skip
-OURS = sorted(
-    name
-    for name, shape in vars(shapes).items()
+OURS = {
+    name: shape
+    for module in (shapes, access_shapes, channel_shapes)
+    for name, shape in vars(module).items()
     if hasattr(shape, "__required_keys__") and name != "HappenedEvent"
-)
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +42,11 @@ def document(live: Live) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", sorted(OURS))
 def test_a_shape_is_what_the_document_says(document: dict[str, Any], name: str) -> None:
     """A key that the server may add is no promise yet; one that we name has to be there."""
     described = document["components"]["schemas"][NAMES.get(name, name)]["properties"]
-    for key, hint in get_type_hints(getattr(shapes, name)).items():
+    for key, hint in get_type_hints(OURS[name]).items():
         assert key in described, key
         optional = "null" in str(described[key].get("anyOf", ""))
         named = described[key].get("type") or "anyOf" in described[key] or "$ref" in described[key]
@@ -96,10 +100,103 @@ def test_an_admin_writes_channels_and_policies(live: Live) -> None:
     assert made["target"] == {"url": "json://…"}
     client.delete_channel("of-client", "a")
     assert client.channels("of-client") == []
+    by_file = client.put_policy_document("of-client", "price_per_hour: 97.0\n", "yaml")
+    assert by_file["policy"]["price_per_hour"] == 97.0
     written = client.put_policy("of-client", {"price_per_hour": 98.0})
     with pytest.raises(ApiError) as refused:
         client.put_policy("of-client", {}, replaces=written["version"] - 1)
     assert refused.value.code == "conflict"
+
+
+def test_a_run_is_given_a_policy_of_its_own_and_taken_back(live: Live, job: Job) -> None:
+    client, run = Client(live.url, live.tokens[Role.ADMIN]), RunId("default", job.run)
+    usual = client.run_policy(run)
+    assert (usual["scope"], usual["run"]) == ("project", job.run)
+    own = client.put_run_policy(run, {"price_per_hour": 7.5}, replaces=0)
+    assert (own["scope"], own["version"], own["policy"]["price_per_hour"]) == ("run", 1, 7.5)
+    with pytest.raises(ApiError) as refused:
+        client.put_run_policy(run, {}, replaces=0)
+    assert (refused.value.code, refused.value.error["current"]) == ("conflict", 1)
+    assert client.drop_run_policy(run)["version"] == usual["version"]
+    with pytest.raises(ApiError) as refused:
+        client.drop_run_policy(run)
+    assert refused.value.status == 404
+
+
+def test_a_person_throws_the_kill_switch_and_lifts_it(live: Live) -> None:
+    """An admin, who may do both, and whose name the record keeps."""
+    root = Client(live.url, live.tokens[Role.ADMIN]).signed_in("Root")
+    assert root.halt("of-switch", "a bad checkpoint went round")["policy"]["halted"] is True
+    lifted = root.resume("of-switch", "it is gone")
+    assert (lifted["policy"]["halted"], lifted["created_by"]) == (False, "Root")
+    assert root.scorecard("of-switch")["decisions"] == 0
+    root.sign_out()
+    with pytest.raises(ApiError) as refused:
+        root.me()
+    assert refused.value.code == "not_signed_in"
+
+
+def test_a_token_is_made_used_listed_and_revoked(live: Live) -> None:
+    admin = Client(live.url, live.tokens[Role.ADMIN])
+    made = admin.make_token(Role.VIEWER, project="of-token", name="a screen", expires_in_s=60)
+    assert made["id"] in {token["id"] for token in admin.tokens()}
+    screen = Client(live.url, made["token"])
+    assert screen.me()["project"] == "of-token"
+    admin.revoke_token(made["id"])
+    with pytest.raises(ApiError):
+        screen.me()
+
+
+FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}"}
+FOR_MACHINES = {"/v1/messages", "/healthz", "/readyz", "/openapi.json", "/metrics"}
+METHODS = {
+    "DELETE /v1/channels/{project}/{channel}": Client.delete_channel,
+    "DELETE /v1/runs/{project}/{name}/policy": Client.drop_run_policy,
+    "DELETE /v1/sessions/current": Client.sign_out,
+    "DELETE /v1/silences/{project}/{number}": Client.end_silence,
+    "DELETE /v1/tokens/{id}": Client.revoke_token,
+    "GET /v1/channels": Client.channels,
+    "GET /v1/deliveries": Client.deliveries,
+    "GET /v1/events": Client.events,
+    "GET /v1/incidents": Client.incidents,
+    "GET /v1/me": Client.me,
+    "GET /v1/policy": Client.policy,
+    "GET /v1/policy/scorecard": Client.scorecard,
+    "GET /v1/runs": Client.runs,
+    "GET /v1/runs/{project}/{name}": Client.run,
+    "GET /v1/runs/{project}/{name}/audit": Client.audit,
+    "GET /v1/runs/{project}/{name}/incidents/{number}": Client.incident,
+    "GET /v1/runs/{project}/{name}/incidents/{number}/layers": Client.incident_layers,
+    "GET /v1/runs/{project}/{name}/incidents/{number}/postmortem": Client.postmortem,
+    "GET /v1/runs/{project}/{name}/incidents/{number}/series": Client.incident_series,
+    "GET /v1/runs/{project}/{name}/policy": Client.run_policy,
+    "GET /v1/runs/{project}/{name}/series": Client.series,
+    "GET /v1/silences": Client.silences,
+    "GET /v1/tokens": Client.tokens,
+    "POST /v1/channels/{project}/{channel}/test": Client.test_channel,
+    "POST /v1/policy/halt": Client.halt,
+    "POST /v1/policy/resume": Client.resume,
+    "POST /v1/runs/{project}/{name}/incidents/{number}/commands/{command}/approve": Client.approve,
+    "POST /v1/runs/{project}/{name}/incidents/{number}/commands/{command}/reject": Client.reject,
+    "POST /v1/sessions": Client.signed_in,
+    "POST /v1/silences": Client.silence,
+    "POST /v1/tokens": Client.make_token,
+    "PUT /v1/channels/{project}/{channel}": Client.put_channel,
+    "PUT /v1/policy": Client.put_policy,
+    "PUT /v1/policy/document": Client.put_policy_document,
+    "PUT /v1/runs/{project}/{name}/policy": Client.put_run_policy,
+}  # fmt: skip
+
+
+def test_every_call_that_a_program_makes_has_a_method() -> None:
+    """Left out: pages for browsers, and what agents, scrapers and balancers ask."""
+    apart = FOR_BROWSERS | FOR_MACHINES | {"/metrics/fleet", "/v1/runs/{project}/{name}/orders"}
+    served = {
+        f"{method} {path}"
+        for method, path in TABLE
+        if path not in apart and not path.startswith("/confirm/")
+    }
+    assert served == set(METHODS)
 
 
 def test_words_for_floats_become_floats_and_nothing_else_does() -> None:

@@ -86,7 +86,7 @@ def test_a_proposal_names_the_runs_policy_and_the_audit_who_wrote_it(live: Live,
         (entry["actor"], entry["action"], entry["before"], entry["after"])
         for entry in audit["items"]
     }
-    assert ("Root", "policy_written", f"policy {usual}", "policy 1 of the run") in found
+    assert ("Root", "policy.written", f"policy {usual}", "policy 1 of the run") in found
     assert any(
         actor == "policy 1 of the run" and action == "propose" for actor, action, *_ in found
     )

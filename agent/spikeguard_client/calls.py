@@ -1,0 +1,161 @@
+"""One call of the API: the request, the answer in its shape, and one error for all that fails.
+
+Law: standard library only; every call has a timeout; whatever fails leaves as one `ApiError` with
+the server's own words.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from http.client import HTTPException, HTTPResponse
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from spikeguard_client.reading import NotUnderstood, Page, read, read_page
+from spikeguard_client.shapes import Command
+
+T = TypeVar("T")
+PAGE = 200
+Query = str | int | None
+
+
+class ApiError(Exception):
+    """A call failed. `code` is the server's word for it, or `unreachable`, `not_understood`."""
+
+    def __init__(
+        self,
+        message: str,
+        remedy: str,
+        *,
+        code: str,
+        status: int | None = None,
+        error: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"{message}. {remedy}" if remedy else message)
+        self.message, self.remedy = message, remedy
+        self.code, self.status = code, status
+        self.error = dict(error or {})  # with a code's own keys: `current`, `expected`, `limit`
+
+    @property
+    def current(self) -> Command | None:
+        """The proposal that took the place of the one decided on (`revision_changed`)."""
+        try:
+            return read(Command, self.error.get("current"))
+        except NotUnderstood:
+            return None
+
+
+class Calls:
+    """Calls of one server with one token, by method and path. Keeps no connection."""
+
+    def __init__(self, server: str, token: str, timeout_s: float) -> None:
+        self.server = server.rstrip("/")
+        self.timeout_s = timeout_s
+        self._token = token
+
+    def get(self, shape: type[T], path: str, **query: Query) -> T:
+        """What is there, as `shape`."""
+        return self.send(shape, "GET", with_query(path, **query), None)
+
+    def send(self, shape: type[T], method: str, path: str, body: Any) -> T:
+        """The answer to `body` as JSON, as `shape`."""
+        content = None if body is None else json.dumps(body).encode()
+        return understood(shape, self.call(method, path, content))
+
+    def items(
+        self, shape: type[T], path: str, *, paged: bool = True, **query: Query
+    ) -> Iterator[T]:
+        """The items of a list, page by page as they are read; `paged=False`: it comes whole."""
+        cursor: str | None = None
+        limits: dict[str, Query] = {"limit": PAGE} if paged else {}
+        while True:
+            answer = self.call("GET", with_query(path, cursor=cursor, **limits, **query))
+            page: Page[T] = _understood(partial(read_page, shape), answer)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def call(
+        self, method: str, path: str, body: bytes | None = None, media: str = "application/json"
+    ) -> bytes:
+        """The answer as it came, whole."""
+        headers = {} if body is None else {"Content-Type": media}
+        try:
+            with self.open(method, path, body, headers, self.timeout_s) as answer:
+                return answer.read()
+        except (OSError, HTTPException) as error:
+            raise self._unreachable(error) from error
+
+    def open(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> HTTPResponse:
+        """The answer while it comes; whoever asks closes it."""
+        given = {"Authorization": f"Bearer {self._token}", **headers}
+        request = Request(self.server + path, body, given, method=method)
+        try:
+            answer: HTTPResponse = urlopen(request, timeout=timeout_s, context=self._tls)
+        except HTTPError as error:
+            raise _refusal(error) from error
+        except URLError as error:
+            raise self._unreachable(error.reason) from error
+        return answer
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        return ssl.create_default_context() if self.server.startswith("https://") else None
+
+    def _unreachable(self, reason: object) -> ApiError:
+        return ApiError(
+            f"{self.server} does not answer ({reason})",
+            "Is the server up, and is this its address?",
+            code="unreachable",
+        )
+
+
+def with_query(path: str, **query: Query) -> str:
+    """`path` with what is asked; None asks nothing."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def understood(shape: type[T], answer: bytes) -> T:
+    """An answer as `shape`."""
+    return _understood(partial(read, shape), answer)
+
+
+def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
+    try:
+        return reading(json.loads(answer))
+    except (NotUnderstood, ValueError) as error:
+        raise stranger(str(error)) from error
+
+
+def _refusal(error: HTTPError) -> ApiError:
+    """The server's own words where it gave them in the agreed shape."""
+    try:
+        told = json.loads(error.read())["error"]
+        message, remedy, code = told["message"], told["remedy"], told["code"]
+    except (ValueError, KeyError, TypeError):
+        told, remedy, code = {}, "See the server's log", f"http_{error.code}"
+        message = f"The server answered {error.code}"
+    return ApiError(message, remedy, code=code, status=error.code, error=told)
+
+
+def stranger(what: str) -> ApiError:
+    """An answer that is not what the API promises."""
+    return ApiError(
+        f"The answer is not what this client understands: {what}",
+        "Use a client of the server's version",
+        code="not_understood",
+    )
