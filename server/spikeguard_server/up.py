@@ -23,17 +23,19 @@ from types import FrameType
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server import postgres
+from spikeguard_server.access import new_secret
 from spikeguard_server.migrations import migrate
-from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.settings import LEAST_LINK_KEY, SettingError, Settings, read_settings
 from spikeguard_server.up_dashboard import dashboard, installed
 from spikeguard_server.up_database import STATE, default_directory, opened
-from spikeguard_server.up_files import write_private
+from spikeguard_server.up_files import kept_secret, write_private
 from spikeguard_server.up_login import Login, prepare_login
 from spikeguard_server.up_ready import Announcement, announce_when_ready
 from spikeguard_server.up_serve import listen, serve
 
 HOST = "127.0.0.1"
 LOCK = "up.lock"
+LINK_KEY = "link_key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def _settings(stack: ExitStack, place: Place) -> Settings:
         postgres.embedded(database_directory(place.directory))
     )
     given = os.environ.get("SPIKEGUARD_PUBLIC_URL")
+    link_key = settings.link_key or _kept_link_key(place.directory / LINK_KEY)
     return replace(
         settings,
         database_url=url,
@@ -143,7 +146,23 @@ def _settings(stack: ExitStack, place: Place) -> Settings:
         port=int(place.server.rsplit(":", 1)[1]),
         public_url=given or place.server,
         dashboard_url=place.dashboard or "",
+        link_key=link_key,
     )
+
+
+def _kept_link_key(file: Path) -> str:
+    """The key that signs approval links: the same from start to start, or links that were sent
+    would be void."""
+    try:
+        key = kept_secret(file, new_secret)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file} cannot be read: {error}") from error
+    if len(key) < LEAST_LINK_KEY:
+        raise CommandFailed(
+            f"{file} has fewer than {LEAST_LINK_KEY} characters: remove it, and a new key is made; "
+            "approval links that were sent are void then"
+        )
+    return key
 
 
 def database_directory(directory: Path) -> Path:

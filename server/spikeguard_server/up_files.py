@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -13,3 +14,13 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     os.replace(fresh, path)
+
+
+def kept_secret(path: Path, make: Callable[[], str]) -> str:
+    """What `path` holds, without its line end; what `make` gives, from then on, if it is not there.
+
+    Raise `OSError` where it cannot be read: a secret that is there is never replaced.
+    """
+    if not path.exists():
+        write_private(path, make() + "\n")
+    return path.read_text().strip()

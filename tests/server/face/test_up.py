@@ -19,6 +19,10 @@ import httpx
 import psutil
 import pytest
 
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.approval_links import ApprovalLink, write_link
+from spikeguard_server.up import _kept_link_key
+
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
 LIMIT_S = 90.0
 
@@ -118,6 +122,7 @@ def test_it_starts_everything_and_one_signal_ends_everything(up: Up) -> None:
     _the_dashboard_knows_no_more_than_it_must(up)
     _the_files_are_ours_alone(up, ready)
     _its_tokens_do_what_they_are_for(ready)
+    _approval_links_are_signed_with_its_own_key(up, ready["server"])
     _the_command_line_is_logged_in(up)
     _a_second_one_is_refused_in_plain_words(up, ready["server"])
     assert "SPIKEGUARD_TOKEN_FILE" in up.log()
@@ -137,10 +142,12 @@ def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
 
 
 def _the_files_are_ours_alone(up: Up, ready: dict[str, Any]) -> None:
-    for name in ("agent_token_file", "login_token_file", "credentials"):
-        assert stat.S_IMODE(Path(ready[name]).stat().st_mode) == 0o600
+    key = up.directory / "data" / "link_key"
+    told = [Path(ready[name]) for name in ("agent_token_file", "login_token_file", "credentials")]
+    for file in (*told, key):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE((up.directory / "data").stat().st_mode) in (0o700, 0o711)
-    for secret in map(Path, (ready["agent_token_file"], ready["login_token_file"])):
+    for secret in (*told[:2], key):
         assert secret.read_text().strip() not in up.log()
 
 
@@ -156,6 +163,15 @@ def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:
     login = Path(ready["login_token_file"]).read_text().strip()
     session = httpx.post(f"{ready['server']}/v1/sessions", json={"token": login, "name": "Ada"})
     assert session.json()["role"] == "operator"
+
+
+def _approval_links_are_signed_with_its_own_key(up: Up, server: str) -> None:
+    key = (up.directory / "data" / "link_key").read_text().strip()
+    link = ApprovalLink("an-id", "default", "r", 1, 1, 1, int(time.time()) + 60)
+    stranger = httpx.get(f"{server}/approve/{write_link(link, 'x' * 43)}")
+    assert "This link was not made by this server" in stranger.text
+    ours = httpx.get(f"{server}/approve/{write_link(link, key)}")
+    assert "This link is not known here" in ours.text  # well signed, but for no message of ours
 
 
 def _the_command_line_is_logged_in(up: Up) -> None:
@@ -181,7 +197,8 @@ def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:
 def test_killed_it_leaves_nothing_running_and_the_next_one_finds_everything(up: Up) -> None:
     up.start("--dashboard-port", "0")
     first = up.ready()
-    before = Path(first["agent_token_file"]).read_text()
+    secrets = [Path(first["agent_token_file"]), up.directory / "data" / "link_key"]
+    before = [file.read_text() for file in secrets]
     _its_tokens_do_what_they_are_for(first)
     assert up.process is not None
     up.process.kill()
@@ -189,7 +206,7 @@ def test_killed_it_leaves_nothing_running_and_the_next_one_finds_everything(up: 
     assert up.all_gone()
     up.start("--no-dashboard")
     second = up.ready()
-    assert Path(second["agent_token_file"]).read_text() == before
+    assert [file.read_text() for file in secrets] == before
     assert second["dashboard"] is None
     lines = up.command("runs").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["RUN", "r"]
@@ -207,3 +224,11 @@ def test_ended_at_any_moment_of_its_start_it_leaves_nothing(
     process.send_signal(number)
     process.wait(30)
     assert up.all_gone(), up.log()
+
+
+def test_a_link_key_that_is_too_short_is_named_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "link_key"
+    file.write_text("short\n")
+    with pytest.raises(CommandFailed, match="fewer than 32 characters"):
+        _kept_link_key(file)
+    assert file.read_text() == "short\n"
