@@ -182,6 +182,7 @@ class Incident(TypedDict):
     newest_step: int
     dropped: bool
     stuck: bool
+    apart: bool
     recurrences: int
     outcome: str | None
     opened_at: str

@@ -65,6 +65,8 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "tokens_per_second": ("Throughput", "tokens/s"),
     "step_time": ("Step time", "s"),
     "update_dropped": ("Updates dropped", "1 = dropped"),
+    "replicas_apart": ("Ranks apart", "with other weights than most"),
+    "replica_apart": ("Lowest rank apart", "its number"),
     "grad_norm_clipped": ("Gradient norm, clipped", "global L2 after clipping"),
     "grad_clipped": ("Clipped", "share of the tensors"),
     "clip_lambda": ("Clipping factor", "clipped over raw norm"),
@@ -232,6 +234,8 @@ def story(incident: Incident) -> str:
 
 def _jump(incident: Incident) -> str:
     step, signal = count(incident["onset_step"]), incident["signal"]
+    if signal == "replicas_apart":
+        return f"The ranks no longer hold the same weights, from step {step} at the earliest"
     pre, peak = incident["pre_loss"], incident["peak_loss"]
     if pre is None or peak is None:
         return f"{title(signal)} left its baseline at step {step}"
@@ -246,6 +250,8 @@ def _since(incident: Incident) -> str:
         return f"; {ended} by step {count(incident['closed_step'])}"
     if incident["state"] == "recovering":
         return "; a command was carried out and its effect is being judged"
+    if incident["apart"]:
+        return "; what they train is no one model's, however calm the loss is"
     if incident["stuck"]:
         return "; update after update is dropped, the weights stand still"
     if incident["dropped"]:

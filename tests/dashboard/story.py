@@ -167,6 +167,7 @@ def incident(**changes: Any) -> Plain:
         "newest_step": 1400,
         "dropped": False,
         "stuck": False,
+        "apart": False,
         "recurrences": 0,
         "outcome": None,
         "opened_at": "2026-03-14T03:02:09.000Z",

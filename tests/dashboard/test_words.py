@@ -103,6 +103,14 @@ def test_a_run_that_is_stuck_is_told_so() -> None:
     assert words.story(incident).endswith("is dropped, the weights stand still.")
 
 
+def test_ranks_that_have_parted_are_told_of_and_no_rise_of_the_loss() -> None:
+    incident = read(Incident, story.incident(apart=True, signal="replicas_apart"))
+    assert words.story(incident) == (
+        "The ranks no longer hold the same weights, from step 1,246 at the earliest; what they "
+        "train is no one model's, however calm the loss is."
+    )
+
+
 def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -> None:
     incident = read(Incident, story.incident(peak_loss="nan", excess="nan"))
     assert "to NaN" in words.story(incident)

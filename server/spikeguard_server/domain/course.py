@@ -10,12 +10,14 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_server.domain.apart import Apart, apart_in, equal_since, first_apart
 from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.classifier import classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import CURES, Episode
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.outlook import Outlook, look_ahead
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import State
@@ -48,6 +50,8 @@ class Course:
             episode.note_loss((loss - episode.trend.at(sample.step)) / episode.scale)
         if episode.verb is not None:
             self._after_command(sample, loss, bad, events)
+        elif (apart := apart_in(self.state.traces)) is not None:
+            self._stay_apart(sample, apart, events)
         else:
             self._by_itself(sample, events)
 
@@ -65,12 +69,22 @@ class Course:
         else:
             self._close(sample.step, outcome, events)
 
+    def _stay_apart(self, sample: Sample, apart: Apart, events: list[Event]) -> None:
+        """It is not over while ranks hold different weights, whatever the loss does."""
+        episode = self.episode
+        onset = Suspect(sample.step, math.nan, math.inf, sample.batches)
+        since = episode.first_moves.get(REPLICAS_APART)
+        if since is None or apart.equal_step is not None:
+            since = first_apart(onset, apart, self.state.traces).step
+        episode.note_apart(since)
+        episode.judgement, episode.calmed = apart.judgement, False
+        self._revise(sample.step, events, since)
+
     def _outcome(self, outlook: Outlook | None) -> Outcome | None:
         episode, settings = self.episode, self.state.settings
         back = Outcome.RECOVERED if episode.treated else Outcome.HEALED
-        if self._dropped_in_time() or self._is_over(outlook):
-            return back
-        if episode.trend is None and episode.finite_run >= settings.settle_rows:
+        unknown = episode.trend is None and episode.finite_run >= settings.settle_rows
+        if self._equal() and (unknown or self._dropped_in_time() or self._is_over(outlook)):
             return back
         wait = settings.accept_after * episode.horizon(settings)
         if episode.judgement.kind is Kind.DIVERGENT:
@@ -126,7 +140,18 @@ class Course:
             return
         baseline.settle(episode.recent_steps[-1], episode.level, state.settings)
 
-    def _revise(self, step: int, events: list[Event]) -> None:
+    def _equal(self) -> bool:
+        """Whether the ranks hold the same weights, as far as anything spoke against it."""
+        since = self.episode.first_moves.get(REPLICAS_APART)
+        return since is None or equal_since(self.state.traces, since)
+
+    def _apart_again(self) -> Apart | None:
+        """What a comparison made after the command found."""
+        episode = self.episode
+        rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
+        return apart_in(self.state.traces, -1 if rewound else episode.verb_step)
+
+    def _revise(self, step: int, events: list[Event], apart_since: int | None = None) -> None:
         episode = self.episode
         if not episode.worth_telling():
             return
@@ -142,6 +167,7 @@ class Course:
                 worst_z=dict(episode.worst_z),
                 settled=episode.settled,
                 causes=rank(episode.evidence),
+                apart_since=apart_since,
             )
         )
 
@@ -152,8 +178,11 @@ class Course:
         episode.evidence.see_again(sample.batches)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
         stuck = episode.drops >= settings.drop_limit
-        again = stuck or (bad and not episode.drops)
-        if stuck:
+        apart = self._apart_again()
+        again = stuck or apart is not None or (bad and not episode.drops)
+        if apart is not None:
+            onset = first_apart(onset, apart, state.traces)
+        elif stuck:
             onset = first_dropped(onset, episode.drops, state.traces)
         elif not bad and episode.verb is Verb.ROLLBACK:
             verdict, z = state.detector.look(sample.step, loss, sample.batches, settings)
@@ -161,10 +190,12 @@ class Course:
             onset = state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
         late = episode.verb_rows > episode.horizon(settings) + settings.recover_steps
         if again or (late and not episode.calm_rows):
-            self._recur(sample.step, onset, bad, events)
-        elif self._worked():
+            self._recur(sample.step, onset, bad, apart, events)
+        elif self._worked() and (late or self._equal()):
             past = episode.newest_step - episode.onset_step
             reason = f"loss is on trend {past} steps past the onset"
+            if REPLICAS_APART in episode.first_moves and self._equal():
+                reason = f"all ranks hold the same weights again, and {reason}"
             episode.judgement = replace(episode.judgement, reason=reason)
             self._close(sample.step, Outcome.RECOVERED, events)
 
@@ -175,7 +206,9 @@ class Course:
         start = max(episode.onset_step, episode.verb_step)
         return episode.newest_step >= start + settings.recover_steps
 
-    def _recur(self, step: int, onset: Suspect, bad: bool, events: list[Event]) -> None:
+    def _recur(
+        self, step: int, onset: Suspect, bad: bool, apart: Apart | None, events: list[Event]
+    ) -> None:
         episode, state = self.episode, self.state
         verb, drops = episode.verb, episode.drops
         rows = [row for row in state.detector.rows if row[0] >= onset.step]
@@ -191,6 +224,10 @@ class Course:
         episode.judgement = Judgement(kind, 0.7, reason)
         if drops >= state.settings.drop_limit:
             episode.drops, episode.judgement = drops, stuck_judgement(drops)
+        if apart is not None:
+            episode.note_apart(onset.step)
+            episode.judgement = apart.judgement
         episode.told = episode.judgement
         causes = rank(episode.evidence)
-        events.append(Recurred(step, onset.step, onset.batches, episode.judgement, causes))
+        since = None if apart is None else onset.step
+        events.append(Recurred(step, onset.step, onset.batches, episode.judgement, causes, since))

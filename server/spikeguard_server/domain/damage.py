@@ -18,12 +18,16 @@ FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_
 
 
 def cause_step(incident: Incident) -> int:
-    """The earliest step at which any signal moved for this spike."""
-    onset = incident.newest_onset_step
+    """The earliest step at which any signal moved for this spike.
+
+    Ranks that have parted did so since the last comparison, however far back that lies.
+    """
+    onset, parted = incident.newest_onset_step, incident.apart_since
+    first = onset if parted is None else min(onset, parted)
     if incident.recurred_step is not None:
-        return onset
+        return first
     early = [s for s in incident.first_moves.values() if onset - LOOKBACK_STEPS <= s <= onset]
-    return min([onset, *early])
+    return min([first, *early])
 
 
 def few_batches(incident: Incident, policy: Policy) -> bool:

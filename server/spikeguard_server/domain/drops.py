@@ -28,10 +28,10 @@ def first_dropped(newest: Suspect, drops: int, traces: Traces) -> Suspect:
     if not steps or steps[-1] != newest.step:
         return newest
     step = steps[-min(drops, len(steps))]
-    return replace(newest, step=step, batches=_earlier(newest.batches, newest.step - step))
+    return replace(newest, step=step, batches=batches_before(newest.batches, newest.step - step))
 
 
-def _earlier(batches: BatchRange | None, steps: int) -> BatchRange | None:
+def batches_before(batches: BatchRange | None, steps: int) -> BatchRange | None:
     """What was consumed so many steps before, at the same pace."""
     if batches is None or batches.first < steps * len(batches):
         return None

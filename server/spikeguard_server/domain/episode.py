@@ -12,7 +12,7 @@ from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Judgement, Trend
-from spikeguard_server.domain.evidence import Evidence
+from spikeguard_server.domain.evidence import REPLICAS_APART, Evidence
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR)  # commands that are judged
 RECENT = 128  # rows of excess that are kept
@@ -156,6 +156,11 @@ class Episode:
         """So many updates dropped in a row that the run is stuck: infinitely far from usual."""
         if self.drops >= limit:
             self.worst_z[DROPPED] = math.inf
+
+    def note_apart(self, since: int) -> None:
+        """Ranks hold different weights, since the update of step `since` at the earliest."""
+        self.worst_z[REPLICAS_APART] = math.inf
+        self.first_moves[REPLICAS_APART] = since
 
     def note_loss(self, z: float) -> None:
         if z > self.worst_z.get("loss", 0.0):

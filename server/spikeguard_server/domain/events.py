@@ -82,6 +82,7 @@ class Revised:
     worst_z: Mapping[str, float] = field(default_factory=dict)  # signal -> largest z so far
     settled: bool = False  # the horizon was reached: the kind will not change without new evidence
     causes: Ranking = ()
+    apart_since: int | None = None  # first step whose update may have parted the ranks, if it did
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Recurred:
     onset_batches: BatchRange | None
     judgement: Judgement
     causes: Ranking = ()
+    apart_since: int | None = None  # the same as of `Revised`
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, Segmen
 from spikeguard_server.domain.cause.layers import FirstLayer
 from spikeguard_server.domain.cause.suspicion import Ranking
 from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.evidence import REPLICAS_APART
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,16 @@ class Incident:
     def stuck(self) -> bool:
         """Whether so many updates in a row were dropped that the weights stood still."""
         return Signal.UPDATE_DROPPED in self.worst_z
+
+    @property
+    def apart(self) -> bool:
+        """Whether ranks were found that no longer held the weights of the others."""
+        return REPLICAS_APART in self.worst_z
+
+    @property
+    def apart_since(self) -> int | None:
+        """The first step whose update may have parted the ranks; None once they are equal again."""
+        return self.first_moves.get(REPLICAS_APART)
 
     @property
     def newest_segment(self) -> SegmentId:

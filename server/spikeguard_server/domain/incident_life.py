@@ -14,6 +14,7 @@ from spikeguard_protocol import IncidentState, SegmentId, Verb
 from spikeguard_server.domain.damage import stands_out
 from spikeguard_server.domain.episode import CURES
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Recurred, Revised
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.moves import IllegalMove
 
@@ -128,10 +129,17 @@ def _revised(incident: Incident, event: Revised) -> Incident:
         peak_loss=event.peak_loss,
         excess=event.excess,
         worst_z={**incident.worst_z, **event.worst_z},
+        first_moves=_first_moves(incident, event.apart_since),
         settled=event.settled,
         anomalous_step=_anomalous_step(incident, event),
         causes=event.causes or incident.causes,
     )
+
+
+def _first_moves(incident: Incident, apart_since: int | None) -> dict[str, int]:
+    """Those of the opening, and since when ranks are apart, as long as they are."""
+    rest = {name: step for name, step in incident.first_moves.items() if name != REPLICAS_APART}
+    return rest if apart_since is None else {**rest, REPLICAS_APART: apart_since}
 
 
 def _anomalous_step(incident: Incident, event: Revised) -> int:
@@ -152,6 +160,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         settled=False,
         recurrences=incident.recurrences + 1,
         anomalous_step=event.step,
+        first_moves=_first_moves(incident, event.apart_since),
         recurred_segment=segment,
         recurred_step=event.onset_step,
         recurred_batches=event.onset_batches,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_server.domain.apart import apart_in, first_apart
 from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.course import CURES, GRAD_NORMS, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
@@ -125,23 +126,32 @@ class Monitor:
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
         warnings = self._look_at_leading(sample)
-        self._look_at_replicas(sample, events)
         state.traces.take(sample)
         dropped = sample.values.get(DROPPED, 0.0) >= 1.0
         if loss is not None or DROPPED in sample.values:
             state.drops = state.drops + 1 if dropped else 0
         if state.episode is not None:
-            if not self._gave_way(sample, loss, events):
+            if not self._gave_way(sample, loss, dropped, events):
                 Course(state, state.episode).take(sample, loss, dropped, events)
+        elif self._are_apart(sample):
+            self._open_apart(sample, dropped, events)
         elif not self._open_on_nonfinite(sample, loss, dropped, events):
             moved = loss is not None and self._test(sample, loss, events)
             if not moved:
                 events.extend(warnings)
 
-    def _gave_way(self, sample: Sample, loss: float | None, events: list[Event]) -> bool:
+    def _gave_way(
+        self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
+    ) -> bool:
         """Whether an incident that was back in its band, and watched only, ended with a new one."""
         state, detector, episode = self._state, self._state.detector, self._state.episode
-        if episode is None or not episode.calmed or loss is None or not math.isfinite(loss):
+        if episode is None or not episode.calmed:
+            return False
+        if self._are_apart(sample):
+            Course(state, episode).give_way(sample.step, events)
+            self._open_apart(sample, dropped, events)
+            return True
+        if loss is None or not math.isfinite(loss):
             return False
         verdict, z = detector.look(sample.step, loss, sample.batches, state.settings)
         if verdict not in (Verdict.SPIKE, Verdict.OUTLIER):
@@ -179,12 +189,19 @@ class Monitor:
                 warnings.append(Precursor(sample.step, name, value, z))
         return warnings
 
-    def _look_at_replicas(self, sample: Sample, events: list[Event]) -> None:
-        """Ranks that no longer hold the same weights: whatever the loss does, that is news."""
-        apart = sample.values.get(REPLICAS_APART, 0.0)
-        if apart >= 1.0:
-            self._state.attentive_until = sample.step + self._state.settings.attentive_steps
-            events.append(Precursor(sample.step, REPLICAS_APART, apart, math.inf))
+    def _are_apart(self, sample: Sample) -> bool:
+        """Whether this sample tells of ranks that no longer hold the weights of the others."""
+        return sample.values.get(REPLICAS_APART, 0.0) >= 1.0
+
+    def _open_apart(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
+        """One comparison is enough, however calm the loss is."""
+        apart = apart_in(self._state.traces)
+        if apart is None:
+            return
+        loss = sample.values.get(LOSS, math.nan)
+        newest = Suspect(sample.step, loss, math.inf, sample.batches)
+        onset = first_apart(newest, apart, self._state.traces)
+        self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
 
     def _open_on_nonfinite(
         self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
@@ -247,7 +264,10 @@ class Monitor:
         trend = detector.baseline.trend(onset.step - 1, ahead)
         episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
-        episode.note_loss(onset.z)
+        if signal == REPLICAS_APART:
+            episode.note_apart(onset.step)
+        else:
+            episode.note_loss(onset.z)
         for step, value in detector.rows:
             if step >= onset.step:
                 episode.see(step, value, state.settings)

@@ -26,7 +26,7 @@ from spikeguard_server.domain.damage import few_batches, non_finite, stands_out
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Situation
 from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, widened
-from spikeguard_server.domain.targeting import Choice, choose_target, rollbacks
+from spikeguard_server.domain.targeting import Choice, choose_target, newest_before, rollbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,28 @@ def _being_judged(situation: Situation, _: Policy) -> Opinion | None:
             None, f"A command was applied; its effect is being judged. {_said(situation)}"
         )
     return None
+
+
+def _apart(situation: Situation, policy: Policy) -> Opinion | None:
+    """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
+    since, said = situation.incident.apart_since, _said(situation)
+    if since is None:
+        return None
+    if since == situation.incident.recurred_step:
+        return Opinion(
+            Stop(),
+            f"{said} They parted again after going back: a rank whose weights change by no update "
+            "has a fault of its own. Take its device out before more compute is spent.",
+        )
+    choice = newest_before(situation, policy) if situation.can(Verb.ROLLBACK) else None
+    if choice is None:
+        why = _why_no_target(situation, policy)
+        return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
+    return Opinion(
+        Rollback(choice.target.name, choice.target.step),
+        f"{said} What they train since is no one model's. Go back to {choice.reason}. No batch is "
+        "skipped: the data did not do it.",
+    )
 
 
 def _outlier(situation: Situation, _: Policy) -> Opinion | None:
@@ -214,6 +236,7 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
 SETTLED: tuple[Rule, ...] = (_closed, _in_flight, _being_judged)  # no other rule is asked then
 RULES: tuple[Rule, ...] = (
     *SETTLED,
+    _apart,
     _outlier,
     _dropped,
     _recoverable,

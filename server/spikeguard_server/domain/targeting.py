@@ -43,6 +43,15 @@ def choose_target(situation: Situation, policy: Policy) -> Choice | None:
     return _newest_healthy(usable, incident)
 
 
+def newest_before(situation: Situation, policy: Policy) -> Choice | None:
+    """The newest target from before the cause, whatever its health is held to be."""
+    usable = _usable(situation, policy)
+    if not usable:
+        return None
+    nearest = usable[-1]
+    return Choice(nearest, f"{_placed(nearest, situation.incident)}, the newest from before it")
+
+
 def last_usable_step(cause: int, policy: Policy) -> int:
     """The newest step whose state is taken for untouched by what moved at step `cause`."""
     return cause - policy.margin_steps

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.topics import ASKING, LAST, Topic, Urgency, urgency_of
 from spikeguard_server.report.wording import ENDINGS, TIMES, count, duration, number, plural, word
 
@@ -180,12 +181,15 @@ def title_of(
         return f"spikeguard: a test of a channel of project {project}"
     if spike is None:
         return f"{run}: the run {_RUN_WORDS.get(run_state, f'is {run_state}')}"
-    kind = word(spike.kind.value)
+    parted = spike.signal == REPLICAS_APART
+    kind = "ranks apart" if parted else word(spike.kind.value)
     if spike.state == "closed":
         return f"{spike.id}: {ENDINGS[spike.outcome]} ({kind})"
+    what = kind if parted else f"{kind} spike"
     if spike.waiting is not None:
-        return f"{spike.id}: {kind} spike, decide: {spike.waiting.sentence}"
-    return f"{spike.id}: {kind} spike in {spike.signal} at step {count(spike.onset_step)}"
+        return f"{spike.id}: {what}, decide: {spike.waiting.sentence}"
+    where = "" if parted else f" in {spike.signal}"
+    return f"{spike.id}: {what}{where} at step {count(spike.onset_step)}"
 
 
 _RUN_WORDS = {

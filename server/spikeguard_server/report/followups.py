@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from spikeguard_protocol import CommandState, Outcome, Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import duration, number, plural
@@ -56,6 +57,14 @@ def _data(facts: PostMortem) -> Iterator[str]:
         yield (
             f"Look at the batch at position {incident.onset_batches.first:,}: its loss stood out "
             "while the model did not move."
+        )
+
+
+def _apart(facts: PostMortem) -> Iterator[str]:
+    if facts.incident.apart:
+        yield (
+            "Test the device and the host memory of the rank that the likely cause names: weights "
+            "that change by no update are a hardware fault, or an optimizer that decided alone."
         )
 
 
@@ -119,7 +128,14 @@ def _targets(facts: PostMortem) -> Iterator[str]:
 
 def _detection(facts: PostMortem) -> Iterator[str]:
     delay = facts.incident.detected_step - facts.incident.onset_step
-    if delay > SLOW_DETECTION_STEPS:
+    if delay <= SLOW_DETECTION_STEPS:
+        return
+    if facts.incident.signal == REPLICAS_APART:
+        yield (
+            f"The ranks may have been apart for {delay + 1} steps before it was seen. A smaller "
+            "`replica_checksum_every` compares them more often."
+        )
+    else:
         yield (
             f"It took {delay} steps to detect. Look at the curve: was the rise that slow, or is "
             "the loss logged too rarely?"
@@ -133,6 +149,7 @@ def _signals(facts: PostMortem) -> Iterator[str]:
 
 
 _RULES = (
+    _apart,
     _came_back,
     _data,
     _dropped,

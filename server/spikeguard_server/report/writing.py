@@ -6,6 +6,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 from __future__ import annotations
 
 from spikeguard_protocol import Outcome, Signal, verb_of
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.report.causes import causes_of
 from spikeguard_server.report.document import (
     Block,
@@ -56,6 +57,7 @@ def document_of(facts: PostMortem) -> Document:
     incident = facts.incident
     what = "outlier batch" if incident.kind == "outlier_batch" else f"{incident.kind} spike"
     what = "stuck run" if incident.stuck else what
+    what = "ranks apart" if incident.apart else what
     return Document(
         title=f"{facts.id}: {what} at step {incident.onset_step:,}, {ENDINGS[incident.outcome]}",
         summary=_summary(facts),
@@ -91,7 +93,9 @@ def _sections(facts: PostMortem) -> list[Section]:
 def _summary(facts: PostMortem) -> str:
     incident, spent = facts.incident, spent_by(facts)
     size = "The loss was not finite"
-    if incident.peak_loss is not None:
+    if incident.signal == REPLICAS_APART:
+        size = "Ranks of the job parted: they no longer held the same weights"
+    elif incident.peak_loss is not None:
         before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
         size = f"The loss rose{before} to {number(incident.peak_loss)}"
     words = [f"{size}; it was seen {_delay(facts)}.", _OUTCOMES[incident.outcome]]
@@ -178,6 +182,8 @@ def _evidence_said(facts: PostMortem) -> list[str]:
         said.append("The reflex kept the onset's update out of the weights.")
     if incident.stuck:
         said.append("It was stuck: update after update was dropped, the weights stood still.")
+    if incident.apart:
+        said.append("Ranks of the job did not hold the same weights, which updates keep equal.")
     return said
 
 

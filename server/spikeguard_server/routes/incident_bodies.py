@@ -12,6 +12,7 @@ from spikeguard_server.domain.cause.layers import LayerRow
 from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.repository.causes import causes_of, first_layer_of
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.reading import Row
@@ -149,6 +150,7 @@ def _facts(row: Row) -> dict[str, Any]:
         "run": row.name,
         "onset_batches": batches,
         "stuck": Signal.UPDATE_DROPPED in row.z_names,
+        "apart": REPLICAS_APART in row.z_names,
         "segment": SegmentRef(attempt=row.attempt_id, number=row.segment),
         "trend": trend_body(row),
     }

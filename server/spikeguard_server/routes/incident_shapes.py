@@ -78,6 +78,7 @@ INCIDENT_EXAMPLE: dict[str, Any] = {
     "newest_step": 4211,
     "dropped": False,
     "stuck": False,
+    "apart": False,
     "recurrences": 0,
     "outcome": None,
     "opened_at": TIME,
@@ -207,6 +208,7 @@ class IncidentBody(Shape):
     newest_step: int
     dropped: bool
     stuck: bool
+    apart: bool
     recurrences: int
     outcome: Outcome | None
     opened_at: datetime

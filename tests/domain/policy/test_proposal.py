@@ -106,6 +106,58 @@ def test_a_run_that_is_stuck_and_cannot_go_back_is_stopped() -> None:
     assert not incident().stuck
 
 
+APART = incident(
+    kind=Kind.DIVERGENT,
+    confidence=0.95,
+    reason="apart: 1 rank (rank 3) no longer holds the weights of the others at step 1250",
+    onset_step=1151,
+    onset_batches=BatchRange(1150, 1151),
+    newest_step=1250,
+    excess=0.0,
+    signal="replicas_apart",
+    worst_z={"replicas_apart": math.inf},
+    first_moves={"replicas_apart": 1151},
+)
+
+
+def test_ranks_apart_go_back_to_the_newest_target_from_before_and_skip_nothing() -> None:
+    """At once, whatever the loss does; a snapshot a step after they were equal is not one."""
+    proposal = ask(situation(APART, step=1250, targets=(*TARGETS, target(1149))))
+    assert rollback(proposal) == Rollback("ckpt-1149", 1149)
+    assert proposal.reason.startswith("Apart: 1 rank (rank 3)")
+    assert rollback(ask(situation(APART, step=1250))) == Rollback("ckpt-1000", 1000)
+
+
+def test_ranks_apart_found_in_a_spike_are_gone_back_from_to_where_they_were_equal() -> None:
+    spike = replace(APART, onset_step=1200, onset_batches=BatchRange(1199, 1200), signal="loss")
+    assert rollback(ask(situation(spike, step=1250))).step == 1000
+
+
+def test_ranks_apart_without_a_way_back_are_stopped() -> None:
+    about = situation(APART, step=1250)
+    without = (
+        replace(about, targets=()),
+        replace(about, capabilities=EVERY_VERB - {Verb.ROLLBACK}),
+    )
+    for proposal in map(ask, without):
+        assert proposal.action == Stop()
+        assert "there is no way back" in proposal.reason
+
+
+def test_ranks_that_parted_again_after_a_rollback_are_stopped_for_their_hardware() -> None:
+    past = (done(Rollback("ckpt-1000", 1000), CommandState.JUDGED, step=1255),)
+    again = replace(APART, recurrences=1, recurred_step=1101, first_moves={"replicas_apart": 1101})
+    proposal = ask(situation(again, step=1200, past=past))
+    assert proposal.action == Stop()
+    assert "parted again" in proposal.reason
+
+
+def test_ranks_that_are_equal_again_are_asked_about_as_any_other_incident() -> None:
+    healing = replace(APART, kind=Kind.RECOVERABLE, reason="back on trend", first_moves={})
+    assert isinstance(ask(situation(healing, step=1250)).action, Watch)
+    assert healing.apart
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -54,18 +54,42 @@ def test_without_a_way_back_a_stuck_run_is_to_be_stopped(job: Job) -> None:
     assert "stuck and there is no way back" in stuck["proposal"]["reason"]
 
 
-def test_ranks_that_have_parted_are_a_precursor_and_a_likely_cause(job: Job) -> None:
+def part(job: Job) -> dict[str, Any]:
+    """All ranks are equal at step 201, rank 3 has other weights at 292; the incident then."""
     job.send(job.steps(200), job.saved())
     job.send(job.steps(1, replicas_apart=0.0))
     job.train(90)
     job.send(job.steps(1, replicas_apart=1.0, replica_apart=3.0))
-    job.train(8)
-    job.train(30, excess=3.0)
-    incident = job.incident()
-    assert incident["evidence"]["first_moves"]["loss"] == 301
-    warned = incident["evidence"]["precursors"]
-    assert {"step": 292, "signal": "replicas_apart", "value": 1.0, "z": "inf"} in warned
+    return job.incident()
+
+
+def test_ranks_that_have_parted_call_somebody_and_are_rolled_back_to_equal_weights(
+    job: Job,
+) -> None:
+    incident = part(job)
+    assert (incident["signal"], incident["apart"], incident["onset_step"]) == (
+        "replicas_apart", True, 202,
+    )  # fmt: skip
+    assert (incident["kind"], incident["state"]) == ("divergent", "open")
+    assert incident["reason"].endswith("at step 292; all were equal at step 201")
     assert incident["causes"][0]["cause"] == "weight_corruption"
-    assert "(rank 3) did not hold the weights" in " ".join(incident["causes"][0]["reasons"])
+    proposal = incident["proposal"]
+    assert (proposal["verb"], proposal["arguments"]["step"]) == ("rollback", 200)
+    assert proposal["arguments"].get("skip") is None
+    assert "No batch is skipped" in proposal["reason"]
+    job.train(30, excess=3.0)
+    assert job.incident()["number"] == 1
     job.send(AttemptEnded("finished"))
-    assert "(rank 3) did not hold the weights" in postmortem(job)
+    told = postmortem(job)
+    assert "ranks apart at step 202" in told
+    assert "(rank 3) did not hold the weights" in told
+    assert "may have been apart for 91 steps" in told
+
+
+def test_ranks_that_have_parted_without_a_way_back_are_to_be_stopped(job: Job) -> None:
+    job.send(job.steps(50, replicas_apart=0.0))
+    job.send(job.steps(1, replicas_apart=2.0, replica_apart=1.0))
+    incident = job.incident()
+    assert incident["reason"].startswith("apart: 2 ranks (the lowest is rank 1) no longer hold")
+    assert incident["proposal"]["verb"] == "stop"
+    assert "there is no way back" in incident["proposal"]["reason"]

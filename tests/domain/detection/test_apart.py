@@ -1,0 +1,184 @@
+"""Ranks that hold different weights: an incident of its own, however calm the loss is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId, Verb
+from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.incident_life import fold
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+from tests.domain.detection.curves import plateau
+
+LOSSES = plateau(2_500)
+Parted = Callable[[int], bool]
+
+
+def rows(first: int, last: int, parted: Parted, spike: range = range(0)) -> list[Sample]:
+    """Compared every 50 steps; rank 3 has other weights where `parted`, the loss 3 nats more in
+    `spike`."""
+    return [
+        sample(step, parted(step), 3.0 if step in spike else 0.0) for step in range(first, last + 1)
+    ]
+
+
+def sample(step: int, parted: bool, more: float) -> Sample:
+    values = {"loss": LOSSES[step - 1] + more}
+    if step % 50 == 0:
+        values["replicas_apart"] = float(parted)
+    if step % 50 == 0 and parted:
+        values["replica_apart"] = 3.0
+    return Sample(step, values, BatchRange(step - 1, step))
+
+
+def of(events: list[Event], kind: type) -> list[Event]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def folded(events: list[Event]) -> Incident:
+    """The record of the newest incident."""
+    incident: Incident | None = None
+    for event in events:
+        incident = fold(incident, event, number=1, segment=SegmentId("00c0ffee00c0ffee", 0))
+    assert incident is not None
+    return incident
+
+
+def since_250(step: int) -> bool:
+    return step >= 250
+
+
+def test_ranks_that_have_parted_are_an_incident_while_the_loss_is_calm() -> None:
+    events = Monitor().observe(rows(1, 300, since_250))
+    (opened,) = of(events, Opened)
+    assert isinstance(opened, Opened)
+    assert (opened.step, opened.onset_step, opened.signal, opened.z) == (
+        250, 201, "replicas_apart", math.inf,
+    )  # fmt: skip
+    assert opened.onset_batches == BatchRange(200, 201)
+    assert opened.judgement.kind is Kind.DIVERGENT
+    assert opened.judgement.reason == (
+        "apart: 1 rank (rank 3) no longer holds the weights of the others at step 250; "
+        "all were equal at step 200"
+    )
+    incident = folded(events)
+    assert (incident.apart, incident.apart_since, incident.stuck) == (True, 201, False)
+    assert set(incident.worst_z) <= {"replicas_apart", "loss"}
+    assert math.isfinite(incident.worst_z.get("loss", 0.0))
+
+
+def test_it_stays_open_for_as_long_as_the_ranks_are_apart() -> None:
+    """A loss on its trend closes nothing, and no new level is accepted."""
+    monitor = Monitor()
+    events = monitor.observe(rows(1, 2_400, since_250))
+    assert not of(events, Closed)
+    assert monitor.open
+    assert folded(events).apart_since == 201
+
+
+def test_one_by_one_and_through_bytes_the_same_is_told() -> None:
+    whole = Monitor().observe(rows(1, 420, since_250))
+    monitor, single = Monitor(), list[Event]()
+    for row in rows(1, 420, since_250):
+        single += monitor.observe([row])
+        monitor = Monitor.load(monitor.dump())
+    assert single == whole
+
+
+def test_going_back_to_equal_weights_closes_it_once_a_comparison_says_so() -> None:
+    monitor, past = Monitor(), Monitor()
+    past.observe(rows(1, 190, since_250))
+    monitor.observe(rows(1, 255, since_250))
+    monitor.rewind(past)
+    monitor.intervened(255, Verb.ROLLBACK)
+    events = monitor.observe(rows(191, 400, lambda _: False))
+    (closed,) = of(events, Closed)
+    assert isinstance(closed, Closed)
+    assert (closed.step, closed.outcome) == (305, Outcome.RECOVERED)
+    assert closed.judgement.reason.startswith("all ranks hold the same weights again")
+
+
+def test_without_a_comparison_afterwards_nothing_is_held_to_have_worked() -> None:
+    monitor, past = Monitor(), Monitor()
+    past.observe(rows(1, 190, since_250))
+    monitor.observe(rows(1, 255, since_250))
+    monitor.rewind(past)
+    monitor.intervened(255, Verb.ROLLBACK)
+    blind = [
+        Sample(row.step, {"loss": row.values["loss"]}, row.batches)
+        for row in rows(191, 400, lambda _: False)
+    ]
+    assert not of(monitor.observe(blind), Closed)
+    (closed,) = of(monitor.observe(rows(401, 460, lambda _: False)), Closed)
+    assert closed.step == 450
+
+
+def test_ranks_that_part_again_after_a_rollback_came_back() -> None:
+    monitor, past = Monitor(), Monitor()
+    past.observe(rows(1, 190, since_250))
+    first = monitor.observe(rows(1, 255, since_250))
+    monitor.rewind(past)
+    monitor.intervened(255, Verb.ROLLBACK)
+    events = monitor.observe(rows(191, 330, lambda step: step >= 300))
+    (again,) = of(events, Recurred)
+    assert isinstance(again, Recurred)
+    assert (again.step, again.onset_step, again.apart_since) == (300, 251, 251)
+    assert again.onset_batches == BatchRange(250, 251)
+    assert again.judgement.reason.startswith("apart: 1 rank (rank 3)")
+    incident = folded([*first, *events])
+    assert (incident.recurrences, incident.apart_since, incident.recurred_step) == (1, 251, 251)
+
+
+def test_a_command_that_makes_no_rank_equal_is_judged_by_the_next_comparison() -> None:
+    monitor = Monitor()
+    monitor.observe(rows(1, 255, since_250))
+    monitor.intervened(255, Verb.SCALE_LR)
+    assert not of(monitor.observe(rows(256, 299, since_250)), Recurred)
+    (again,) = of(monitor.observe(rows(300, 310, since_250)), Recurred)
+    assert again.step == 300
+
+
+def test_ranks_found_apart_during_a_spike_are_part_of_it() -> None:
+    spike = range(230, 300)
+    events = Monitor().observe(rows(1, 290, since_250, spike))
+    (opened,) = of(events, Opened)
+    assert isinstance(opened, Opened)
+    assert (opened.onset_step, opened.signal) == (230, "loss")
+    incident = folded(events)
+    assert (incident.apart, incident.apart_since) == (True, 201)
+    assert incident.reason.startswith("apart: 1 rank")
+
+
+def test_ranks_that_a_restart_made_equal_are_apart_no_longer() -> None:
+    monitor, past = Monitor(), Monitor()
+    past.observe(rows(1, 190, since_250))
+    events = monitor.observe(rows(1, 255, since_250))
+    monitor.rewind(past)
+    events += monitor.observe(rows(191, 420, lambda _: False))
+    (closed,) = of(events, Closed)
+    assert isinstance(closed, Closed)
+    assert closed.outcome is Outcome.HEALED
+    assert folded(events).apart_since is None
+    assert folded(events).apart
+
+
+def test_a_healed_spike_that_is_watched_on_gives_way_to_ranks_apart() -> None:
+    events = Monitor().observe(rows(1, 460, lambda step: step >= 400, range(330, 340)))
+    first, second = of(events, Opened)
+    assert isinstance(first, Opened)
+    assert isinstance(second, Opened)
+    assert (first.signal, second.signal, second.onset_step) == ("loss", "replicas_apart", 351)
+    assert next(event for event in events if isinstance(event, Closed)).outcome is Outcome.HEALED
+
+
+def test_where_they_were_never_seen_equal_nothing_is_trusted_that_is_remembered() -> None:
+    events = Monitor().observe(rows(1, 120, lambda _: True))
+    (opened,) = of(events, Opened)
+    assert isinstance(opened, Opened)
+    assert (opened.step, opened.onset_step) == (50, 11)
+    assert "equal" not in opened.judgement.reason
+    told = [event for event in events if isinstance(event, Revised)]
+    assert {event.apart_since for event in told} == {11}
