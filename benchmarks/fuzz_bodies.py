@@ -19,6 +19,7 @@ from spikeguard_protocol import (
     AttemptStarted,
     BatchRange,
     CommandResult,
+    EvenRanges,
     Gap,
     LayerNorms,
     Medium,
@@ -118,7 +119,9 @@ class Bodies:
             None if self.random.random() < 0.1 else BatchRange(s - 1, s)
             for s in range(first, first + count)
         )
-        return Samples(run.segment, tuple(range(first, first + count)), signals, places)
+        even = EvenRanges.of(places) if self.random.random() < 0.5 else None
+        steps = tuple(range(first, first + count))
+        return Samples(run.segment, steps, signals, even or places)
 
     def _value(self) -> float | None:
         odd = (None, float("nan"), float("inf"), float("-inf"), 1e308, -1e308, 1e-320, 0.0, 9.0)

@@ -18,7 +18,7 @@ from random import Random
 from benchmarks.spread import quantile
 from spikeguard_protocol import (
     AttemptStarted,
-    BatchRange,
+    EvenRanges,
     Message,
     Record,
     Samples,
@@ -76,7 +76,7 @@ class Run:
         self.step += count
         columns: dict[str, tuple[float | None, ...]] = {**self.curves.rows(steps)}
         columns["loss"] = tuple(v + lift for v in columns["loss"] if v is not None)
-        return Samples(0, steps, columns, tuple(BatchRange(s - 1, s) for s in steps))
+        return Samples(0, steps, columns, EvenRanges(steps[0] - 1, 1, count))
 
 
 def new_run(name: str, number: int) -> Run:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from spikeguard_protocol import Record, Samples, from_json, to_json
+from spikeguard_protocol import EvenRanges, Record, Samples, from_json, to_json
 
 
 def encoded(record: Record) -> bytes:
@@ -50,6 +50,8 @@ def _continues(last: Samples, more: Samples) -> bool:
 
 
 def _columns(rows: list[Samples]) -> Samples:
+    if len(rows) == 1:
+        return rows[0]
     names = list(dict.fromkeys(name for row in rows for name in row.signals))
     columns: dict[str, Any] = {
         name: tuple(
@@ -59,4 +61,4 @@ def _columns(rows: list[Samples]) -> Samples:
     }
     steps = tuple(step for row in rows for step in row.steps)
     positions = tuple(place for row in rows for place in row.positions)
-    return Samples(rows[0].segment, steps, columns, positions)
+    return Samples(rows[0].segment, steps, columns, EvenRanges.of(positions) or positions)

@@ -3,11 +3,11 @@
 Standard library only, imported by every other package and importing none of them.
 """
 
+from spikeguard_protocol.batches import BatchRange, EvenRanges
 from spikeguard_protocol.encoding import decode_ack, decode_message, encode, from_json, to_json
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.identity import (
     DEFAULT_PROJECT,
-    BatchRange,
     CommandId,
     IncidentId,
     RunId,
@@ -77,6 +77,7 @@ __all__ = [
     "CommandId",
     "CommandResult",
     "CommandState",
+    "EvenRanges",
     "Gap",
     "Health",
     "IncidentId",

@@ -198,10 +198,19 @@ def _mapping_reader(item: Reader) -> Reader:
 def _union_reader(members: tuple[Any, ...]) -> Reader:
     optional = type(None) in members
     rest = [member for member in members if member is not type(None)]
-    single = _reader(rest[0]) if len(rest) == 1 else _tagged_reader(rest)
+    lists = [member for member in rest if get_origin(member) is tuple]
+    if lists and len(rest) == 2:
+        rest.remove(lists[0])
+        single = _list_or(_reader(lists[0]), _reader(rest[0]))
+    else:
+        single = _reader(rest[0]) if len(rest) == 1 else _tagged_reader(rest)
     if not optional:
         return single
     return lambda value: None if value is None else single(value)
+
+
+def _list_or(listed: Reader, other: Reader) -> Reader:
+    return lambda value: listed(value) if isinstance(value, list) else other(value)
 
 
 def _tagged_reader(members: list[Any]) -> Reader:

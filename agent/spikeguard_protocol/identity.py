@@ -132,30 +132,3 @@ class SegmentPoint:
 
     def __post_init__(self) -> None:
         check_count("step", self.step)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRange:
-    """Positions [first, end) in the data order; one position is one optimizer step's batch."""
-
-    first: int
-    end: int
-
-    def __post_init__(self) -> None:
-        if 0 <= self.first < self.end <= MAX_STEP:
-            return  # a message holds hundreds of them
-        check_count("first", self.first)
-        check_count("end", self.end)
-        if self.end <= self.first:
-            raise ProtocolError(
-                "end", f"lies after first ({self.first})", f"Got [{self.first}, {self.end})"
-            )
-
-    def __len__(self) -> int:
-        return self.end - self.first
-
-    def __contains__(self, position: int) -> bool:
-        return self.first <= position < self.end
-
-    def __str__(self) -> str:
-        return f"[{self.first}, {self.end})"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spikeguard_protocol.batches import BatchRange, EvenRanges
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
     NAME_PATTERN,
     TARGET_PATTERN,
-    BatchRange,
     CommandId,
     RunId,
     SegmentPoint,
@@ -87,7 +87,7 @@ class Samples:
     segment: int
     steps: tuple[int, ...]  # rising
     signals: Mapping[str, tuple[float | None, ...]]
-    positions: tuple[BatchRange | None, ...]  # what each step consumed; as long as steps
+    positions: tuple[BatchRange | None, ...] | EvenRanges  # what each step consumed
 
     def __post_init__(self) -> None:
         check_count("segment", self.segment)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
     TARGET_PATTERN,
-    BatchRange,
     CommandId,
     check_attempt,
     check_count,

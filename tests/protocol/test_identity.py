@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spikeguard_protocol import BatchRange, CommandId, IncidentId, ProtocolError, Rollback, RunId
+from spikeguard_protocol import CommandId, IncidentId, ProtocolError, Rollback, RunId
 
 
 @pytest.mark.parametrize("text", ["gpt-1", "team/gpt-1", "a.b_c-d", "7"])
@@ -38,18 +38,6 @@ def test_a_command_reads_back_as_it_is_written() -> None:
 def test_a_text_that_names_no_command_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
         CommandId.parse(text)
-
-
-def test_a_range_holds_its_first_and_not_its_end() -> None:
-    batches = BatchRange(5, 8)
-    assert [p in batches for p in (4, 5, 7, 8)] == [False, True, True, False]
-    assert len(batches) == 3
-
-
-@pytest.mark.parametrize("ends", [(5, 5), (5, 4), (-1, 4)])
-def test_an_empty_range_cannot_be_made(ends: tuple[int, int]) -> None:
-    with pytest.raises(ProtocolError):
-        BatchRange(*ends)
 
 
 def test_a_rollback_with_half_a_learning_rate_change_cannot_be_made() -> None:

@@ -6,13 +6,13 @@ last before its onset and the first from there on. What they mean is `cause`'s.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from spikeguard_protocol import BatchRange, OptionalSignal, Signal
 from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.sample import Sample, SampleColumns
 
 TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
 UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
@@ -38,6 +38,10 @@ NEWEST = BEFORE + AFTER
 DIGITS = 7  # significant, of what is kept: as many as the fp32 norms have
 
 
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
 @dataclass(slots=True)
 class Trace:
     """Rows of one signal, of rising steps."""
@@ -49,7 +53,7 @@ class Trace:
         """Take a row, unless its step was already there."""
         if not self.steps or step > self.steps[-1]:
             self.steps.append(step)
-            self.values.append(float(f"{value:.{DIGITS}g}"))
+            self.values.append(_rounded(value))
 
     def keep(self, rows: int) -> None:
         """Only the newest `rows`."""
@@ -88,18 +92,14 @@ class Traces:
                 trace.add(sample.step, value)
                 trace.keep(NEWEST)
 
-    def take_all(
-        self, steps: Sequence[int], values: Sequence[Mapping[str, float]], names: Collection[str]
-    ) -> None:
-        """Take samples of rising steps, the same as one by one; `names` are all they may have."""
-        first = max(0, len(steps) - NEWEST)
-        for name in self.of.keys() & names:
-            rows = [row for row in range(first, len(steps)) if name in values[row]]
-            if len(rows) < NEWEST:  # not measured at every step: look farther back
-                rows = [row for row in range(len(steps)) if name in values[row]][-NEWEST:]
-            for row in rows:
-                self.of[name].add(steps[row], values[row][name])
-            self.of[name].keep(NEWEST)
+    def take_all(self, samples: SampleColumns) -> None:
+        """Take samples of rising steps, newer than all before, the same as one by one."""
+        for name in self.of.keys() & samples.signals.keys():
+            rows, values = samples.having(name)
+            trace, steps = self.of[name], samples.steps
+            trace.steps += [steps[row] for row in rows[-NEWEST:]]
+            trace.values += map(_rounded, values[-NEWEST:])
+            trace.keep(NEWEST)
 
     def cut(self, step: int) -> None:
         """The run went back: forget `step` and what follows."""

@@ -21,7 +21,7 @@ from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Pr
 from spikeguard_server.domain.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.sample import Sample, SampleColumns
 from spikeguard_server.domain.state import (
     STATE_VERSION,
     OlderStateVersion,
@@ -67,10 +67,11 @@ class Monitor:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []
         row, length = 0, LONGEST
+        table = SampleColumns.of(samples if len(samples) >= FEWEST else ())
         while row < len(samples):
             calm = 0
             if len(samples) - row >= FEWEST:
-                calm = take_calm(self._state, samples[row : row + length], events)
+                calm = take_calm(self._state, table[row : row + length], events)
                 length = next_length(length, calm)
             row += calm
             if calm < FEWEST and row < len(samples):

@@ -1,9 +1,10 @@
-"""What was measured at one step, as the domain sees it."""
+"""What was measured at one step, and at many, as the domain sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from spikeguard_protocol import BatchRange
 
@@ -15,3 +16,55 @@ class Sample:
     step: int
     values: Mapping[str, float]  # signal name -> value; NaN and infinities were really measured
     batches: BatchRange | None = None  # the positions it consumed
+
+
+@dataclass(frozen=True, slots=True)
+class SampleColumns(Sequence[Sample]):
+    """Samples by column, as they travel: a row is made only where somebody asks for one.
+
+    Columns are as long as `steps`; None = not measured at that step.
+    """
+
+    steps: Sequence[int]
+    signals: Mapping[str, Sequence[float | None]]
+    batches: Sequence[BatchRange | None]
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> SampleColumns:
+        """The same samples by column."""
+        if isinstance(samples, SampleColumns):
+            return samples
+        rows = [sample.values for sample in samples]
+        names = set[str]().union(*rows)
+        signals = {name: [values.get(name) for values in rows] for name in names}
+        return cls([s.step for s in samples], signals, [s.batches for s in samples])
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @overload
+    def __getitem__(self, at: int) -> Sample: ...
+    @overload
+    def __getitem__(self, at: slice) -> SampleColumns: ...
+    def __getitem__(self, at: int | slice) -> Sample | SampleColumns:
+        if isinstance(at, slice):
+            signals = {name: column[at] for name, column in self.signals.items()}
+            return SampleColumns(self.steps[at], signals, self.batches[at])
+        measured = ((name, column[at]) for name, column in self.signals.items())
+        values = {name: value for name, value in measured if value is not None}
+        return Sample(self.steps[at], values, self.batches[at])
+
+    def column(self, name: str, missing: float) -> list[float]:
+        """The values of one signal, `missing` where there is none."""
+        column = self.signals.get(name)
+        if column is None:
+            return [missing] * len(self.steps)
+        return [missing if value is None else value for value in column]
+
+    def having(self, name: str) -> tuple[Sequence[int], Sequence[float]]:
+        """The rows that have one signal, and its values there."""
+        column = self.signals.get(name, ())
+        values = [value for value in column if value is not None]
+        if len(values) == len(column):
+            return range(len(values)), values
+        return [row for row, value in enumerate(column) if value is not None], values

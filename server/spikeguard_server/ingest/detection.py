@@ -8,6 +8,7 @@ of an older version the run is learned anew from its samples.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import SegmentPoint, Verb
 from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor import Monitor, OlderStateVersion, UnknownStateVersion
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.sample import SampleColumns
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest.relearning import line_to, place_of, relearn
 from spikeguard_server.repository.detectors import (
@@ -115,18 +116,18 @@ class Detection:
     def observe(
         self,
         connection: sql.Connection,
-        samples: Sequence[Sample],
+        samples: SampleColumns,
         *,
         every: int,
         targets: Collection[int],
     ) -> list[Event]:
         """Take the samples that are new here; keep snapshots on the way."""
-        fresh = [sample for sample in samples if sample.step > self.place.step]
+        fresh = samples[bisect_right(samples.steps, self.place.step) :]
         if len(fresh) < len(samples):
             self._moved()  # what is filled in later was not seen when it was judged
         events: list[Event] = []
         for part in _cut(fresh, every, targets):
-            step = part[-1].step
+            step = part.steps[-1]
             events += self.monitor.observe(part)
             self.place = Place(self.place.attempt, self.place.segment, step)
             self.changed, self._bytes, self.failures = True, None, 0
@@ -198,13 +199,11 @@ class Detection:
         return self._bytes
 
 
-def _cut(
-    samples: Sequence[Sample], every: int, targets: Collection[int]
-) -> Iterator[Sequence[Sample]]:
+def _cut(samples: SampleColumns, every: int, targets: Collection[int]) -> Iterator[SampleColumns]:
     """The samples in parts, each ending where a snapshot is due."""
-    begin = 0
-    for end, sample in enumerate(samples, 1):
-        if sample.step % every == 0 or sample.step in targets or end == len(samples):
+    begin, count = 0, len(samples)
+    for end, step in enumerate(samples.steps, 1):
+        if step % every == 0 or step in targets or end == count:
             yield samples[begin:end]
             begin = end
 

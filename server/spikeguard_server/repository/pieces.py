@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from numpy import arange, concatenate, int64, ones
 
-from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, Samples
+from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_server.repository.curves import Column, Curves, join
 from spikeguard_server.repository.driver import read_arrays
 from spikeguard_server.repository.packing import Numbers, floats, packed, whole
@@ -84,15 +84,8 @@ def piece_of(samples: Samples) -> dict[str, Any]:
 
 def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
     """Ranges of one size that follow one another are two numbers."""
-    first = ranges[0]
-    if first is not None:
-        size, expected = first.end - first.first, first.first
-        for found in ranges:
-            if found is None or found.first != expected or found.end != expected + size:
-                break
-            expected += size
-        else:
-            return {"even_first_column": first.first, "even_size_column": size}
+    if even := EvenRanges.of(ranges):
+        return {"even_first_column": even.first, "even_size_column": even.size}
     if all(found is None for found in ranges):
         return {}
     return {

@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
 from spikeguard_server import tables
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.sample import Sample, SampleColumns
 from spikeguard_server.repository.curves import Curves, curves_of, merge
 from spikeguard_server.repository.pieces import (
     PIECE,
@@ -63,17 +63,9 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None
         insert_piece(connection, key, row_of(part))
 
 
-def as_domain(samples: Samples) -> list[Sample]:
+def as_domain(samples: Samples) -> SampleColumns:
     """The same samples as the domain takes them."""
-    columns = list(samples.signals.items())
-    if columns and all(None not in column for _, column in columns):  # of every step
-        rows = zip(*samples.signals.values(), strict=True)
-        values = [dict(zip(samples.signals, row, strict=True)) for row in rows]
-        return list(map(Sample, samples.steps, values, samples.positions))
-    return [
-        Sample(step, {n: v for n, column in columns if (v := column[i]) is not None}, position)
-        for i, (step, position) in enumerate(zip(samples.steps, samples.positions, strict=True))
-    ]
+    return SampleColumns(samples.steps, samples.signals, samples.positions)
 
 
 def read_samples(

@@ -22,7 +22,7 @@ from spikeguard_protocol import (
     encode,
     to_json,
 )
-from spikeguard_protocol.identity import BatchRange
+from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.orders import Ack
 from spikeguard_server.access import TABLE, hash_secret, judge
 from spikeguard_server.errors import (

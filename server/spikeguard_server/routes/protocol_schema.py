@@ -98,7 +98,9 @@ def _schema(hint: Any) -> Schema:
 def _union(members: tuple[Any, ...]) -> Schema:
     some = [member for member in members if member is not type(None)]
     schema = _schema(some[0])
-    if len(some) > 1:
+    if any(get_origin(member) is tuple for member in some):
+        schema = {"oneOf": [_schema(m) for m in some]}
+    elif len(some) > 1:
         schema = {"oneOf": [_schema(m) for m in some], "discriminator": {"propertyName": "type"}}
     return schema if len(some) == len(members) else {"anyOf": [schema, {"type": "null"}]}
 
