@@ -53,30 +53,33 @@ class HostedFeed(DataFeed):
 class LeavingOut:
     """A framework's loader without what was skipped, begun where the resumed checkpoint stands.
 
-    Several passes are one long data order, where the loader has a length. What is read past draws
-    no random numbers of the job. `feed` is asked at the first item: the guard exists by then.
+    Several passes are one long data order, where the loader has a length; a step that a framework
+    makes of what is left at the end of a pass is a position too. Samplers are told the pass that is
+    counted here: a framework counts epochs by its own steps, which a skip leaves behind. What is
+    read past draws no random numbers of the job. `feed` is asked at the first item: the guard
+    exists by then.
     """
 
     def __init__(self, loader: Iterable[Any], feed: Callable[[], HostedFeed]) -> None:
         self._loader, self._feed = loader, feed
-        self._item = 0  # of the data order, at the beginning of the pass
-        self._begun = False
+        self._pass: int | None = None  # the one under way
+        self._end: int | None = None  # position behind it, once its last item was read
 
     def __iter__(self) -> Iterator[Any]:
         feed = self._feed()
-        first = feed.position * feed.micro_batches
-        if not self._begun:
-            self._begun = True
-            self._to_pass_of(first)
+        micro, length = feed.micro_batches, self._length()
+        each = -(-length // micro) if length else 0  # positions of a pass
+        begin, past = self._next_pass(feed, each)
         numbers = random_state()
-        for batch in self._loader:
-            position = self._item // feed.micro_batches
-            self._item += 1
-            if self._item <= first or feed.ledger.end_of_skip(position) != position:
+        for item, batch in enumerate(self._loader):
+            position = begin + item // micro
+            if item + 1 == length:
+                self._end = begin + each
+            if item < past or feed.ledger.end_of_skip(position) != position:
                 continue
-            if first:
+            if past:
                 restore_random_state(numbers)
-                first = 0
+                past = 0
             yield batch
 
     def __len__(self) -> int:
@@ -85,6 +88,15 @@ class LeavingOut:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
+    def prepared(self, by: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
+        """What a framework makes of a loader that nobody has wrapped, each rank's part of it."""
+        self._loader = by(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The framework's own count; of use only where passes cannot be counted."""
+        if not self._length():
+            _tell_samplers(self._loader, epoch)
+
     def state_dict(self) -> dict[str, Any]:
         """Nothing: where the data stands lies beside the checkpoint."""
         return {}
@@ -92,15 +104,36 @@ class LeavingOut:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing, for the same reason."""
 
-    def _to_pass_of(self, item: int) -> None:
+    def _next_pass(self, feed: HostedFeed, each: int) -> tuple[int, int]:
+        """The position at which it begins, and how many of its items were trained on before."""
+        if self._pass is not None:
+            self._pass += 1
+            begin, past = feed.position if self._end is None else self._end, 0
+        else:
+            self._pass = feed.position // each if each else 0
+            begin = self._pass * each
+            past = (feed.position - begin) * feed.micro_batches
+        self._end = None
+        if each:
+            _tell_samplers(self._loader, self._pass)
+        return begin, past
+
+    def _length(self) -> int | None:
+        """Items of a pass; None where it has no end."""
         try:
-            length = len(self)
+            return len(self)
         except TypeError:
-            return  # one pass without an end
-        passes = item // length if length else 0
-        self._item = passes * length
-        if passes and hasattr(self._loader, "set_epoch"):
-            self._loader.set_epoch(passes)
+            return None
+
+
+def _tell_samplers(loader: Any, number: int) -> None:
+    """The loader itself, or what it shuffles with, which pass this is."""
+    batches = getattr(loader, "batch_sampler", None)
+    within = (getattr(loader, "sampler", None), getattr(batches, "sampler", None), batches)
+    for one in {id(found): found for found in (loader, *within)}.values():
+        set_epoch = getattr(one, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(number)
 
 
 class HostedCheckpoints(CheckpointDirectory):

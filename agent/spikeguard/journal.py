@@ -179,7 +179,7 @@ class Journal:
         if lowers and kept:
             said = "completed by a restart: it took the lower learning rate up again"
         elif lasting and not lowers:
-            said = "completed by a restart: it began before the spike and leaves the batches out"
+            said = "completed by a restart: it began from before, without what is left out"
         elif lasting:
             said = "the restart leaves the batches out, but the learning rate was not lowered"
         else:

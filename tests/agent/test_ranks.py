@@ -52,7 +52,9 @@ def run_torchrun(wire: Wire, folder: Path, steps: int) -> tuple[int, list[Any]]:
     return done.returncode, _seen(folder)
 
 
-def run_ranks(wire: Wire, folder: Path, steps: int, case: str = "") -> tuple[int, list[Any]]:
+def run_ranks(
+    wire: Wire, folder: Path, steps: int, case: str = "", job: Path = JOB
+) -> tuple[int, list[Any]]:
     """The same from a process that has imported torch already; the worse exit status."""
     plan = {
         "environment": {"SPIKEGUARD_SERVER": wire.url},
@@ -62,7 +64,7 @@ def run_ranks(wire: Wire, folder: Path, steps: int, case: str = "") -> tuple[int
         "case": case,
     }
     ranks = [
-        FORKS.Process(target=runpy.run_path, args=(str(JOB), {"PLAN": {**plan, "rank": r}}, "rank"))
+        FORKS.Process(target=runpy.run_path, args=(str(job), {"PLAN": {**plan, "rank": r}}, "rank"))
         for r in range(2)
     ]
     for rank in ranks:

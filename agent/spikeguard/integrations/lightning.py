@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
 import spikeguard
@@ -71,6 +72,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
         self._home = Path(directory or self._checkpoints.path.parent / "spikeguard")
         self._arguments = arguments
+        self._loaders: list[LeavingOut] = []
         self._stepped = 0
         self.guard: spikeguard.Guard | None = None
 
@@ -81,7 +83,17 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
 
     def loader(self, loader: Iterable[Any]) -> LeavingOut:
         """The training loader without what was skipped."""
-        return LeavingOut(loader, lambda: hosted_feed(self.guard))
+        leaving_out = LeavingOut(loader, lambda: hosted_feed(self.guard))
+        self._loaders.append(leaving_out)
+        return leaving_out
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Lightning gives each rank its part of a DataLoader, but takes ours for none."""
+        if stage != "fit":
+            return
+        prepare = trainer._data_connector._prepare_dataloader
+        for leaving_out in self._loaders:
+            leaving_out.prepared(lambda own: prepare(own, True, RunningStage.TRAINING))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The objects are known: attach, and count on from where Lightning resumed."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 from transformers import TrainerCallback
 
 from spikeguard.errors import EXIT_ROLL_BACK
@@ -42,6 +43,7 @@ import lightning_trainer as pl
 
 SKIP = BatchRange(13, 16)
 COMMAND = "test#1.1"
+QUIET: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
 
 
 @pytest.fixture(autouse=True)
@@ -249,3 +251,69 @@ def test_several_passes_are_one_data_order() -> None:
     feed.position = 3
     loader = LeavingOut(list(range(4)), lambda: feed)
     assert [list(loader) for _ in range(3)] == [[2, 3], [0, 1], [0, 1, 2, 3]]
+
+
+class Shuffled:
+    """A loader of 5 items a pass, in the order of the epoch it was told."""
+
+    epoch = 0
+
+    def __iter__(self) -> Any:
+        return iter([10 * self.epoch + item for item in range(5)])
+
+    def __len__(self) -> int:
+        return 5
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def handed_out(loader: LeavingOut, feed: HostedFeed, epochs: range) -> list[list[int]]:
+    """As frameworks do it: the epoch by their own count, a step of every two items and of what is
+    left at the end of a pass."""
+    passes = []
+    for epoch in epochs:
+        loader.set_epoch(epoch)
+        passes.append(list(loader))
+        for _ in range(-(-len(passes[-1]) // feed.micro_batches)):
+            feed.finish_step()
+    return passes
+
+
+def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
+    """Three positions a pass, the last of one item; a skip has left the epoch count behind."""
+    feed = HostedFeed(Ledger([BatchRange(1, 3)]), micro_batches=2)
+    whole = handed_out(LeavingOut(Shuffled(), lambda: feed), feed, range(3))
+    assert whole == [[0, 1], [10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]
+    assert feed.position == 9
+    again = HostedFeed(feed.ledger, micro_batches=2)
+    again.position = 4  # after two steps: the framework's own count is still in its first epoch
+    rest = handed_out(LeavingOut(Shuffled(), lambda: again), again, range(2))
+    assert rest == [[12, 13, 14], [20, 21, 22, 23, 24]]
+    assert again.position == 9
+
+
+def test_a_pass_that_a_framework_cuts_short_costs_no_data() -> None:
+    """As with a limit on the batches of an epoch: positions go on where the steps stand."""
+    feed = HostedFeed(Ledger([]), micro_batches=1)
+    loader, read = LeavingOut(Shuffled(), lambda: feed), []
+    for _ in range(3):
+        items = iter(loader)
+        for _ in range(2):
+            read.append(next(items))
+            feed.finish_step()
+    assert read == [0, 1, 10, 11, 20, 21]
+    assert feed.position == 6
+
+
+def test_lightning_gives_every_rank_its_own_part_of_a_watched_loader(tmp_path: Path) -> None:
+    """It does so for a DataLoader only; without it all ranks would train on the same rows."""
+    watched = lightning.Watched(tmp_path / "checkpoints", run="test")
+    loader = watched.loader(pl.make_loader(64))
+    trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", **QUIET)
+    watched.setup(trainer, pl.NextToken(), "fit")
+    sampler = loader.sampler
+    assert isinstance(sampler, DistributedSampler)
+    assert (sampler.num_replicas, len(loader)) == (2, 4)
+    loader.set_epoch(7)
+    assert sampler.epoch == 0  # passes are counted by positions
