@@ -95,10 +95,10 @@ def _ends(batches: Any) -> tuple[int, int]:
 
 
 def cost_words(cost: dict[str, Any]) -> str:
-    """`costs 40 steps, 2.1 min, 12.00 in money`."""
+    """`costs 40 steps, 2.1 min, 12.00 USD`."""
     parts = [f"{cost['steps']} steps", duration(cost["seconds"])]
     if cost.get("money") is not None:
-        parts.append(f"{cost['money']:.2f} in money")
+        parts.append(f"{cost['money']:,.2f} {cost.get('currency') or 'in money'}")
     return ", ".join(parts)
 
 

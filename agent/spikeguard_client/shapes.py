@@ -105,6 +105,7 @@ class Cost(TypedDict):
     seconds: float | None
     tokens: int | None
     money: float | None
+    currency: str | None  # of `money`
 
 
 class CommandRevision(TypedDict):

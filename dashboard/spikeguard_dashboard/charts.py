@@ -25,8 +25,10 @@ BAND_SCALES = 3.0  # robust standard deviations on each side of the trend
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
 LABEL_ROW_PX = 13
+LATE = 0.55  # of the window; from there on a name stands left of its line
 FEW_POINTS = 120
 FEW_DECADES = 200.0
+FEW_TICKS = 3
 DASHES = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3]}
 Window = tuple[int, int]  # first and last step shown
 Row = dict[str, Any]
@@ -129,13 +131,20 @@ _FOOT = alt.Y2Value("height")  # type: ignore[no-untyped-call]
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
-    """Powers of ten within `values`, with their double and fivefold where those are few."""
+    """Powers of ten within `values`, with their double and fivefold where those are few, and more
+    of their multiples where those are few still."""
     there = [value for value in values if math.isfinite(value) and value > 0]
     if not there:
         return []
     low, high = min(there), max(there)
+    if high / low >= FEW_DECADES:
+        return _ticks(low, high, (1,))
+    ticks = _ticks(low, high, (1, 2, 5))
+    return ticks if len(ticks) >= FEW_TICKS else _ticks(low, high, (1, 1.5, 2, 3, 4, 5, 6, 8))
+
+
+def _ticks(low: float, high: float, factors: Sequence[float]) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1, 2, 5) if high / low < FEW_DECADES else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
     return [tick for tick in ticks if low <= tick <= high]
 
@@ -176,9 +185,9 @@ class _Frame:
         return self.window[0] <= step <= self.window[1]
 
     def late(self, step: int) -> bool:
-        """Whether a name would run out of the plot on the right."""
+        """Whether a name might run out of the plot on the right, on a phone too."""
         low, high = self.window
-        return step > low + 0.75 * (high - low)
+        return step > low + LATE * (high - low)
 
 
 def _drawable(value: float, frame: _Frame) -> bool:

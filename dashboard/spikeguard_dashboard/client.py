@@ -24,6 +24,7 @@ from spikeguard_client import (
     Incident,
     IncidentDetail,
     Me,
+    Policy,
     Run,
     RunDetail,
     Silence,
@@ -122,6 +123,10 @@ class Client:
     def audit(self, token: str, run: RunId, *, limit: int = 100) -> Page[AuditEntry]:
         """Every intervention in a run, newest first."""
         return _page(AuditEntry, self._get(f"{run_path(run)}/audit", token, limit=limit))
+
+    def run_policy(self, token: str, run: RunId) -> Policy:
+        """The policy in force for a run, with its project's kill switch."""
+        return _read(Policy, self._get(f"{run_path(run)}/policy", token))
 
     def channels(self, token: str, project: str) -> Page[Channel]:
         """Where the people of a project are told, by name."""

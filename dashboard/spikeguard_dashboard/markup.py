@@ -58,6 +58,12 @@ def soft(text: str) -> Html:
     return Html(f'<span class="soft">{escape(text)}</span>')
 
 
+def prose(text: str) -> Html:
+    """A sentence of the server's, in which `backticks` are around what one types."""
+    parts = text.split("`")
+    return joined(*(code(part) if at % 2 else part for at, part in enumerate(parts)), gap="")
+
+
 def code(text: str) -> Html:
     """Something to type."""
     return Html(f"<code>{escape(text)}</code>")
@@ -123,6 +129,12 @@ class Column:
     title: str
     numeric: bool = False
     wide: bool = False  # left out on a phone
+    named: bool = False  # where cells are stacked on a phone, its title stands before its value
+
+    @property
+    def label(self) -> str:
+        """What stands before a stacked value that would not say by itself what it is."""
+        return self.title if self.named or self.numeric else ""
 
 
 def table(
@@ -135,7 +147,8 @@ def table(
         for column, style in zip(columns, styles, strict=True)
     )
     style = ' class="stacked"' if stacked else ""
-    body = "".join(f"<tr>{_cells(row, styles)}</tr>" for row in rows)
+    starts = [_cell_start(column) for column in columns]
+    body = "".join(f"<tr>{_cells(row, starts)}</tr>" for row in rows)
     return Html(
         f'<div class="sg-scroll"><table{style}><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -146,10 +159,13 @@ def _cell_style(column: Column) -> str:
     return " ".join(["num"] * column.numeric + ["wide"] * column.wide)
 
 
-def _cells(row: Sequence[Content], styles: Sequence[str]) -> str:
-    return "".join(
-        f'<td class="{style}">{piece(cell)}</td>' for cell, style in zip(row, styles, strict=True)
-    )
+def _cell_start(column: Column) -> str:
+    label = f' data-label="{escape(column.label)}"' if column.label else ""
+    return f'<td class="{_cell_style(column)}"{label}>'
+
+
+def _cells(row: Sequence[Content], starts: Sequence[str]) -> str:
+    return "".join(f"{start}{piece(cell)}</td>" for cell, start in zip(row, starts, strict=True))
 
 
 def card(tone: str, *contents: Content) -> Html:

@@ -95,6 +95,11 @@ def axis_title(signal: str) -> list[str]:
     return [name, f"({unit})"] if unit else [name]
 
 
+def unit(signal: str) -> str:
+    """What a signal's values are measured in; empty where that is not known."""
+    return SIGNAL.get(signal, ("", ""))[1]
+
+
 def plain(word: str) -> str:
     """A word of the vocabulary without its underscores."""
     return word.replace("_", " ")
@@ -218,12 +223,14 @@ def _lower_lr(factor: object, steps: object) -> str:
 def cost(value: Cost) -> list[tuple[str, str]]:
     """What carrying it out would give up: (amount, unit) pairs, money only if it is known."""
     amounts = [
-        (count(value["steps"]), "steps of training"),
-        (duration(value["seconds"]), "to train again"),
-        (big(value["tokens"]), "tokens"),
+        (count(value["steps"]), "steps lost"),
+        (duration(value["seconds"]), "of training lost"),
+        (big(value["tokens"]), "tokens lost"),
     ]
     if (money := value["money"]) is not None and math.isfinite(money):
-        amounts.append((f"{money:,.2f}", "cost, at your price per hour"))
+        amounts.append(
+            (f"{money:,.2f} {value['currency'] or ''}".strip(), "at your price per hour")
+        )
     return [amount for amount in amounts if amount[0] != NOTHING]
 
 

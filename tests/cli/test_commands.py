@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-COST = {"steps": 40, "seconds": 126.0, "tokens": 163840, "money": 12.5}
+COST = {"steps": 40, "seconds": 126.0, "tokens": 163840, "money": 12.5, "currency": "EUR"}
 PROPOSAL = {
     "id": "gpt-1#3.1",
     "number": 1,

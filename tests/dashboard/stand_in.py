@@ -29,6 +29,15 @@ PEOPLE: dict[str, dict[str, Any]] = {
     },
 }
 Plain = dict[str, Any]
+POLICY: Plain = {
+    "project": "default",
+    "run": None,
+    "scope": "project",
+    "version": 1,
+    "created_at": None,
+    "created_by": None,
+    "policy": {"halted": False, "currency": "EUR"},
+}
 Answer = tuple[int, str, bytes]
 
 
@@ -53,6 +62,7 @@ class World:
     postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
     audit: list[Plain] = field(default_factory=list)
     notices: dict[str, list[Plain]] = field(default_factory=dict)  # last part of the path -> items
+    policy: Plain = field(default_factory=lambda: copy.deepcopy(POLICY))
     heard: list[Heard] = field(default_factory=list)
     people: dict[str, Plain] = field(default_factory=lambda: copy.deepcopy(PEOPLE))
     broken: Callable[[], Answer] | None = None  # answers everything, if set
@@ -127,6 +137,8 @@ def _of_run(world: World, run: str, rest: list[str], query: Mapping[str, str]) -
             return answer_json(200, found)
         case ["series"]:
             return answer_json(200, _window(world.series[run], query))
+        case ["policy"]:
+            return answer_json(200, world.policy)
         case ["audit"]:
             return _list(world.audit)
         case ["incidents", number, *more]:

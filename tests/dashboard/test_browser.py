@@ -305,6 +305,9 @@ def test_nothing_runs_out_of_a_phones_width(stranger: Any, address: str, world: 
             await_refreshes(page, world, 1)
             width = "document.querySelector('[data-testid=stMain]').scrollWidth"
             assert page.evaluate(width) <= 390, path
+        order = page.get_by_text("Proposed command").bounding_box()
+        curves = page.get_by_text("Signals", exact=True).bounding_box()
+        assert order["y"] < curves["y"]  # who is woken sees what is proposed without scrolling
 
 
 def test_no_usage_statistics_and_no_deploy_button(stranger: Any, address: str) -> None:

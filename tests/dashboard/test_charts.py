@@ -156,6 +156,7 @@ def test_two_thousand_points_of_a_real_spike_are_all_there() -> None:
     ("values", "ticks"),
     [
         ([0.3, 14.0], [0.5, 1.0, 2.0, 5.0, 10.0]),
+        ([20.5, 70.0], [30.0, 40.0, 50.0, 60.0]),
         ([1e-3, 1e4], [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3, 1e4]),
         ([math.inf, math.nan, 0.0], []),
     ],

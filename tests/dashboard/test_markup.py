@@ -24,10 +24,25 @@ def test_every_piece_escapes_what_it_is_given() -> None:
         markup.table([Column(NASTY)], [[NASTY]]),
         markup.card(NASTY, NASTY),
         markup.unbroken(NASTY),
+        markup.prose(f"{NASTY}`{NASTY}`"),
+        markup.table([Column(NASTY, named=True)], [["1"]], stacked=True),
     ]
     for made in pieces:
         assert "<script" not in made.text
         assert NASTY not in made.text
+
+
+def test_what_one_types_is_told_from_what_one_reads() -> None:
+    said = markup.prose("`spikeguard runs` lists those there are")
+    assert said.text == "<code>spikeguard runs</code> lists those there are"
+
+
+def test_a_number_keeps_its_name_where_a_table_is_stacked() -> None:
+    columns = [Column("Run"), Column("Step", numeric=True), Column("Until", named=True)]
+    made = markup.table(columns, [["gpt", "7", "noon"]], stacked=True).text
+    assert '<td class="">gpt</td>' in made
+    assert '<td class="num" data-label="Step">7</td>' in made
+    assert '<td class="" data-label="Until">noon</td>' in made
 
 
 def test_an_address_that_would_run_a_script_is_no_link() -> None:

@@ -31,6 +31,12 @@ def address(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield address
 
 
+def runs_script() -> None:
+    from spikeguard_dashboard.views.runs import runs_page
+
+    runs_page()
+
+
 def run_script() -> None:
     from spikeguard_dashboard.views.run import run_page
 
@@ -76,6 +82,18 @@ def test_the_first_page_lists_runs_with_what_they_need_first() -> None:
     assert "15 min" in text
 
 
+@pytest.mark.parametrize("script", [runs_script, run_script])
+@pytest.mark.usefixtures("address")
+def test_incidents_that_cannot_be_shown_are_not_passed_over(
+    script: Callable[[], None], world: World
+) -> None:
+    """A list of incidents that is missing would read as a run without any."""
+    del world.incidents[0]["kind"]
+    text = said(opened(script, run="llama-8b-c4"))
+    assert "has no kind" in text
+    assert "llama-8b-c4" in text
+
+
 @pytest.mark.usefixtures("address")
 def test_a_run_shows_state_targets_attempts_and_record() -> None:
     text = said(opened(run_script, run="default/llama-8b-c4"))
@@ -119,6 +137,14 @@ def test_many_revisions_are_folded_into_those_that_changed_the_kind(world: World
     assert first["reason"] in shown
     assert "look 20" not in shown
     assert "look 20" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_the_kill_switch_is_said_beside_what_cannot_be_approved(world: World) -> None:
+    assert "kill switch" not in said(opened(incident_script, run="llama-8b-c4", number="2"))
+    world.policy["policy"]["halted"] = True
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    assert "The kill switch of project default is on." in text
 
 
 def test_without_a_person_there_is_no_button_but_a_way_to_sign_in(address: str) -> None:

@@ -79,10 +79,12 @@ def test_every_command_has_a_sentence(verb: str, arguments: dict[str, object], p
 
 
 def test_cost_leaves_out_what_is_not_known() -> None:
-    cost = read(Cost, {"steps": 200, "seconds": None, "tokens": 838860800, "money": None})
-    assert words.cost(cost) == [("200", "steps of training"), ("839 M", "tokens")]
+    cost = read(
+        Cost, {"steps": 200, "seconds": None, "tokens": 838860800, "money": None, "currency": None}
+    )
+    assert words.cost(cost) == [("200", "steps lost"), ("839 M", "tokens lost")]
     priced = read(Command, story.command())["cost"]
-    assert ("48.20", "cost, at your price per hour") in words.cost(priced)
+    assert ("48.20 EUR", "at your price per hour") in words.cost(priced)
 
 
 def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:

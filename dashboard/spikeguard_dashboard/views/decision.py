@@ -17,7 +17,7 @@ from spikeguard_client import ApiError, Command
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.views.frame import DIFFERENT_HOST
-from spikeguard_dashboard.visit import Person, Visit
+from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import RunId
 
 MAX_REASON = 2000
@@ -35,13 +35,28 @@ class Notice:
 
 def decide(visit: Visit, run: RunId, incident: int, proposal: Command) -> None:
     """The proposal with its buttons."""
-    st.html(markup.block(_proposal(proposal)))
+    halted = _halted(visit, run)
+    st.html(markup.block(_proposal(proposal), _switch(run) if halted else markup.EMPTY))
     _say_notice(proposal["incident"])
     if visit.person and visit.person.may_decide:
-        _buttons(visit, visit.person, run, incident, proposal)
+        _buttons(visit, visit.person, run, incident, proposal, halted=halted)
     else:
         st.html(markup.block(_sign_in_first(visit)))
     st.html(markup.block(_other_ways(visit, run, incident, proposal)))
+
+
+def _halted(visit: Visit, run: RunId) -> bool:
+    """Whether the kill switch is on; where nobody can tell, the server refuses what it must."""
+    policy = look(f"policy {run}", lambda: visit.client.run_policy(visit.token, run)).data
+    return policy is not None and bool(policy["policy"].get("halted"))
+
+
+def _switch(run: RunId) -> Html:
+    return markup.card(
+        "warn",
+        markup.paragraph(f"The kill switch of project {run.project} is on.", "order"),
+        markup.paragraph("Nothing can be approved until an admin lifts it; rejecting works."),
+    )
 
 
 def _proposal(proposal: Command) -> Html:
@@ -61,7 +76,11 @@ def _cost(proposal: Command) -> Html:
     amounts = words.cost(proposal["cost"])
     if not amounts:
         return markup.paragraph("Costs no training.")
-    return markup.facts((unit, amount) for amount, unit in amounts)
+    return markup.joined(
+        markup.paragraph("Approving it costs"),
+        markup.facts((unit, amount) for amount, unit in amounts),
+        gap="",
+    )
 
 
 def _before(proposal: Command) -> Html:
@@ -74,7 +93,9 @@ def _before(proposal: Command) -> Html:
     return markup.paragraph(markup.soft(f"Before, revision {last['number']}: {said}"))
 
 
-def _buttons(visit: Visit, person: Person, run: RunId, incident: int, proposal: Command) -> None:
+def _buttons(
+    visit: Visit, person: Person, run: RunId, incident: int, proposal: Command, *, halted: bool
+) -> None:
     count = f"pressed {proposal['id']} {proposal['revision']}"
     before = int(st.session_state.get(count, 0))
     seen = f"{proposal['id']} {proposal['revision']} {before}"
@@ -113,7 +134,10 @@ def _buttons(visit: Visit, person: Person, run: RunId, incident: int, proposal: 
             _notice(proposal, Notice("calm", f"Rejected by {person.name}: {reason}"))
 
     label = f"Approve revision {proposal['revision']} as {person.name}"
-    st.button(label, type="primary", key=f"approve {seen}", on_click=approve, width="stretch")
+    st.button(
+        label, type="primary", key=f"approve {seen}", on_click=approve, width="stretch",
+        disabled=halted,
+    )  # fmt: skip
     with st.popover("Reject with a reason", width="stretch"):
         st.text_area(
             "Reason, kept in the record",

@@ -18,6 +18,7 @@ from spikeguard_dashboard.visit import Look, Visit, arrive
 from spikeguard_protocol import ProtocolError, RunId
 
 log = logging.getLogger(__name__)
+DOT = ' <span class="soft">·</span> '
 DIFFERENT_HOST = (
     "Signing in works only if dashboard and server are opened under the same host name: "
     "this page has another one than the server's address."
@@ -56,10 +57,10 @@ def _who(visit: Visit) -> Html:
     if visit.person is None:
         state = "Your session has ended" if visit.session_ended else "Not signed in"
         reading = markup.soft(f"{state}, reading only")
-        return markup.joined(told, reading, markup.link("Sign in", sign_in))
+        return markup.joined(told, reading, markup.link("Sign in", sign_in), gap=DOT)
     left = words.duration(visit.person.expires_in_s)
     who = f"Signed in as {visit.person.name} ({visit.person.role}), {left} left"
-    return markup.joined(told, who, markup.link("Change", sign_in))
+    return markup.joined(told, who, markup.link("Change", sign_in), gap=DOT)
 
 
 def trouble(message: str, remedy: str) -> None:
@@ -68,7 +69,8 @@ def trouble(message: str, remedy: str) -> None:
 
 
 def _trouble(message: str, remedy: str) -> str:
-    order, advice = markup.paragraph(f"{message}.", "order"), markup.paragraph(remedy)
+    order = markup.paragraph(markup.prose(f"{message.rstrip('.')}."), "order")
+    advice = markup.paragraph(markup.prose(remedy))
     return markup.block(markup.card("warn", order, advice))
 
 
@@ -92,14 +94,15 @@ def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
     st.fragment(guarded, run_every=visit.settings.refresh_s)()
 
 
-def staleness(seen: Look[object]) -> None:
-    """Say that what is shown is not the newest, and why.
+def staleness(*looks: Look[object]) -> None:
+    """Say that what is shown is not the newest, and why; once, of the first that is not.
 
     Its place is kept while there is nothing to say: what stands below would otherwise move to
     another place of the page, and be drawn anew.
     """
     place = st.empty()
-    if seen.error is None:
+    seen = next((seen for seen in looks if seen.error is not None), None)
+    if seen is None or seen.error is None:
         return
     old = f". What you see is {words.duration(seen.age_s)} old" if seen.data is not None else ""
     place.html(_trouble(f"{seen.error.message}{old}", seen.error.remedy))

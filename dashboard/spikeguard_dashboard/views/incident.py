@@ -57,7 +57,8 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
         return
     incident = seen.data
     st.html(markup.block(_head(incident)))
-    curves, decision = st.columns(PARTS, gap="medium")
+    with st.container(key="incident-now"):  # on a phone the decision comes first
+        curves, decision = st.columns(PARTS, gap="medium")
     with decision:  # first, since curves take longer
         _command(visit, run, incident)
     with curves:
@@ -201,9 +202,9 @@ def evidence(incident: IncidentDetail) -> Html:
         {*first, *found["worst_z"]},
         key=lambda name: (first.get(name, 2**60), name == "loss", name),  # as the report has it
     )
-    rows = [
+    rows: list[Sequence[Content]] = [
         [
-            words.title(name),
+            _measure(name),
             words.count(first.get(name)),
             _lead(first.get(name), first.get("loss")),
             words.figure(found["worst_z"].get(name), 3),
@@ -215,10 +216,15 @@ def evidence(incident: IncidentDetail) -> Html:
         Column("Signal"),
         Column("First moved at step", numeric=True),
         Column("Against the loss", numeric=True),
-        Column("Largest z", numeric=True),
+        Column("Largest z (deviations)", numeric=True),
         Column("Peak", numeric=True),
     ]
     return markup.joined(markup.facts(_places(incident)), markup.table(columns, rows), gap="")
+
+
+def _measure(name: str) -> Html:
+    unit = words.unit(name)
+    return markup.joined(words.title(name), markup.soft(unit) if unit else markup.EMPTY)
 
 
 def _lead(step: int | None, loss: int | None) -> str:
@@ -237,8 +243,8 @@ def _places(incident: IncidentDetail) -> list[tuple[str, Content]]:
         ("First signal to move", words.title(incident["signal"])),
         ("Data at the onset", words.batches(incident["onset_batches"])),
         ("Detected", f"{delay:,} steps after onset" if delay != 1 else "1 step after onset"),
-        ("Loss before", words.figure(incident["pre_loss"])),
-        ("Peak loss", words.figure(incident["peak_loss"])),
+        ("Loss before, nats per token", words.figure(incident["pre_loss"])),
+        ("Peak loss, nats per token", words.figure(incident["peak_loss"])),
         ("Came back", f"{incident['recurrences']} times" if incident["recurrences"] else "no"),
     ]
 
@@ -248,8 +254,8 @@ def commands(items: Sequence[Command], visit: Visit) -> Html:
     if not items:
         return markup.paragraph(markup.soft("None so far."))
     columns = [
-        *(Column("Command"), Column("State"), Column("What"), Column("Decided by")),
-        *(Column("When"), Column("Applied at step", numeric=True, wide=True)),
+        *(Column("Command"), Column("State"), Column("What"), Column("Decided by", named=True)),
+        *(Column("When"), Column("Applied at step", numeric=True)),
         Column("What became of it"),
     ]
     rows = [_command_row(item, visit) for item in items]

@@ -16,16 +16,22 @@ from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.visit import Person, Visit, look
-from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, Kind, RunId
 
 CHANNEL_COLUMNS = (
     Column("Channel"),
     Column("Goes to"),
     Column("Asks for"),
-    Column("From level", numeric=True, wide=True),
-    Column("Cooldown", numeric=True, wide=True),
+    Column("Told", named=True),
+    Column("At most every", numeric=True),
 )
-SILENCE_COLUMNS = (Column("Covers"), Column("From"), Column("Until"), Column("Why"), Column("By"))
+SILENCE_COLUMNS = (
+    Column("Covers"),
+    Column("From", named=True),
+    Column("Until", named=True),
+    Column("Why", named=True),
+    Column("By", named=True),
+)
 DELIVERY_COLUMNS = (
     Column("When"),
     Column("Channel"),
@@ -40,6 +46,7 @@ RESULT_TONES = {
     "failed": "failed",
     "given_up": "failed",
 }
+RESULT_WORDS = {"dropped": "not sent", "held": "held back"}
 ALL_TOPICS = 17  # as many as a channel that asks for everything lists
 
 
@@ -74,16 +81,18 @@ def _channel(channel: Channel) -> list[Content]:
         markup.unbroken(channel["name"], markup.soft(channel["kind"]), off),
         channel["target"].get("url", ""),
         _asked(channel),
-        words.count(channel["level"]),
+        f"from escalation {channel['level']} on" if channel["level"] else "at once",
         words.duration(channel["cooldown_s"]),
     ]
 
 
 def _asked(channel: Channel) -> str:
     everything = len(channel["topics"]) >= ALL_TOPICS
-    topics = "everything" if everything else ", ".join(channel["topics"])
-    runs = f" of {', '.join(channel['runs'])}" if channel["runs"] else ""
-    return topics + runs
+    topics = "everything" if everything else ", ".join(map(words.plain, channel["topics"]))
+    some = len(channel["kinds"]) < len(Kind)
+    kinds = f" of {' and '.join(map(words.plain, channel['kinds']))} incidents" if some else ""
+    runs = f", of runs {', '.join(channel['runs'])}" if channel["runs"] else ""
+    return topics + kinds + runs
 
 
 def _buttons(visit: Visit, channels: Sequence[Channel]) -> None:
@@ -151,7 +160,7 @@ def _delivery(entry: Delivery, visit: Visit, project: str) -> list[Content]:
         markup.unbroken(words.clock(entry["at"], visit.zone)),
         entry["channel"] or markup.soft("none"),
         _about(entry, project),
-        markup.chip(tone, words.plain(entry["result"])),
+        markup.chip(tone, RESULT_WORDS.get(entry["result"], words.plain(entry["result"]))),
         entry["reason"],
     ]
 

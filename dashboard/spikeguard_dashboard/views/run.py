@@ -17,7 +17,7 @@ from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 
-WINDOWS = {"All steps": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
+WINDOWS = {"All": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
 FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
 
 
@@ -37,11 +37,11 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 
 def _draw(visit: Visit, run: RunId) -> None:
     seen = look(f"run {run}", lambda: visit.client.run(visit.token, run))
-    staleness(seen)
+    found = look(f"incidents {run}", lambda: visit.client.incidents(visit.token, run=run))
+    staleness(seen, found)
     if seen.data is None:
         return
     detail = seen.data
-    found = look(f"incidents {run}", lambda: visit.client.incidents(visit.token, run=run))
     incidents = found.data.items if found.data else []
     st.html(markup.block(_head(detail), markup.facts(_facts(detail))))
     _curves(visit, run, detail, incidents)
@@ -66,8 +66,8 @@ def _head(run: RunDetail) -> Html:
 def _facts(run: RunDetail) -> list[tuple[str, Content]]:
     return [
         ("Step", words.count(run["last_step"])),
-        ("Loss", words.figure(run["last_loss"])),
-        ("Gradient norm", words.figure(run["last_grad_norm"])),
+        ("Loss, nats per token", words.figure(run["last_loss"])),
+        ("Gradient norm, L2", words.figure(run["last_grad_norm"])),
         ("Tokens/s", words.big(run["tokens_per_second"])),
         ("Age of data", words.duration(run["age_s"])),
         ("Incidents", words.count(run["incidents"])),
@@ -110,9 +110,9 @@ def _controls(last_step: int) -> tuple[list[str], bool, Window | None]:
         accept_new_options=True,
         key="signals",
     )
-    choice = when.segmented_control("Steps", list(WINDOWS), default="All steps", key="window")
+    choice = when.segmented_control("Steps", list(WINDOWS), default="All", key="window")
     log_norms = how.toggle("Log scale for norms", value=True, key="log")
-    return list(signals), log_norms, _window(choice or "All steps", last_step)
+    return list(signals), log_norms, _window(choice or "All", last_step)
 
 
 def _window(choice: str, last_step: int) -> Window | None:

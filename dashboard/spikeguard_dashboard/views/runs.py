@@ -46,10 +46,10 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 
 def _draw(visit: Visit) -> None:
     runs = look("runs", lambda: visit.client.runs(visit.token))
-    staleness(runs)
+    recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
+    staleness(runs, recent)
     if runs.data is None:
         return
-    recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
     st.html(markup.block(_summary(runs.data.items), run_table(runs.data)))
     if recent.data and recent.data.items:
         heading = markup.section("Latest incidents")
@@ -76,7 +76,7 @@ def run_table(runs: Page[Run]) -> Html:
         )
     rows = [_run_row(run) for run in sorted(runs.items, key=_urgency)]
     more = markup.paragraph(markup.soft("Older runs are not listed.")) if runs.next_cursor else ""
-    return markup.joined(markup.table(RUN_COLUMNS, rows), more, gap="")
+    return markup.joined(markup.table(RUN_COLUMNS, rows, stacked=True), more, gap="")
 
 
 def _urgency(run: Run) -> tuple[bool, bool, bool]:

@@ -62,13 +62,13 @@ def confirm_page(
     command: Mapping[str, Any],
     *,
     key: str,
-    currency: str,
+    halted: bool,
     refusal: ServiceError | None = None,
     outdated: bool = False,
 ) -> str:
     """One command with its incident, and the two buttons while it waits; none for a link to a
     revision that is outdated."""
-    facts = {"incident": incident, "command": command, "currency": currency, "outdated": outdated}
+    facts = {"incident": incident, "command": command, "halted": halted, "outdated": outdated}
     return _render("confirm.html", page, key=key, refusal=refusal, **facts)
 
 
@@ -92,9 +92,11 @@ def _environment() -> Environment:
     loader = PackageLoader("spikeguard_server.pages", "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters |= {
+        "batches": batches,
         "count": count,
         "duration": duration,
         "moment": moment,
+        "nats": nats,
         "number": number,
         "sentence": sentence,
         "standing": standing,
@@ -112,6 +114,11 @@ def words(text: str) -> str:
 def number(value: float | None) -> str:
     """A measured value to four digits; a dash for what was not measured."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def nats(value: float | None) -> str:
+    """A loss with its unit."""
+    return number(value) if value is None else f"{number(value)} nats per token"
 
 
 def count(value: float) -> str:
@@ -138,26 +145,28 @@ def moment(value: datetime) -> str:
 
 
 def sentence(command: Mapping[str, Any]) -> str:
-    """What a command orders: `Roll back to step 4000 (step-4000) and skip batches [4185, 4205)`."""
+    """What a command orders: `Roll back to step 4000 (step-4000) and skip batches 4185 to 4204`."""
     return _SENTENCES[command["verb"]](command["arguments"])
 
 
 def _rollback(given: Mapping[str, Any]) -> str:
     text = f"Roll back to step {given['step']} ({given['target']})"
     if given.get("skip"):
-        text += f" and skip batches {_range(given['skip'])}"
+        text += f" and skip {batches(given['skip'])}"
     if given.get("lr_factor"):
         text += f", learning rate x {given['lr_factor']:.3g} for {given['lr_steps']} steps"
     return text
 
 
-def _range(pair: Any) -> str:
-    return f"[{pair[0]}, {pair[1]})"
+def batches(pair: Any) -> str:
+    """Half-open positions, said inclusively: `batch 240`, `batches 239 to 245`."""
+    first, last = pair[0], pair[1] - 1
+    return f"batch {first}" if first == last else f"batches {first} to {last}"
 
 
 _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "rollback": _rollback,
-    "skip_batches": lambda given: f"Skip batches {_range(given['batches'])}",
+    "skip_batches": lambda given: f"Skip {batches(given['batches'])}",
     "scale_lr": lambda given: (
         f"Learning rate x {given['factor']:.3g} for {given['steps']} steps, then back"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sql
@@ -92,7 +93,7 @@ def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:
         id=str(CommandId(incident, row.number)),
         incident=str(incident),
         arguments=plain_arguments(row.arguments),
-        cost=CostBody.model_validate(_cost(row, pace)),
+        cost=_cost_body(row, pace),
         attempt=row.attempt_id,
         expires_in_s=max(0.0, row.expires_in_s) if _pending(row) else None,
         revisions=[_revision(revision) for revision in facts.revisions],
@@ -112,6 +113,12 @@ def _plain(value: Any) -> Any:
 
 def _pending(row: Row) -> bool:
     return CommandState(row.state) in WAITING | IN_FLIGHT
+
+
+def _cost_body(row: Row, pace: Pace) -> CostBody:
+    cost = _cost(row, pace)
+    currency = None if cost.money is None else pace.policy.currency
+    return CostBody(**asdict(cost), currency=currency)
 
 
 def _cost(row: Row, pace: Pace) -> Cost:

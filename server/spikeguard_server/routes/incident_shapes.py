@@ -32,7 +32,13 @@ COMMAND_EXAMPLE: dict[str, Any] = {
     "reason": "loss settled 0.31 above its trend; the last healthy checkpoint is 190 steps back",
     "policy_version": 1,
     "policy_scope": "project",
-    "cost": {"steps": 211, "seconds": 312.0, "tokens": 110624768, "money": None},
+    "cost": {
+        "steps": 211,
+        "seconds": 312.0,
+        "tokens": 110624768,
+        "money": 8.5,
+        "currency": "USD",
+    },
     "attempt": ATTEMPT,
     "expires_in_s": 3480.0,
     "expires_at_step": None,
@@ -138,6 +144,7 @@ class CostBody(Shape):
     seconds: float | None
     tokens: int | None
     money: float | None = Field(description="null until a price per hour is set")
+    currency: str | None = Field(description="of `money`; null where that is")
 
 
 class CommandRevision(Shape):

@@ -224,7 +224,7 @@ def confirmation(
 ) -> Response:
     """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
     a page without a person asks who they are."""
-    detail, currency = _detail(services, command.incident.run, command.incident.number)
+    detail, halted = _detail(services, command.incident.run, command.incident.number)
     shown = next((entry for entry in detail.commands if entry.number == command.number), None)
     if shown is None:
         raise NotFound(f"There is no command {command}", "Open it from its incident")
@@ -233,20 +233,20 @@ def confirmation(
         detail.model_dump(),
         shown.model_dump(),
         key=key,
-        currency=currency,
+        halted=halted,
         refusal=refusal,
         outdated=revision is not None and revision != shown.revision,
     )
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
 
-def _detail(services: Services, run: RunId, number: int) -> tuple[IncidentDetail, str]:
-    """The incident, and the currency of its costs."""
+def _detail(services: Services, run: RunId, number: int) -> tuple[IncidentDetail, bool]:
+    """The incident, and whether the kill switch stops every approval."""
     with services.engine.connect() as connection:
         key = existing_run(connection, run)
         row = read_incident(connection, key, run, number)
-        currency = policy_of(connection, run.project, key).currency
-        return incident_detail(connection, row), currency
+        halted = policy_of(connection, run.project, key).halted
+        return incident_detail(connection, row), halted
 
 
 @router.get("/pages/style.css", summary="The style sheet of the pages", include_in_schema=False)

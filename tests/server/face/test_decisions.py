@@ -133,6 +133,28 @@ def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
     assert state_of(spiked, command)["state"] == "proposed"
 
 
+def test_a_price_has_its_currency_and_the_kill_switch_is_said_on_the_page(
+    live: Live, spiked: Job
+) -> None:
+    command, policy = spiked.incident()["proposal"], f"{spiked.path}/policy"
+    switch = {"project": spiked.project, "reason": "a bad checkpoint went round"}
+    with live.person("Root", Role.ADMIN) as root, browser(live, root) as page:
+        assert command["cost"]["currency"] is None
+        assert "kill switch" not in page.get(confirm_page(spiked, command)).text
+        priced = {"policy": {"price_per_hour": 98.0, "currency": "EUR"}}
+        assert root.put(policy, json=priced).status_code == 200
+        assert root.post("/v1/policy/halt", json=switch).status_code == 200
+        try:
+            cost = spiked.incident()["proposal"]["cost"]
+            shown = page.get(confirm_page(spiked, command)).text
+        finally:
+            assert root.post("/v1/policy/resume", json=switch).status_code == 200
+            assert root.delete(policy).status_code == 200
+    assert (cost["money"] > 0, cost["currency"]) == (True, "EUR")
+    assert f"{cost['money']:.2f} EUR" in shown
+    assert "The kill switch of the project is on." in shown
+
+
 def test_the_page_approves_in_the_name_of_whoever_looks(
     live: Live, job: Job, proposed: dict[str, Any]
 ) -> None:
