@@ -2,8 +2,9 @@
 
 One embedded Postgres (durable, one database each), 8 clients with one connection each, batches of
 200 and of 100 samples of 5 metrics, the same numbers for both. Volleys of ours and of MLflow take
-turns, so that whatever else the machine does hits both; the ratio is taken turn by turn. Then 2 and
-4 server processes, and messages of one sample.
+turns, so that whatever else the machine does hits both; the ratio is taken turn by turn. MLflow has
+the 4 workers that it starts by default; ours has 1 server process, then 2 and 4. Messages of one
+sample are ours alone.
 
     python -m benchmarks.ingest [--quick] [--json] [--without-mlflow] [--environment DIR]
 """
@@ -153,7 +154,7 @@ def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
         for processes in () if options.quick else (2, 4):
             with spikeguard(ours_url, processes, log) as ports:
                 ours = Ours(token, ports, f"of-{processes}")
-                many = _alone(ours, 200, round(30 * size), turns, say)
+                many = _beside(ours, theirs, 200, turns, size, say)
                 result[f"batch_200_processes_{processes}"] = many
                 ours.close()
     return result
@@ -177,7 +178,7 @@ def _beside(
         pairs = zip(mine.loads, other.loads, strict=True)
         shown["mlflow"] = other.shown()
         shown["ratio"] = Spread.of([own.rate / their.rate for own, their in pairs])
-    say(f"batch {batch}: {_line(shown)}")
+    say(f"batch {batch}, {len(ours.ports)} processes: {_line(shown)}")
     return shown
 
 

@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from spikeguard_protocol import EvenRanges, Record, Samples, from_json, to_json
+from spikeguard_protocol import EvenRanges, Record, Samples, encode, from_json
 
 
 def encoded(record: Record) -> bytes:
     """One line, its end included."""
-    return json.dumps(to_json(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return encode(record) + b"\n"
 
 
 def decoded(line: bytes) -> Record | None:

@@ -19,11 +19,12 @@ from operator import itemgetter
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
-from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message
+from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message, Record
 from spikeguard_protocol.orders import Ack
 
 Reader = Callable[[Any], Any]
 LARGEST_INT = 10**308  # beyond it no float can hold an integer
+_PLAIN = frozenset({int, str, bool, type(None)})  # values that are JSON already
 _FROM_WORD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -49,16 +50,25 @@ class _Misfit(Exception):
 
 def to_json(value: Any) -> Any:
     """Plain JSON values for `value`; unions of dataclasses are told apart by their `type`."""
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
     if isinstance(value, float):
         return float_to_json(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        body = {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
-        return {"type": type(value).__name__, **body}
+    if (names := _names(kind)) is not None:
+        body = {name: to_json(getattr(value, name)) for name in names}
+        return {"type": kind.__name__, **body}
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     return value
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    """The fields of a dataclass."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
 
 
 def from_json(kind: Any, value: Any, path: str = "body") -> Any:
@@ -69,8 +79,8 @@ def from_json(kind: Any, value: Any, path: str = "body") -> Any:
         raise ProtocolError(path + misfit.place, misfit.limit, misfit.remedy) from misfit
 
 
-def encode(value: Message | Ack) -> bytes:
-    """The bytes that travel."""
+def encode(value: Message | Ack | Record) -> bytes:
+    """The bytes that travel, or wait in an outbox to travel."""
     return json.dumps(to_json(value), allow_nan=False, separators=(",", ":")).encode()
 
 

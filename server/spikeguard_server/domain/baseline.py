@@ -101,9 +101,10 @@ class Baseline:
     def refit(self, settings: DetectionSettings) -> None:
         self.unfitted = 0
         places = np.array([list(map(abscissa, self.steps))])
-        lines = fit_lines(places, np.array([self.values]), self.falling)
         errors = np.array([self.errors]) if len(self.errors) >= FEWEST_ERRORS else None
-        scaled = scales(lines, errors, self.falling, settings.scale_floor)
+        with np.errstate(all="ignore"):
+            lines = fit_lines(places, np.array([self.values]), self.falling)
+            scaled = scales(lines, errors, self.falling, settings.scale_floor)
         self.fit = fit_of(lines, scaled, 0)
 
     def newest(self, rows: int, before: int) -> list[float]:

@@ -83,15 +83,14 @@ def scales(lines: Lines, errors: Array | None, falling: bool, floor: float) -> S
     band instead of raising alarms.
     """
     spread, onward = lines.spread, np.zeros(len(lines.slope))
-    with np.errstate(all="ignore"):
-        if errors is not None:
-            spread = np.maximum(spread, NORMAL_MAD * middle(np.sort(np.abs(errors), axis=1)))
-        scale = np.maximum(spread, lines.tail)
-        if falling and (bent := lines.slope < 0.0).any():
-            onward = np.where(bent, _onward(lines, scale), onward)
-        least = np.maximum(floor * (np.abs(lines.median) if falling else 1.0), LEAST)
-        narrow = np.maximum(np.maximum(spread, FREQUENT * lines.tail), least)
-        return Scales(onward, np.maximum(scale, least), narrow)
+    if errors is not None:
+        spread = np.maximum(spread, NORMAL_MAD * middle(np.sort(np.abs(errors), axis=1)))
+    scale = np.maximum(spread, lines.tail)
+    if falling and (bent := lines.slope < 0.0).any():
+        onward = np.where(bent, _onward(lines, scale), onward)
+    least = np.maximum(floor * (np.abs(lines.median) if falling else 1.0), LEAST)
+    narrow = np.maximum(np.maximum(spread, FREQUENT * lines.tail), least)
+    return Scales(onward, np.maximum(scale, least), narrow)
 
 
 def _onward(lines: Lines, scale: Array) -> Array:

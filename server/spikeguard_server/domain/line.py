@@ -2,7 +2,7 @@
 
 Law: every operation is a sort, a choice or an elementwise one, so that a stack of one window and a
 stack of a thousand give the same bits; sums, whose order may change, are not used. What overflows
-becomes infinite or NaN and raises nothing.
+becomes infinite or NaN; the caller has numpy say nothing of it (`np.errstate`), once for all steps.
 """
 
 from __future__ import annotations
@@ -52,19 +52,18 @@ def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
     `places`, `values`: shape (windows, rows), `places` not falling along a window. `falling`: the
     slope is never positive.
     """
-    with np.errstate(all="ignore"):
-        found = _lines(places, values, falling, None)
-        alike, median = found.alike, found.median
-        count = places.shape[1]
-        left = np.flatnonzero(~found.fits)
-        if len(left):
-            alike, median = alike.copy(), median.copy()
-        while count >= SPLITS and len(left):
-            count //= 2
-            newer = places[left, -count:], values[left, -count:]
-            found.replace(left, _lines(*newer, falling, found.inertia[left]))
-            left = left[~found.fits[left]]
-        return found.lines(places[:, -1], alike, median)
+    found = _lines(places, values, falling, None)
+    alike, median = found.alike, found.median
+    count = places.shape[1]
+    left = np.flatnonzero(~found.fits)
+    if len(left):
+        alike, median = alike.copy(), median.copy()
+    while count >= SPLITS and len(left):
+        count //= 2
+        newer = places[left, -count:], values[left, -count:]
+        found.replace(left, _lines(*newer, falling, found.inertia[left]))
+        left = left[~found.fits[left]]
+    return found.lines(places[:, -1], alike, median)
 
 
 @dataclass(slots=True)
