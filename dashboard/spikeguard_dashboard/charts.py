@@ -108,7 +108,7 @@ def signal_chart(
         [
             *_span_layers(spans, frame),
             *_band_layers(trend, frame),
-            *_marker_layers(markers, frame),
+            *_marker_layers(markers, frame, first_row=1 if spans else 0),
             *_curve_layers(points, frame),
             *_edge_layers(points, frame),
             _hover_layer(frame),
@@ -287,18 +287,18 @@ def _band_rows(trend: Trend, frame: _Frame) -> list[Row]:
     ]
 
 
-def _marker_layers(markers: Sequence[Marker], frame: _Frame) -> list[alt.Chart]:
+def _marker_layers(markers: Sequence[Marker], frame: _Frame, first_row: int) -> list[alt.Chart]:
     """A line for each moment and its name above the plot, in a row of its own.
 
     The rows are ordered such that no line runs through a name: names on the right of their line
-    descend, names on its left ascend.
+    descend, names on its left ascend. Rows below `first_row` are for the names of spans.
     """
     inside = sorted((m for m in markers if frame.shown(m.step)), key=lambda marker: marker.step)
     late = [marker for marker in inside if frame.late(marker.step)]
     early = [marker for marker in inside if not frame.late(marker.step)]
     return [
         layer
-        for row, marker in enumerate([*late, *reversed(early)])
+        for row, marker in enumerate([*late, *reversed(early)], first_row)
         for layer in _marker(marker, row, frame)
     ]
 

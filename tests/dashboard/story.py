@@ -441,5 +441,15 @@ def world() -> World:
                 "after": "proposed",
                 "reason": "the loss settled above its trend",
             },
+            {
+                "number": 1,
+                "at": "2026-03-14T02:07:12.450Z",
+                "actor": "Grace Hopper",
+                "action": "policy.written",
+                "subject": "policy of default/llama-8b-c4",
+                "before": "policy 1",
+                "after": "policy 1 of the run",
+                "reason": None,
+            },
         ],
     )

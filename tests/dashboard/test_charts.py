@@ -124,6 +124,13 @@ def test_moments_within_a_few_steps_have_names_in_rows_of_their_own() -> None:
     assert len({name["encoding"]["y"]["value"] for name in names}) == 3
 
 
+def test_an_incident_and_a_rollback_into_it_have_names_in_rows_of_their_own() -> None:
+    marks, spans = [Marker(40, "rollback", "command")], [Span(41, None, "1 lingering")]
+    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, markers=marks, spans=spans)
+    heights = sorted(name["encoding"]["y"]["value"] for name in layers(chart, "text"))
+    assert heights[1] - heights[0] >= 11  # pixels, the size of the letters
+
+
 def test_a_moment_outside_the_window_is_left_out() -> None:
     panel = Panel("loss", steps=(50, 60))
     marks = [Marker(10, "onset", "onset")]

@@ -219,7 +219,8 @@ def evidence(incident: IncidentDetail) -> Html:
         Column("Largest z (deviations)", numeric=True),
         Column("Peak", numeric=True),
     ]
-    return markup.joined(markup.facts(_places(incident)), markup.table(columns, rows), gap="")
+    table = markup.table(columns, rows, stacked=True)
+    return markup.joined(markup.facts(_places(incident)), table, gap="")
 
 
 def _measure(name: str) -> Html:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from spikeguard_client import Incident, RunDetail
+from spikeguard_client import AuditEntry, Incident, RunDetail
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -18,6 +18,10 @@ from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 
 WINDOWS = {"All": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
+RECORD_COLUMNS = (
+    *(Column("When"), Column("Who"), Column("What"), Column("Subject"), Column("State")),
+    Column("Reason"),
+)
 FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
 
 
@@ -199,15 +203,17 @@ def _record(visit: Visit, run: RunId) -> None:
     """Every intervention, with who and why."""
     seen = look(f"audit {run}", lambda: visit.client.audit(visit.token, run))
     staleness(seen)
-    columns = [Column("When"), Column("Who"), Column("What"), Column("Subject"), Column("Reason")]
-    rows = [
-        [
-            words.clock(entry["at"], visit.zone),
-            entry["actor"],
-            words.plain(entry["action"]),
-            entry["subject"],
-            entry["reason"] or "",
-        ]
-        for entry in (seen.data.items if seen.data else [])
+    rows = [_entry(entry, visit) for entry in (seen.data.items if seen.data else [])]
+    st.html(markup.block(markup.table(RECORD_COLUMNS, rows, stacked=True)))
+
+
+def _entry(entry: AuditEntry, visit: Visit) -> list[Content]:
+    before, after = entry["before"], entry["after"]
+    return [
+        markup.unbroken(words.clock(entry["at"], visit.zone)),
+        entry["actor"],
+        words.plain(entry["action"]),
+        markup.unbroken(entry["subject"]),
+        " → ".join(words.plain(state) for state in (before, after) if state),
+        entry["reason"] or "",
     ]
-    st.html(markup.block(markup.table(columns, rows)))
