@@ -295,18 +295,10 @@ class AuditEntry(TypedDict):
     reason: str | None
 
 
-class HappenedEvent(TypedDict):
+class HappenedEvent(AuditEntry):
     """An audit entry as it comes by, with its name (`command.approve`) and its place."""
 
     event: str
     id: str  # what to go on after
     project: str
     run: str
-    number: int
-    at: str
-    actor: str
-    action: str
-    subject: str
-    before: str | None
-    after: str | None
-    reason: str | None

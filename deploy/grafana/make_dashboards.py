@@ -219,12 +219,7 @@ def fleet() -> dashboard.Dashboard:
     ]  # fmt: skip
     about = "Every live run, what is wrong with it, and what waits for a person."
     made = _board("fleet", "spikeguard: fleet", about, panels)
-    made = made.with_variable(_variable("project", "Project", "spikeguard_run_last_step",
-                                        several=True))  # fmt: skip
-    runs = 'spikeguard_run_last_step{project=~"$project"}'
-    return made.with_variable(_variable("run", "Run", runs, several=True)).annotation(
-        _opened(which)
-    )
+    return _narrowed(made, which, several=True)
 
 
 def _latency(width: int) -> Panel:
@@ -270,12 +265,16 @@ def run() -> dashboard.Dashboard:
     ]  # fmt: skip
     about = "One run: how it trains, and when it spiked. The incident's own page shows every step."
     made = _board("run", "spikeguard: run", about, panels)
-    made = made.with_variable(_variable("project", "Project", "spikeguard_run_last_step",
-                                        several=False))  # fmt: skip
-    runs = 'spikeguard_run_last_step{project="$project"}'
-    return made.with_variable(_variable("run", "Run", runs, several=False)).annotation(
-        _opened(which)
-    )
+    return _narrowed(made, which, several=False)
+
+
+def _narrowed(made: dashboard.Dashboard, which: str, *, several: bool) -> dashboard.Dashboard:
+    """With a choice of project and run, or of several of each, and their spikes marked."""
+    match = "=~" if several else "="
+    runs = f'spikeguard_run_last_step{{project{match}"$project"}}'
+    project = _variable("project", "Project", "spikeguard_run_last_step", several=several)
+    run = _variable("run", "Run", runs, several=several)
+    return made.with_variable(project).with_variable(run).annotation(_opened(which))
 
 
 def on_call() -> dashboard.Dashboard:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import APIRouter, Request
 
 from spikeguard_protocol import CommandId, IncidentId
@@ -38,21 +40,26 @@ _REFUSALS = refusals(
 )
 
 
-def decide(
-    services: Services,
-    command: CommandId,
-    verdict: str,
-    revision: int,
-    person: str,
-    reason: str,
-    way: Way,
-) -> None:
-    """Approve or reject in a person's name; the page's two buttons."""
-    if verdict == "approve":
-        approve(services.engine, command, revision, person, way=way)
-    elif verdict == "reject":
-        _check_reason(reason)
-        reject(services.engine, command, revision, person, reason, way=way)
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person said to one revision of a proposal, and over what."""
+
+    command: CommandId
+    verdict: str  # approve, reject
+    revision: int
+    person: str
+    way: Way
+    reason: str = ""  # of a rejection
+
+
+def decide(services: Services, made: Decision) -> None:
+    """Approve or reject in a person's name."""
+    engine, command = services.engine, made.command
+    if made.verdict == "approve":
+        approve(engine, command, made.revision, made.person, way=made.way)
+    elif made.verdict == "reject":
+        _check_reason(made.reason)
+        reject(engine, command, made.revision, made.person, made.reason, way=made.way)
     else:
         raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
 
@@ -82,8 +89,8 @@ def post_approval(
 ) -> Answer:
     """Hands the command to the run, which carries it out at its next step boundary."""
     public_id = CommandId(IncidentId(run, number), command)
-    person, way = person_of(caller), Way("the API", origin_of(request))
-    return _decided(services, public_id, "approve", approval.revision, person, "", way)
+    person, way = person_of(caller), _over_the_api(request)
+    return _decided(services, Decision(public_id, "approve", approval.revision, person, way))
 
 
 @router.post(
@@ -104,25 +111,21 @@ def post_rejection(
 ) -> Answer:
     """Nothing is done; the policy waits before it proposes the same again."""
     public_id = CommandId(IncidentId(run, number), command)
-    person, way = person_of(caller), Way("the API", origin_of(request))
-    revision, reason = rejection.revision, rejection.reason
-    return _decided(services, public_id, "reject", revision, person, reason, way)
+    person, way = person_of(caller), _over_the_api(request)
+    made = Decision(public_id, "reject", rejection.revision, person, way, rejection.reason)
+    return _decided(services, made)
 
 
-def _decided(
-    services: Services,
-    command: CommandId,
-    verdict: str,
-    revision: int,
-    person: str,
-    reason: str,
-    way: Way,
-) -> Answer:
+def _over_the_api(request: Request) -> Way:
+    return Way("the API", origin_of(request))
+
+
+def _decided(services: Services, made: Decision) -> Answer:
     try:
-        decide(services, command, verdict, revision, person, reason, way)
+        decide(services, made)
     except RevisionChanged:
-        raise RevisionChanged(read_body(services, command).model_dump()) from None
-    return Answer(read_body(services, command))
+        raise RevisionChanged(read_body(services, made.command).model_dump()) from None
+    return Answer(read_body(services, made.command))
 
 
 def read_body(services: Services, command: CommandId) -> CommandBody:

@@ -17,7 +17,7 @@ from spikeguard_server.errors import IllegalMove, ServiceError
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.pages import Page
 from spikeguard_server.repository.reading_links import LinkRow, read_clock, read_link_row
-from spikeguard_server.routes.decisions import decide
+from spikeguard_server.routes.decisions import Decision, decide
 from spikeguard_server.routes.door import (
     Services,
     ServicesDep,
@@ -55,7 +55,8 @@ def use_link(
             raise IllegalMove(f"This link was used by {row.used_by}", "It is good once")
         person = _person(services, request, link, row) or unsigned(read_person(name))
         way = Way(f"a link of channel {row.channel}", origin_of(request), link.id)
-        decide(services, link.command_id, verdict, link.revision, person, reason, way)
+        made = Decision(link.command_id, verdict, link.revision, person, way, reason)
+        decide(services, made)
     except ServiceError as refusal:
         return _page(services, request, link, row, refusal)
     return RedirectResponse(request.url.path, status_code=303)

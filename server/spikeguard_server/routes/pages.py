@@ -21,7 +21,7 @@ from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import read_incident
 from spikeguard_server.repository.tokens import find_caller
-from spikeguard_server.routes.decisions import decide
+from spikeguard_server.routes.decisions import Decision, decide
 from spikeguard_server.routes.door import (
     COOKIE,
     CallerDep,
@@ -192,7 +192,8 @@ def do_confirm(
                 "This form is not from this page, or your session is another", "Look again"
             )
         way = Way("the page", origin_of(request))
-        decide(services, public_id, verdict, revision, person_of(caller), reason, way)
+        made = Decision(public_id, verdict, revision, person_of(caller), way, reason)
+        decide(services, made)
     except ServiceError as refusal:
         return _confirm(services, caller, request, public_id, refusal)
     return RedirectResponse(request.url.path, status_code=303)
