@@ -16,6 +16,7 @@ from spikeguard_server.domain.sample import Sample, SampleColumns
 
 TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
 UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
+WORST_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 WATCHED: tuple[str, ...] = (
@@ -29,6 +30,7 @@ WATCHED: tuple[str, ...] = (
     Signal.LR.value,
     TOKEN_ENTROPY,
     UNSEEN_TOKENS,
+    WORST_SEQUENCE,
     REPLICAS_APART,
     REPLICA_APART,
 )
@@ -84,6 +86,10 @@ class Traces:
     """The newest rows of every watched signal."""
 
     of: dict[str, Trace] = field(default_factory=lambda: {name: Trace() for name in WATCHED})
+
+    def __post_init__(self) -> None:
+        for name in WATCHED:  # those too that were not watched when a state was written
+            self.of.setdefault(name, Trace())
 
     def take(self, sample: Sample) -> None:
         """Take what one sample has of them."""

@@ -73,6 +73,14 @@ class Leading:
             self.baseline.admit(step, level, settings, error=rest)
         return z
 
+    def look_at_limit(self, step: int, over: bool, settings: DetectionSettings) -> bool:
+        """Judge one value of a signal that has a limit instead of a baseline; returns `over`."""
+        if over:
+            self._move(step, math.inf)
+        else:
+            self._rest(settings)
+        return over
+
     def look_at_all(
         self,
         steps: Sequence[int],

@@ -22,6 +22,7 @@ from spikeguard_server.domain.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample, SampleColumns
+from spikeguard_server.domain.standstill import UNCHANGED, stands_still
 from spikeguard_server.domain.state import (
     STATE_VERSION,
     OlderStateVersion,
@@ -188,6 +189,11 @@ class Monitor:
             elif leading.warns(z, state.settings):
                 state.attentive_until = sample.step + state.settings.attentive_steps
                 warnings.append(Precursor(sample.step, name, value, z))
+        share = sample.values.get(UNCHANGED)
+        if share is not None:
+            leading = state.leading_of(UNCHANGED)
+            if stands_still(leading, sample.step, share, state.settings):
+                warnings.append(Precursor(sample.step, UNCHANGED, share, math.inf))
         return warnings
 
     def _are_apart(self, sample: Sample) -> bool:
@@ -303,6 +309,6 @@ class Monitor:
         moves = {
             name: leading.first_step
             for name, leading in self._state.leading.items()
-            if leading.first_step is not None
+            if leading.first_step is not None and name in LEADING
         }
         return {**moves, signal: onset_step}

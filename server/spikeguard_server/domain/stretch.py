@@ -15,6 +15,7 @@ from spikeguard_server.domain.events import Event, Precursor
 from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.sample import SampleColumns
+from spikeguard_server.domain.standstill import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.state import State
 
 LARGEST = 1e100  # a larger loss is looked at alone: what is computed from it may overflow
@@ -57,6 +58,8 @@ def _plain(state: State, rows: SampleColumns, losses: list[float]) -> int:
         strange |= np.array([value is not None for value in dropped])
     if REPLICAS_APART in rows.signals:
         strange |= np.array(rows.column(REPLICAS_APART, 0.0)) >= 1.0
+    if UNCHANGED in rows.signals:
+        strange |= ~(np.array(rows.column(UNCHANGED, 0.0)) < LIMIT)
     for name in (_RAW, _CLIPPED):
         if name in rows.signals:
             strange |= ~np.isfinite(np.array(rows.column(name, 0.0)))
@@ -83,6 +86,9 @@ def _take_leading(
         leading = state.leading_of(name)
         for at, high in leading.look_at_all(own_steps, own_places, own, state.settings):
             found.append((has[at], order, Precursor(own_steps[at], name, own[at], high)))
+    steps, shares = rows.having(UNCHANGED)
+    for row, share in zip(steps, shares, strict=True):
+        stands_still(state.leading_of(UNCHANGED), rows.steps[row], share, state.settings)
     for row, _, warned in sorted(found, key=lambda entry: entry[:2]):
         state.attentive_until = warned.step + state.settings.attentive_steps
         if z[row] < state.settings.confirm_z:

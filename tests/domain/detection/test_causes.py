@@ -103,6 +103,45 @@ def test_tokens_unlike_any_text_are_a_bad_batch() -> None:
     assert "entropy of 5.5 nats" in reasons(found)
 
 
+def test_tokens_of_which_most_are_new_are_no_ordinary_text() -> None:
+    """16 rows of one byte each: the entropy is that of text, 87 % of them were never seen."""
+    odd = {"token_entropy": 3.0, "unseen_tokens": 0.87}
+    found = newest(told(only_at(ONSET, loss=9.0, grad_norm=30.0, **odd)))
+    assert found[0].cause is Cause.BAD_BATCH
+    assert "87.0% of its tokens were never seen" in reasons(found)
+
+
+def few(step: int, worst: float, mean: float) -> dict[str, float]:
+    """Losses in the onset, and the worst sequence's elsewhere, by a tenth about 3.9."""
+    if step == ONSET:
+        return {"loss": mean, "grad_norm": 30.0, "loss_sequence_max": worst}
+    return {"loss_sequence_max": 3.9 + 0.1 * (-1) ** step}
+
+
+def test_a_rise_that_few_sequences_carry_is_a_bad_batch() -> None:
+    """Two of 16 rows are random bytes: nothing else is measured."""
+    without = ("update_norm", "adam_v_norm", "param_norm", "token_entropy", "unseen_tokens")
+    found = newest(told(lambda step: few(step, 9.5, 3.2), without))
+    assert found[0].cause is Cause.BAD_BATCH
+    assert "worst sequence rose by 5.6" in reasons(found)
+    assert "few sequences carry it" in reasons(found)
+
+
+def test_a_rise_that_all_sequences_share_says_nothing_of_the_batch() -> None:
+    said = reasons(newest(told(lambda step: few(step, 9.5, 8.0))))
+    assert "few sequences" not in said
+
+
+def test_few_broken_rows_of_new_tokens_are_a_bad_batch_and_no_rare_tokens() -> None:
+    """A quarter of the rows is one byte each, none of them ever seen; the entropy is as ever."""
+    new = {"unseen_tokens": 0.25, "update_norm": 30.0}
+    found = newest(told(lambda s: few(s, 14.0, 4.6) | (new if s == ONSET else {})))
+    assert found[0].cause is Cause.BAD_BATCH
+    spread = {"loss": 4.6, "grad_norm": 30.0, **new}
+    found = newest(told(lambda s: spread if s == ONSET else {}))
+    assert found[0].cause is Cause.RARE_TOKENS
+
+
 def parted(step: int) -> Mapping[str, float]:
     """Every 50 steps the ranks' weights are compared; from step 250 on rank 3 has others."""
     compared = {"replicas_apart": float(step >= 250)} if step % 50 == 0 else {}

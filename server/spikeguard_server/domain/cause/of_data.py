@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from spikeguard_protocol import Cause
+from spikeguard_protocol import Cause, Signal
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.cause.measured import (
     GRAD_NORMS,
@@ -20,7 +20,13 @@ from spikeguard_server.domain.cause.measured import (
     ratios,
 )
 from spikeguard_server.domain.cause.suspicion import Clue
-from spikeguard_server.domain.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS, Evidence, Trace
+from spikeguard_server.domain.evidence import (
+    TOKEN_ENTROPY,
+    UNSEEN_TOKENS,
+    WORST_SEQUENCE,
+    Evidence,
+    Trace,
+)
 from spikeguard_server.domain.line import NORMAL_MAD
 
 FIRST_ROWS = 8  # of the loss, in which a sudden rise has its peak
@@ -32,8 +38,10 @@ CALM_GRADIENT = 2.0  # over the usual norm
 AS_EVER = 1.5  # of an update, over the usual one
 LARGE = 3.0
 STRANGE = 6.0  # deviations of a statistic of the tokens
-LEAST_DEVIATION = 0.01  # of the entropy, as a part of it
+LEAST_DEVIATION = 0.01  # of such a statistic, as a part of it
 UNSEEN = 0.01  # share of new tokens that is worth a word
+MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
+FEW = 4.0  # times the mean's rise, from which few sequences carry it; other faults reach 2.4
 
 
 def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
@@ -121,9 +129,29 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.RARE_TOKENS, -3.0)
         return
     reason = f"{value:.1%} of its tokens were never seen before"
-    ordinary = far is not None and far[2] < STRANGE
+    ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason)
-    yield Clue(Cause.BAD_BATCH, -2.0 if ordinary else 1.5)
+    yield Clue(Cause.BAD_BATCH, -2.0) if ordinary else Clue(Cause.BAD_BATCH, 1.5, reason)
+
+
+def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
+    """Whether a few sequences of the onset carry what the mean shows: weights harm all alike."""
+    found, trend = _at_onset(evidence, WORST_SEQUENCE), evidence.trend
+    mean = evidence.after.get(Signal.LOSS.value, Trace()).at(evidence.onset_step)
+    if found is None or trend is None or mean is None or not math.isfinite(mean):
+        return
+    value, before = found
+    middle, away = _away(value, before)
+    rise, share = value - middle, mean - trend.at(evidence.onset_step)
+    if rise <= 0.0 or away < STRANGE or rise < FEW * max(share, trend.scale):
+        return
+    yield Clue(
+        Cause.BAD_BATCH,
+        3.0,
+        f"its worst sequence rose by {rise:.3g} nats to {value:.3g} and the mean by {share:.2g}: "
+        "few sequences carry it",
+    )
+    yield Clue(Cause.RARE_TOKENS, -1.0)  # what is rare is mostly spread over a batch
 
 
 def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
@@ -131,10 +159,14 @@ def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
     found = _at_onset(evidence, TOKEN_ENTROPY)
     if found is None:
         return None
-    value, before = found
+    return found[0], *_away(*found)
+
+
+def _away(value: float, before: list[float]) -> tuple[float, float]:
+    """Median of `before`, and how many robust deviations `value` is from it."""
     middle = median(before)
     spread = NORMAL_MAD * median([abs(other - middle) for other in before])
-    return value, middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
+    return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
 
 
 def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spikeguard_protocol import Cause
-from spikeguard_server.domain.cause.of_data import clues_of_loss, clues_of_tokens
+from spikeguard_server.domain.cause.of_data import (
+    clues_of_loss,
+    clues_of_sequences,
+    clues_of_tokens,
+)
 from spikeguard_server.domain.cause.of_non_finite import clues_of_non_finite
 from spikeguard_server.domain.cause.of_rate import clues_of_rate
 from spikeguard_server.domain.cause.of_replicas import clues_of_replicas
@@ -31,6 +35,7 @@ PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
 READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_loss,
     clues_of_tokens,
+    clues_of_sequences,
     clues_of_weights,
     clues_of_replicas,
     clues_of_moment,
