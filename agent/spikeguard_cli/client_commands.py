@@ -18,8 +18,10 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.wording import (
+    AUDIT_HEAD,
     INCIDENT_HEAD,
     RUN_HEAD,
+    audit_row,
     command_words,
     incident_row,
     proposal_words,
@@ -27,7 +29,7 @@ from spikeguard_cli.wording import (
     table,
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId
-from spikeguard_protocol.paths import command_path, incident_path
+from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 
 def login(options: Namespace) -> int:
@@ -57,6 +59,22 @@ def incidents(options: Namespace) -> int:
     found = list(api.items("/v1/incidents", options.limit, run=wanted, state=state))
     rows = [incident_row(incident) for incident in found]
     return _print_list(options, found, INCIDENT_HEAD, rows, "No incidents.")
+
+
+def audit(options: Namespace) -> int:
+    """The record of a run, or of what belongs to none."""
+    path = "/v1/audit"
+    if options.run:
+        path = f"{run_path(RunId.parse(options.run))}/audit"
+    limit = options.limit or sys.maxsize
+    entries = Api(load_credentials()).items(path, limit)
+    if options.jsonl:
+        for entry in entries:  # page by page: a record may be long
+            print(json.dumps(entry))
+        return 0
+    rows = [audit_row(entry) for entry in entries]
+    print(table(AUDIT_HEAD, rows) if rows else "Nothing has happened yet.")
+    return 0
 
 
 def approve(options: Namespace) -> int:
@@ -170,6 +188,17 @@ def _incident_options(parser: ArgumentParser) -> None:
     _list_options(parser)
 
 
+def _audit_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "run", nargs="?",
+        help="NAME or PROJECT/NAME; left out: tokens, policies, channels, silences (an admin's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", type=int, default=50, help="how many, newest first (default 50, 0 for all)"
+    )
+    parser.add_argument("--jsonl", action="store_true", help="print one JSON object a line")
+
+
 def _decision_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 or command RUN#3.1 (quote it)")
     parser.add_argument("--revision", type=int, help="the revision you have seen")
@@ -199,6 +228,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),
+    Command("audit", "print or export who changed what, when and why", audit, _audit_options),
     Command("approve", "approve what an incident proposes", approve, _approve_options),
     Command("reject", "reject what an incident proposes, with a reason", reject, _reject_options),
     Command(

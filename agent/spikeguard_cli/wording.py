@@ -69,7 +69,17 @@ def incident_row(incident: dict[str, Any]) -> list[str]:
     ]
 
 
+AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")
 INCIDENT_HEAD = ("INCIDENT", "STATE", "KIND", "ONSET", "PEAK LOSS", "OUTCOME", "PROPOSED")
+
+
+def audit_row(entry: dict[str, Any]) -> list[str]:
+    """An entry of the record as a row under `AUDIT_HEAD`."""
+    states = [str(state) for state in (entry["before"], entry["after"]) if state is not None]
+    return [
+        entry["at"], entry["actor"], entry["action"], entry["subject"], " -> ".join(states),
+        entry["reason"] or "-",
+    ]  # fmt: skip
 
 
 def command_words(command: dict[str, Any]) -> str:

@@ -118,6 +118,10 @@ class Client:
         """What happened to a run, newest first."""
         return self._calls.items(AuditEntry, f"{run_path(run)}/audit")
 
+    def fleet_audit(self) -> Iterator[AuditEntry]:
+        """What happened to tokens, policies of projects, channels and silences, newest first."""
+        return self._calls.items(AuditEntry, "/v1/audit")
+
     def incidents(self, run: RunId | None = None, state: str | None = None) -> Iterator[Incident]:
         """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several by commas."""
         name = None if run is None else f"{run.project}/{run.name}"

@@ -70,6 +70,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", _RUN + "/policy"): _READ,
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,
+    ("GET", "/v1/audit"): _ADMIN,  # and of no single project
     ("GET", "/v1/incidents"): _READ,
     ("GET", _INCIDENT): _READ,
     ("GET", _INCIDENT + "/series"): _READ,

@@ -83,9 +83,9 @@ def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
         "created_by": new.created_by,
         "expires_at": None if new.expires_in_s is None else _in(new.expires_in_s),
     }
-    fresh = connection.execute(_insert(row)).rowcount == 1
+    added = connection.scalar(_insert(row).returning(tokens.c.id))  # a row count is not given
     found = connection.execute(_shown().where(tokens.c.hash == new.hash)).one()
-    return _token(found), fresh
+    return _token(found), added is not None
 
 
 def list_tokens(
@@ -124,7 +124,7 @@ def revoke_token(connection: sql.Connection, token_id: int, project: str | None)
     return _token(row)
 
 
-def _insert(row: Mapping[str, object]) -> sql.Insert:
+def _insert(row: Mapping[str, object]) -> postgresql.Insert:
     return postgresql.insert(tokens).values(row).on_conflict_do_nothing(index_elements=["hash"])
 
 

@@ -38,7 +38,8 @@ nothing was measured. Times are RFC 3339 in UTC, durations seconds. Every error 
 """
 TAGS = [
     {"name": "agents", "description": "What training jobs send."},
-    {"name": "runs", "description": "Runs, their curves, their audit."},
+    {"name": "runs", "description": "Runs and their curves."},
+    {"name": "audit", "description": "Every change of state: who, what, when, why."},
     {"name": "incidents", "description": "Spikes, their evidence, their post-mortems."},
     {"name": "decisions", "description": "A person's yes or no. The name stands in the audit."},
     {"name": "policy", "description": "Which recovery is proposed when, and who approves it."},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from spikeguard_server.routes import (
+    audit,
     channels,
     decisions,
     document,
@@ -28,6 +29,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     messages.router,
     orders.router,
     runs.router,
+    audit.router,
     incidents.router,
     decisions.router,
     policy.router,

@@ -1,4 +1,4 @@
-"""Runs, their curves and their audit."""
+"""Runs and their curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import open_incident
-from spikeguard_server.repository.reading_runs import list_runs, read_audit, read_run
+from spikeguard_server.repository.reading_runs import list_runs, read_run
 from spikeguard_server.repository.reading_series import (
     MAX_POINTS,
     Window,
@@ -31,8 +31,6 @@ from spikeguard_server.routes.door import (
 from spikeguard_server.routes.incident_bodies import series_body
 from spikeguard_server.routes.run_bodies import run_body, run_detail
 from spikeguard_server.routes.shapes import (
-    AuditEntry,
-    AuditList,
     RunBody,
     RunDetail,
     RunList,
@@ -104,21 +102,3 @@ def get_series(
         series = read_series(connection, key, wanted)
         spike = open_incident(connection, key)
     return Answer(series_body(series, spike))
-
-
-@router.get(
-    "/v1/runs/{project}/{name}/audit",
-    summary="What happened to a run",
-    response_model=AuditList,
-    response_class=Answer,
-    responses=NO_RUN,
-)
-def get_audit(
-    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> Answer:
-    """Every change of state: who, what, when, why. Newest first."""
-    page = page_wanted(limit, cursor, int)
-    with services.engine.connect() as connection:
-        found, more = read_audit(connection, existing_run(connection, run), page)
-    items = [AuditEntry.model_validate(row) for row in found]
-    return Answer(AuditList(items=items, next_cursor=more))

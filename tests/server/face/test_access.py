@@ -118,6 +118,19 @@ def test_an_admin_of_one_project_makes_and_revokes_tokens_of_that_project_only(l
         assert client.delete(f"/v1/tokens/{made.json()['id']}").status_code == 204
 
 
+def test_what_belongs_to_no_run_is_told_to_an_admin_of_every_project_only(live: Live) -> None:
+    with (
+        live.bearing(live.token(Grant(Role.ADMIN, "ours"))) as one,
+        live.client(Role.ADMIN) as root,
+    ):
+        refused = one.get("/v1/audit")
+        assert (refused.status_code, "project ours" in refused.text) == (403, True)
+        made = root.post("/v1/tokens", json={"role": "viewer", "person": "Ada"}).json()["id"]
+        entry = root.get("/v1/audit", params={"limit": 1}).json()["items"][0]
+    assert (entry["action"], entry["subject"]) == ("token.created", f"token {made}")
+    assert entry["after"] == "viewer, Ada"
+
+
 def test_a_revoked_token_ends_at_once_and_takes_its_sessions_with_it(live: Live) -> None:
     with live.client(Role.ADMIN) as admin:
         made = admin.post("/v1/tokens", json={"role": "operator", "person": "Ada"}).json()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import socket
+from itertools import islice
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import httpx
 import pytest
 
+from spikeguard_cli.credentials import Credentials, save_credentials
+from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, access_shapes, channel_shapes, shapes
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
@@ -128,6 +133,13 @@ def test_a_person_throws_the_kill_switch_and_lifts_it(live: Live) -> None:
     root = Client(live.url, live.tokens[Role.ADMIN]).signed_in("Root")
     assert root.halt("of-switch", "a bad checkpoint went round")["policy"]["halted"] is True
     lifted = root.resume("of-switch", "it is gone")
+    last, before = islice(root.fleet_audit(), 2)
+    assert (last["actor"], last["action"], last["reason"]) == (
+        "Root",
+        "policy.resumed",
+        "it is gone",
+    )
+    assert (before["action"], before["after"]) == ("policy.halted", last["before"])
     assert (lifted["policy"]["halted"], lifted["created_by"]) == (False, "Root")
     assert root.scorecard("of-switch")["decisions"] == 0
     root.sign_out()
@@ -147,6 +159,27 @@ def test_a_token_is_made_used_listed_and_revoked(live: Live) -> None:
         screen.me()
 
 
+def test_the_record_of_a_run_is_printed_and_exported_to_its_first_entry(
+    live: Live, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    file = tmp_path / "credentials.json"
+    monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", str(file))
+    save_credentials(Credentials(live.url, live.tokens[Role.ADMIN], "root"), file)
+    client, run = Client(live.url, live.tokens[Role.ADMIN]), RunId("default", job.run)
+    client.put_run_policy(run, {"price_per_hour": 7.5})
+    assert main(["audit", job.run]) == 0
+    head, newest, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON"]
+    assert "policy.written" in newest
+    assert "-> policy 1 of the run" in newest
+    assert main(["audit", job.run, "--jsonl", "--limit", "0"]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert entries == list(client.audit(run))
+    assert main(["audit", "--jsonl", "--limit", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["number"] >= 1
+
+
 FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}"}
 FOR_MACHINES = {"/v1/messages", "/healthz", "/readyz", "/openapi.json", "/metrics"}
 METHODS = {
@@ -155,6 +188,7 @@ METHODS = {
     "DELETE /v1/sessions/current": Client.sign_out,
     "DELETE /v1/silences/{project}/{number}": Client.end_silence,
     "DELETE /v1/tokens/{id}": Client.revoke_token,
+    "GET /v1/audit": Client.fleet_audit,
     "GET /v1/channels": Client.channels,
     "GET /v1/deliveries": Client.deliveries,
     "GET /v1/events": Client.events,
