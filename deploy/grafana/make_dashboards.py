@@ -216,6 +216,9 @@ def fleet() -> dashboard.Dashboard:
               Query("sum by (result) (rate(spikeguard_ingest_messages_total[1m]))", "{{result}}"),
               width=8),
         _latency(8),
+        lines("Detection delay", "Optimizer steps from onset to detection, over all closed spikes: "
+              "half of them and 9 of 10 took fewer.", _delay(0.5, "p50"), _delay(0.9, "p90"),
+              width=24, height=6),
     ]  # fmt: skip
     about = "Every live run, what is wrong with it, and what waits for a person."
     made = _board("fleet", "spikeguard: fleet", about, panels)
@@ -266,6 +269,11 @@ def run() -> dashboard.Dashboard:
     about = "One run: how it trains, and when it spiked. The incident's own page shows every step."
     made = _board("run", "spikeguard: run", about, panels)
     return _narrowed(made, which, several=False)
+
+
+def _delay(share: float, name: str) -> Query:
+    steps = "sum by (le) (spikeguard_detection_delay_steps_bucket)"
+    return Query(f"histogram_quantile({share}, {steps})", name)
 
 
 def _narrowed(made: dashboard.Dashboard, which: str, *, several: bool) -> dashboard.Dashboard:

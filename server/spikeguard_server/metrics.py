@@ -12,7 +12,7 @@ from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -23,6 +23,7 @@ from spikeguard_server.domain.telling import Result
 
 MAX_RUNS: Final = 500
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
+DELAY_EDGES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100, 500)  # steps
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -122,6 +123,9 @@ class Fleet:
     notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
+    delays: Mapping[int, int] = field(
+        default_factory=dict
+    )  # steps to detect it -> closed incidents
 
 
 def fleet_text(fleet: Fleet) -> bytes:
@@ -192,11 +196,24 @@ class _Totals(Collector):
                 finished.add_metric(key, count)
         yield closed
         yield finished
+        yield _delay_family(self._fleet.delays)
         yield CounterMetricFamily(
             "spikeguard_dropped_samples",
             "Samples that agents had to drop, by their own count.",
             value=self._fleet.dropped_samples,
         )
+
+
+def _delay_family(delays: Mapping[int, int]) -> HistogramMetricFamily:
+    """How many incidents were detected within so many steps."""
+    within = [sum(n for steps, n in delays.items() if steps <= edge) for edge in DELAY_EDGES]
+    buckets = [(str(float(edge)), n) for edge, n in zip(DELAY_EDGES, within, strict=True)]
+    return HistogramMetricFamily(
+        "spikeguard_detection_delay_steps",
+        "Optimizer steps from a spike's onset to its detection, of incidents that have closed.",
+        buckets=[*buckets, ("+Inf", sum(delays.values()))],
+        sum_value=sum(steps * n for steps, n in delays.items()),
+    )
 
 
 def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:

@@ -73,6 +73,7 @@ def _exported() -> dict[str, set[str]]:
         (run,),
         {("default", "rollback"): 1},
         failing={"webhook": 1},
+        delays={1: 1},
     )
     text = metrics.text().decode() + fleet_text(fleet).decode()
     families = text_string_to_metric_families(text)

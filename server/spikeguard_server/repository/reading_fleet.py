@@ -48,7 +48,15 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
+        delays=_delays(connection),
     )
+
+
+def _delays(connection: sql.Connection) -> dict[int, int]:
+    """Steps from onset to detection -> closed incidents; of open ones the onset may still move."""
+    steps = sql.func.greatest(incidents.c.detected_step - incidents.c.onset_step, 0)
+    found = connection.execute(sql.select(steps, sql.func.count()).where(~_OPEN).group_by(steps))
+    return {int(row[0]): int(row[1]) for row in found}
 
 
 def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:

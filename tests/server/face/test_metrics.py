@@ -20,7 +20,7 @@ from tests.server.store import jobs as store_jobs
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-UNITS = re.compile(r"_(seconds|bytes|total|nats|step|per_second|up|norm|open|info|created)$")
+UNITS = re.compile(r"_(seconds|bytes|total|nats|steps?|per_second|up|norm|open|info|created)$")
 COUNTS = {
     "spikeguard_runs",
     "spikeguard_incidents_closed",
@@ -106,6 +106,30 @@ def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_
             spent.append(read_fleet(connection).budgets_spent)
         job.roll_back(order.command, 100, 260, segment=segment + 1, position=300)
     assert spent == [{}, {("default", "rollback"): 1}]
+
+
+def test_the_delay_of_detection_is_counted_in_steps_once_a_spike_has_closed(
+    engine: sql.Engine,
+) -> None:
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 200)
+    job.train(201, 204, lambda _: 9.0)
+    with engine.connect() as connection:
+        assert read_fleet(connection).delays == {}  # its onset may still move
+    job.train(205, 420)
+    onset, detected = (
+        "select onset_step, detected_step from incidents",
+        "spikeguard_detection_delay",
+    )
+    with engine.connect() as connection:
+        [(first, seen)] = connection.execute(sql.text(onset)).all()
+        fleet = read_fleet(connection)
+    assert fleet.delays == {seen - first: 1}
+    told = fleet_text(replace(fleet, delays={1: 3, 7: 1})).decode()
+    assert f'{detected}_steps_bucket{{le="5.0"}} 3.0' in told
+    assert f'{detected}_steps_bucket{{le="10.0"}} 4.0' in told
+    assert f"{detected}_steps_sum 10.0" in told
 
 
 def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> None:
