@@ -9,6 +9,7 @@ with every message carry no index on what changes and leave half of their page f
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -41,6 +42,7 @@ Floats = postgresql.ARRAY(Float)
 Steps = postgresql.ARRAY(sql.BigInteger)
 
 
+@lru_cache(maxsize=8192)  # every message of a live run asks
 def run_key(run: RunId) -> UUID:
     """The key of a run; a function of its name, so that no index across runs has to guard it."""
     return uuid5(NAMESPACE, f"{run.project}/{run.name}")

@@ -48,6 +48,8 @@ class SampleColumns(Sequence[Sample]):
     def __getitem__(self, at: slice) -> SampleColumns: ...
     def __getitem__(self, at: int | slice) -> Sample | SampleColumns:
         if isinstance(at, slice):
+            if at.indices(len(self.steps)) == (0, len(self.steps), 1):
+                return self
             signals = {name: column[at] for name, column in self.signals.items()}
             return SampleColumns(self.steps[at], signals, self.batches[at])
         measured = ((name, column[at]) for name, column in self.signals.items())
