@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from spikeguard_protocol import EvenRanges, Record, Samples, encode, from_json
+from spikeguard_protocol import EvenRanges, Message, Record, Samples, encode, from_json
 
 
 def encoded(record: Record) -> bytes:
@@ -45,6 +46,18 @@ def merged(records: Iterable[Record]) -> list[Record]:
     return merged + ([_columns(run)] if run else [])
 
 
+def shortened(message: Message) -> Message:
+    """The same message, with batches that follow one another as three numbers."""
+    return replace(message, records=tuple(map(_short, message.records)))
+
+
+def _short(record: Record) -> Record:
+    if not isinstance(record, Samples) or len(record.steps) == 1:
+        return record
+    even = EvenRanges.of(record.positions)
+    return record if even is None else replace(record, positions=even)
+
+
 def _continues(last: Samples, more: Samples) -> bool:
     return last.segment == more.segment and last.steps[-1] < more.steps[0]
 
@@ -61,4 +74,4 @@ def _columns(rows: list[Samples]) -> Samples:
     }
     steps = tuple(step for row in rows for step in row.steps)
     positions = tuple(place for row in rows for place in row.positions)
-    return Samples(rows[0].segment, steps, columns, EvenRanges.of(positions) or positions)
+    return Samples(rows[0].segment, steps, columns, positions)

@@ -1,7 +1,8 @@
 """One HTTP request with a message in it, and what its answer means for the outbox.
 
 Standard library only: one connection kept open, every wait bounded by a named timeout.
-Law: an answer becomes a `Verdict`; nothing here retries or sleeps.
+Law: an answer becomes a `Verdict`; nothing here sleeps, and nothing is sent twice but what a server
+refused in the short form: one of an older release does not know that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from spikeguard.lines import shortened
 from spikeguard_protocol import (
     WAIT_HEADER,
     Ack,
@@ -65,9 +67,21 @@ class Transport:
         self._timeout_s = timeout_s
         self._connection: HTTPConnection | None = None
         self._waiting: HTTPConnection | None = None  # of another thread than the sender's
+        self._short = True  # until a server takes only what is not
 
     def send(self, message: Message) -> Verdict:
         """Post `message`; never raises for what the network or the server does."""
+        if not self._short:
+            return self._post(message)
+        short = shortened(message)
+        verdict = self._post(short)
+        if verdict.advice is not Advice.GIVE_UP or short == message:
+            return verdict
+        verdict = self._post(message)
+        self._short = verdict.advice is not Advice.STORED
+        return verdict
+
+    def _post(self, message: Message) -> Verdict:
         try:
             return self._exchange(encode(message))
         except (OSError, HTTPException, ValueError) as error:

@@ -20,7 +20,6 @@ from spikeguard_protocol import (
     AttemptEnded,
     BatchRange,
     CommandResult,
-    EvenRanges,
     Gap,
     LayerNorms,
     Medium,
@@ -75,7 +74,6 @@ def test_samples_of_one_segment_travel_as_columns(tmp_path: Path) -> None:
     assert isinstance(first, Samples)
     assert first.steps == (1, 2)
     assert first.signals == {"loss": (1.0, 2.0), "lr": (None, 0.1)}
-    assert first.positions == EvenRanges(1, 1, 2)
     assert result == RESULT
     assert second == sample(2, segment=1)
     box.close()
