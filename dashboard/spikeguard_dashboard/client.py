@@ -6,10 +6,11 @@ longer than its timeout; no token is kept, each call is given the one it acts wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import httpx
@@ -33,13 +34,28 @@ from spikeguard_client import Series as SeriesAnswer
 from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_dashboard.series import Series, series_of
 from spikeguard_protocol import CommandId, IncidentId, RunId
-from spikeguard_protocol.paths import channel_path, command_path, incident_path, run_path
+from spikeguard_protocol.paths import (
+    SPEAKS_FOR,
+    channel_path,
+    command_path,
+    incident_path,
+    run_path,
+)
 
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 8.0
 TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
+NOTHING: Mapping[str, str] = MappingProxyType({})
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Who decides: their session, and where their browser is, as far as that is known."""
+
+    token: str
+    browser: str | None = None  # address
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,37 +163,42 @@ class Client:
         return _page(Delivery, answer)
 
     def approve(
-        self, token: str, run: RunId, incident: int, command: int, revision: int
+        self, person: Signer, run: RunId, incident: int, command: int, revision: int
     ) -> Command:
-        """Approve the revision that was seen, as the person behind `token`."""
-        path = f"{_command_path(run, incident, command)}/approve"
-        return _read(Command, self._call("POST", path, token, json={"revision": revision}))
+        """Approve the revision that was seen, as `person`."""
+        return self._decide(person, run, incident, command, "approve", {"revision": revision})
 
     def reject(
-        self, token: str, run: RunId, incident: int, command: int, revision: int, reason: str
+        self, person: Signer, run: RunId, incident: int, command: int, revision: int, reason: str
     ) -> Command:
-        """Reject the revision that was seen, as the person behind `token`."""
-        path = f"{_command_path(run, incident, command)}/reject"
+        """Reject the revision that was seen, as `person`."""
         body = {"revision": revision, "reason": reason}
-        return _read(Command, self._call("POST", path, token, json=body))
+        return self._decide(person, run, incident, command, "reject", body)
+
+    def _decide(
+        self, person: Signer, run: RunId, incident: int, command: int, verdict: str,
+        body: dict[str, Any],
+    ) -> Command:  # fmt: skip
+        path = f"{command_path(CommandId(IncidentId(run, incident), command))}/{verdict}"
+        said = {SPEAKS_FOR: person.browser} if person.browser else {}
+        return _read(Command, self._call("POST", path, person.token, json=body, headers=said))
 
     def _get(self, path: str, token: str, **query: str | int | None) -> httpx.Response:
         asked = {name: value for name, value in query.items() if value is not None}
         return self._call("GET", path, token, params=asked)
 
-    def _call(self, method: str, path: str, token: str, **rest: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+    def _call(
+        self, method: str, path: str, token: str, *, headers: Mapping[str, str] = NOTHING,
+        **rest: Any,
+    ) -> httpx.Response:  # fmt: skip
+        given = {**headers, "Authorization": f"Bearer {token}"} if token else headers
         try:
-            answer = self._http.request(method, path, headers=headers, **rest)
+            answer = self._http.request(method, path, headers=given, **rest)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise _no_answer(self.server, error) from error
         if not answer.is_success:
             raise _refusal(answer)
         return answer
-
-
-def _command_path(run: RunId, incident: int, command: int) -> str:
-    return command_path(CommandId(IncidentId(run, incident), command))
 
 
 def _no_answer(server: str, error: Exception) -> ApiError:

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import streamlit as st
 
 from spikeguard_client import ApiError, Me
-from spikeguard_dashboard.client import Client
+from spikeguard_dashboard.client import Client, Signer
 from spikeguard_dashboard.settings import Settings, read_settings
 
 COOKIE = "spikeguard_session"
@@ -36,6 +36,12 @@ class Person:
     role: str
     token: str
     expires_in_s: float | None
+    browser: str | None = None  # address, as Streamlit knows it; none on the same machine
+
+    @property
+    def signer(self) -> Signer:
+        """What a decision is made with."""
+        return Signer(self.token, self.browser)
 
     @property
     def may_decide(self) -> bool:
@@ -99,7 +105,8 @@ def _person(client: Client, cookie: str) -> tuple[Person | None, bool]:
         return None, error.status in (401, 403)
     if not me["name"]:
         return None, False
-    return Person(me["name"], me["role"], cookie, me["expires_in_s"]), False
+    browser = st.context.ip_address
+    return Person(me["name"], me["role"], cookie, me["expires_in_s"], browser), False
 
 
 def _zone() -> ZoneInfo:

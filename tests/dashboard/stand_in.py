@@ -39,6 +39,7 @@ POLICY: Plain = {
     "policy": {"halted": False, "currency": "EUR"},
 }
 Answer = tuple[int, str, bytes]
+SPEAKS_FOR = "Spikeguard-For"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Heard:
     path: str
     bearer: str
     body: Plain
+    speaks_for: str | None = None
 
 
 @dataclass
@@ -216,7 +218,9 @@ def serving(world: World) -> Iterator[str]:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))
             body = json.loads(raw) if raw else {}
             bearer = (self.headers.get("authorization") or "").removeprefix("Bearer ")
-            world.heard.append(Heard(self.command, self.path, bearer, body))
+            world.heard.append(
+                Heard(self.command, self.path, bearer, body, self.headers.get(SPEAKS_FOR))
+            )
             status, media, content = respond(world, self.command, self.path, bearer, body)
             self.send_response(status)
             self.send_header("content-type", media)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spikeguard_client import ApiError
-from spikeguard_dashboard.client import Client
+from spikeguard_dashboard.client import Client, Signer
 from spikeguard_dashboard.settings import SettingError, read_settings
 from spikeguard_protocol import RunId
 from tests.dashboard import story
@@ -59,21 +59,26 @@ def test_words_for_non_finite_values_become_floats(client: Client) -> None:
 def test_an_approval_names_the_revision_and_carries_the_person(
     client: Client, world: World
 ) -> None:
-    assert client.approve(ADA_TOKEN, RUN, 2, 1, 2)["decided_by"] == "Ada Lovelace"
+    assert client.approve(Signer(ADA_TOKEN), RUN, 2, 1, 2)["decided_by"] == "Ada Lovelace"
     (request,) = world.decisions()
     assert request.bearer == ADA_TOKEN
     assert request.body == {"revision": 2}
     assert request.path == "/v1/runs/default/llama-8b-c4/incidents/2/commands/1/approve"
 
 
+def test_a_decision_says_whose_browser_it_came_from(client: Client, world: World) -> None:
+    client.approve(Signer(ADA_TOKEN, "2001:db8::7"), RUN, 2, 1, 2)
+    assert world.decisions()[0].speaks_for == "2001:db8::7"
+
+
 def test_a_rejection_carries_its_reason(client: Client, world: World) -> None:
-    client.reject(ADA_TOKEN, RUN, 2, 1, 2, "the shard is new on purpose")
+    client.reject(Signer(ADA_TOKEN), RUN, 2, 1, 2, "the shard is new on purpose")
     assert world.decisions()[0].body == {"revision": 2, "reason": "the shard is new on purpose"}
 
 
 def test_a_changed_proposal_comes_with_the_error(client: Client) -> None:
     with pytest.raises(ApiError) as caught:
-        client.approve(ADA_TOKEN, RUN, 2, 1, 1)
+        client.approve(Signer(ADA_TOKEN), RUN, 2, 1, 1)
     assert caught.value.code == "revision_changed"
     assert caught.value.current is not None
     assert caught.value.current["revision"] == 2

@@ -111,7 +111,7 @@ def _buttons(
         decided = first() and _try(
             proposal,
             lambda: visit.client.approve(
-                person.token, run, incident, proposal["number"], proposal["revision"]
+                person.signer, run, incident, proposal["number"], proposal["revision"]
             ),
         )
         if decided:
@@ -127,7 +127,7 @@ def _buttons(
         decided = first() and _try(
             proposal,
             lambda: visit.client.reject(
-                person.token, run, incident, proposal["number"], proposal["revision"], reason
+                person.signer, run, incident, proposal["number"], proposal["revision"], reason
             ),
         )
         if decided:

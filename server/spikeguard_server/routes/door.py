@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
 from typing import Annotated, Final, Generic, TypeVar
@@ -20,6 +21,7 @@ from fastapi import Depends, Path, Query, Request
 
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access import TABLE, Caller, hash_secret, judge
 from spikeguard_server.errors import NotSignedIn
 from spikeguard_server.ingest import Monitors
@@ -137,8 +139,13 @@ def _authorize(request: Request, services: ServicesDep) -> Caller | None:
 
 
 def origin_of(request: Request) -> str:
-    """The address that a call came from, as far as the server can know it."""
-    return request.client.host if request.client is not None else "nowhere"
+    """The address that a call came from, as far as the server can know it, and behind `for` the
+    one that the caller says it speaks for, as the dashboard does: a claim, and recorded as one."""
+    address = request.client.host if request.client is not None else "nowhere"
+    try:
+        return f"{address} for {ip_address(request.headers.get(SPEAKS_FOR, ''))}"
+    except ValueError:
+        return address
 
 
 def bearer_secret(request: Request) -> str | None:

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.requests import Request
 
 from spikeguard_protocol import Role
+from spikeguard_server.routes.door import origin_of
 
 if TYPE_CHECKING:
     import httpx
@@ -67,7 +69,11 @@ def test_a_rejection_keeps_its_reason_and_orders_nothing(
     reason = "the new shard began here on purpose"
     with live.person("Ada") as ada:
         body = {"revision": proposed["revision"], "reason": reason}
-        answer = ada.post(f"{job.command_path(proposed)}/reject", json=body).json()
+        path, behind = f"{job.command_path(proposed)}/reject", {"Spikeguard-For": "10.2.3.4"}
+        answer = ada.post(path, json=body, headers=behind).json()
+        audit = ada.get(f"{job.path}/audit").json()["items"]
+    [entry] = [entry for entry in audit if entry["action"] == "reject"]
+    assert entry["reason"] == f"{reason} (by the API from 127.0.0.1 for 10.2.3.4)"
     assert (answer["state"], answer["decision_reason"]) == ("rejected", reason)
     assert all("Rollback" not in str(order) for order in job.send().orders)
 
@@ -83,6 +89,18 @@ def test_an_approval_of_what_was_not_seen_is_answered_with_what_there_is(
     assert error["current"]["id"] == proposed["id"]
     assert error["current"]["cost"]["steps"] > 0
     assert state_of(job, proposed)["state"] == "proposed"
+
+
+@pytest.mark.parametrize(
+    ("said", "recorded"),
+    [("10.2.3.4", "192.0.2.1 for 10.2.3.4"), ("10.2.3.4 <b>", "192.0.2.1"), ("", "192.0.2.1")],
+)
+def test_for_whom_a_caller_says_it_speaks_is_an_address_or_nothing(
+    said: str, recorded: str
+) -> None:
+    headers = [(b"spikeguard-for", said.encode())]
+    call = {"type": "http", "client": ("192.0.2.1", 9), "headers": headers}
+    assert origin_of(Request(call)) == recorded
 
 
 def test_of_two_people_at_once_one_wins_and_the_other_is_told(
