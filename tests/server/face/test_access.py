@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,6 +130,64 @@ def test_what_belongs_to_no_run_is_told_to_an_admin_of_every_project_only(live: 
         entry = root.get("/v1/audit", params={"limit": 1}).json()["items"][0]
     assert (entry["action"], entry["subject"]) == ("token.created", f"token {made}")
     assert entry["after"] == "viewer, Ada"
+
+
+CHANNEL = {"kind": "apprise", "target": {"url": "json://example.org"}}
+SWITCH = {"project": "of-record", "reason": "a bad checkpoint went round"}
+
+
+def test_every_change_beside_the_runs_is_written_down_with_who_made_it(live: Live) -> None:
+    """One call of each kind by a person, and the record of what they did, in order."""
+    with live.person("Record Keeper", Role.ADMIN) as root:
+        made = root.post("/v1/tokens", json={"role": "viewer"}).json()["id"]
+        root.delete(f"/v1/tokens/{made}")
+        root.put("/v1/policy", json={"project": "of-record", "policy": {}})
+        root.post("/v1/policy/halt", json=SWITCH)
+        root.post("/v1/policy/resume", json=SWITCH)
+        root.put("/v1/channels/of-record/a", json=CHANNEL)
+        root.delete("/v1/channels/of-record/a")
+        silence = {"project": "of-record", "lasts_s": 60, "reason": "the racks are moved"}
+        number = root.post("/v1/silences", json=silence).json()["number"]
+        root.delete(f"/v1/silences/of-record/{number}")
+        root.delete("/v1/sessions/current")
+    with live.client(Role.ADMIN) as admin:
+        entries = admin.get("/v1/audit", params={"limit": 100}).json()["items"]
+    mine = [entry for entry in reversed(entries) if entry["actor"] == "Record Keeper"]
+    assert [entry["action"] for entry in mine] == [
+        "session.opened", "token.created", "token.revoked", "policy.written", "policy.halted",
+        "policy.resumed", "channel.created", "channel.removed", "silence.created", "silence.ended",
+        "session.closed",
+    ]  # fmt: skip
+    given = {entry["action"]: entry["reason"] for entry in mine}
+    assert given["policy.halted"] == SWITCH["reason"]
+    assert given["silence.created"] == "the racks are moved"
+
+
+def test_no_secret_is_in_a_log_or_an_error(
+    live: Live, job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong with a call that carries one."""
+    caplog.set_level(logging.DEBUG)
+    secret = live.token(Grant(Role.OPERATOR))
+    with live.bearing(secret) as client:
+        answers = [
+            client.post("/v1/messages", content=b"{"),
+            client.get("/v1/audit"),
+            client.get("/v1/runs/default/never-heard-of"),
+            client.get("/v1/runs", params={"cursor": secret}),
+            client.post("/v1/sessions", json={"token": f"{secret} ", "name": 3}),
+            client.post("/v1/sessions", json={"token": secret, "name": "\x00"}),
+            client.post(f"{job.path}/incidents/1/commands/1/approve", json={"token": secret}),
+            client.post("/login", data={"token": secret, "key": "x"}),
+            client.get(f"/approve/{secret}"),
+            client.put("/v1/policy", json={"project": secret, "policy": {secret: secret}}),
+            client.request("BREW", "/v1/me"),
+        ]
+    for answer in answers:
+        assert 400 <= answer.status_code < 500, answer.text
+        assert secret not in answer.text, answer.request.url
+    ours = [record for record in caplog.records if not record.name.startswith("http")]
+    assert not [record for record in ours if secret in record.getMessage()]
 
 
 def test_a_revoked_token_ends_at_once_and_takes_its_sessions_with_it(live: Live) -> None:
