@@ -15,6 +15,8 @@ from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, poli
 from spikeguard_server.grants import Grant, put_policy
 from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
 from spikeguard_server.repository.reading_fleet import read_fleet
+from spikeguard_server.settings import Settings
+from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
 
 if TYPE_CHECKING:
@@ -86,6 +88,23 @@ def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Jo
     assert sum(fleet["spikeguard_incidents_open"].values()) >= 1
 
 
+def test_every_replica_tells_the_same_of_the_fleet(live: Live, face_url: str, spiked: Job) -> None:
+    """Whichever of them Prometheus asks: what is told of runs stands in the database."""
+    del spiked
+    with serving(Settings(database_url=face_url)) as url:
+        until = time.monotonic() + 12  # the numbers of either may be five seconds old
+        while (told := _lasting(live)) != _lasting(replace(live, url=url)):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    assert {"spikeguard_run_last_step", "spikeguard_incidents_open"} <= told.keys()
+
+
+def _lasting(live: Live) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """What does not grow with the time of asking."""
+    fleet = scrape(live, "/metrics/fleet")
+    return {name: values for name, values in fleet.items() if "_age_" not in name}
+
+
 def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_it_may(
     engine: sql.Engine,
 ) -> None:
@@ -99,13 +118,17 @@ def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_
     spent = []
     for segment in range(2):
         job.train(100 * segment + 1, 200, segment=segment, save_every=50)
-        ack = job.train(201, 260, lambda _: float("nan"), segment=segment, batch=1)
+        ack = job.train(201, 215, lambda _: float("nan"), segment=segment, batch=1)
         (order,) = ack.orders
         assert isinstance(order.action, Rollback)
         with engine.connect() as connection:
             spent.append(read_fleet(connection).budgets_spent)
-        job.roll_back(order.command, 100, 260, segment=segment + 1, position=300)
+        job.roll_back(order.command, 100, 215, segment=segment + 1, position=300)
     assert spent == [{}, {("default", "rollback"): 1}]
+    assert job.train(201, 215, lambda _: float("nan"), segment=2, batch=1).orders == ()
+    with engine.connect() as connection:  # the third waits for a person
+        waiting = sql.text("select verb from commands where state = 'proposed'")
+        assert connection.execute(waiting).scalars().all() == ["rollback"]
 
 
 def test_the_delay_of_detection_is_counted_in_steps_once_a_spike_has_closed(
