@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from spikeguard.data import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults
-from spikeguard.journal import Journal, Scaling
+from spikeguard.journal import Journal, Scaling, WrittenOnly
 from spikeguard.learning_rate import LrScale, ScaledRates
 from spikeguard.lineage import Abandonment, abandoned_by_return
 from spikeguard.mailbox import Delivery, Mailbox
@@ -165,7 +165,11 @@ class Executor:
         if not self._world.leads:  # these keep in memory what rank 0 has written
             self._made_durable(order, prepared)
         if isinstance(order.action, Rollback) and prepared is not None:
-            self._roll_back(order.command, order.action, prepared)
+            try:
+                self._roll_back(order.command, order.action, prepared)
+            except Exception as error:  # the journal has given up what would be trained from here
+                problem = f"{order.command} was written down and not carried out: {error!r}"
+                raise AttemptAborted(problem) from error
         else:
             state, said = self._done(order.action)
             self._answer(order.command, state, said)
@@ -240,6 +244,8 @@ class Executor:
                 prepared.abandoned if prepared is not None else (),
                 self._scaling(order, prepared),
             )
+        except WrittenOnly as error:
+            raise AttemptAborted(f"{order.command}: {error}") from error
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
@@ -290,9 +296,16 @@ class Executor:
         if self._feed.restarts:
             raise RollbackByRestart(f"back to {prepared.target.name} at the next start ({command})")
         self._restore_or_abort(prepared)
+        self._next_segment += 1
+        with self._faults.shield("orders"):
+            self._tell_of_rollback(command, action, prepared, before)
+
+    def _tell_of_rollback(
+        self, command: str, action: Rollback, prepared: Prepared, before: int
+    ) -> None:
+        """What follows once the state is whole again."""
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
-        self._next_segment += 1
         left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
         self._answer(command, ResultState.APPLIED, said, before)

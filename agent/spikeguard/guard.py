@@ -263,10 +263,12 @@ class Guard:
     def _before_optimizer(
         self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
-        deferred = after_closure(args, kwargs, self._before_update)
-        if deferred is None:
-            self._before_update()
-        return deferred
+        with self._p.faults.shield("before_step"):
+            deferred = after_closure(args, kwargs, self._before_update)
+            if deferred is None:
+                self._before_update()
+            return deferred
+        return None
 
     def _before_update(self) -> None:
         step = self._p.progress.steps + 1

@@ -61,6 +61,10 @@ class Scaling:
         return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
 
 
+class WrittenOnly(Exception):
+    """An entry is durable, so the next start obeys it, but this process could not take it up."""
+
+
 class Journal:
     """What the run must never forget; `path` None keeps it in memory only (ranks above 0)."""
 
@@ -137,7 +141,12 @@ class Journal:
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
             _append_line(self._path, json.dumps(entry, allow_nan=False).encode() + b"\n")
-        self._apply(entry, None)
+        try:
+            self._apply(entry, None)
+        except Exception as error:
+            raise WrittenOnly(
+                f"the journal holds it and this process does not: {error!r}"
+            ) from error
 
     def _apply(self, entry: dict[str, Any], run: RunId | None) -> None:
         if entry["entry"] == "run" and run is not None and entry["run"] != str(run):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spikeguard import AttemptAborted
 from spikeguard.journal import Scaling
 from spikeguard.learning_rate import LrScale
 from spikeguard.lineage import abandoned_by_return
@@ -249,3 +250,42 @@ def test_a_rate_that_a_later_rollback_undid_stays_undone_after_a_crash(tmp_path:
     assert second.guard.resume() == 25
     assert second.guard._p.rates.scale is None
     second.guard.finish()
+
+
+def test_a_rollback_that_is_written_down_and_not_carried_out_ends_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has given up what would be trained from there on: the next start obeys it."""
+    job = Job(tmp_path)
+    job.train_to(60)
+    command = order(job, Rollback(target_at(job, 50, Medium.DISK), 50, BatchRange(55, 58)))
+    with monkeypatch.context() as patch:
+        patch.setattr(job.guard._executor, "_restore_or_abort", _fails)
+        with pytest.raises(AttemptAborted, match="written down and not carried out"):
+            job.train_step()
+    job.guard.finish()
+    again = Job(tmp_path)
+    assert again.guard.resume() == 50
+    again.train_step()
+    assert result(again, command).state is ResultState.APPLIED
+    again.guard.finish()
+
+
+def test_a_drain_that_failed_once_forbids_no_later_rollback(tmp_path: Path) -> None:
+    """In a job of one process nobody waits elsewhere for this one."""
+    job = Job(tmp_path)
+    job.train_to(45)
+    drain = job.guard._executor._drain
+    job.guard._executor._drain = _fails
+    first = order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 1)
+    job.train_step()
+    assert result(job, first).state is ResultState.REFUSED
+    job.guard._executor._drain = drain
+    second = order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 2)
+    job.train_step()
+    assert result(job, second).state is ResultState.APPLIED
+    job.guard.finish()
+
+
+def _fails(*_: object) -> None:
+    raise RuntimeError("out of memory")
