@@ -14,6 +14,7 @@ class Me(TypedDict):
     name: str | None
     role: str
     project: str | None
+    run: str | None  # of that project; None = every run of it
     expires_in_s: float | None
 
 
@@ -33,6 +34,7 @@ class AccessToken(TypedDict):
     id: int
     role: str
     project: str | None  # None = every project
+    run: str | None  # of that project; None = every run of it
     person: str | None
     name: str | None  # what it is for
     session: bool  # made by a login

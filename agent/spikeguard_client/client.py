@@ -79,12 +79,13 @@ class Client:
         return self._calls.items(AccessToken, "/v1/tokens")
 
     def make_token(
-        self, role: Role, *, project: str | None = None, person: str | None = None,
-        name: str | None = None, expires_in_s: float | None = None,
+        self, role: Role, *, project: str | None = None, run: str | None = None,
+        person: str | None = None, name: str | None = None, expires_in_s: float | None = None,
     ) -> NewToken:  # fmt: skip
-        """Make a token; its secret is in this one answer. `name` is what it is for."""
+        """Make a token; its secret is in this one answer. `name` is what it is for. `run` is the
+        one of `project` that an agent's is good for; it need not exist yet."""
         body = {
-            "role": role.value, "project": project, "person": person, "name": name,
+            "role": role.value, "project": project, "run": run, "person": person, "name": name,
             "expires_in_s": expires_in_s,
         }  # fmt: skip
         return self._calls.send(NewToken, "POST", "/v1/tokens", body)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spikeguard_protocol import Role
+from spikeguard_protocol import Role, RunId
 from spikeguard_server.errors import Forbidden, NoPerson, Unprocessable
 
 SESSION_S: Final = 12 * 3600
@@ -115,14 +115,35 @@ class Caller:
     person: str | None
     expires_in_s: float | None  # None = never
     is_session: bool  # made by a login, so it can't make another
+    run: str | None = None  # of that project; None = every run of it
 
     def check_project(self, project: str) -> None:
         """Refuse a project outside the token's scope."""
-        if self.project is not None and self.project != project:
-            raise Forbidden(
-                f"This token belongs to project {self.project}",
-                f"Ask an admin for a token of project {project}",
-            )
+        _check_project(self.project, project)
+
+    def check_run(self, wanted: RunId) -> None:
+        """Refuse a run outside the token's scope."""
+        check_scope(self.project, self.run, wanted)
+
+
+def check_scope(project: str | None, run: str | None, wanted: RunId) -> None:
+    """Refuse a run that a token of `project` and `run` (None: every one) is not good for."""
+    _check_project(project, wanted.project)
+    if run not in (None, wanted.name):
+        raise Forbidden(
+            f"This token is good for run {run} of project {project} only",
+            f"Ask an admin for a token of run {wanted.name}, or of the whole project",
+            field="run",
+        )
+
+
+def _check_project(project: str | None, wanted: str) -> None:
+    if project not in (None, wanted):
+        raise Forbidden(
+            f"This token belongs to project {project}",
+            f"Ask an admin for a token of project {wanted}",
+            field="project",
+        )
 
 
 def judge(caller: Caller, rule: Rule) -> None:

@@ -88,6 +88,11 @@ def _grant_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--project", help="good for this project only (default: for all)")
     parser.add_argument(
+        "--run",
+        metavar="PROJECT/NAME",
+        help="role agent: good for this run only, which need not exist yet (default: for all)",
+    )
+    parser.add_argument(
         "--person", metavar="NAME", help="whose it is: their name stands behind every decision"
     )
     parser.add_argument("--name", help="what it is for, as `spikeguard token list` shows it")

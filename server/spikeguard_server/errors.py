@@ -4,7 +4,7 @@ ServiceError
 ├── Malformed          400  not JSON, or not what this call takes
 ├── VersionNotSpoken   400  a message in a version that this server does not speak
 ├── NotSignedIn        401  no token, or one that is unknown, expired or revoked
-├── Forbidden          403  a token whose role or project does not reach this far
+├── Forbidden          403  a token whose role, project or run does not reach this far
 │   └── NoPerson       403  a decision that needs a person's name behind it
 ├── NotFound           404
 ├── MethodNotAllowed   405

@@ -22,7 +22,7 @@ from spikeguard_server.domain.policy import (
     over,
     policy_from_mapping,
 )
-from spikeguard_server.errors import Conflict, Forbidden, NotFound
+from spikeguard_server.errors import Conflict, Forbidden, NotFound, Unprocessable
 from spikeguard_server.repository.audit import SERVER, append
 from spikeguard_server.repository.policies import (
     lock_policy,
@@ -53,6 +53,21 @@ class Grant:
     person: str | None = None
     name: str | None = None  # what it is for
     expires_in_s: float | None = None  # None = never
+    run: str | None = None  # of that project, which need not exist yet; None = every run of it
+
+    def __post_init__(self) -> None:
+        if self.run is None:
+            return
+        if self.role is not Role.AGENT:
+            raise Unprocessable(
+                f"A token of role {self.role} takes no run",
+                "Leave the run out, or make a token of role agent",
+                field="run",
+            )
+        if self.project is None:
+            raise Unprocessable(
+                "A run belongs to a project", "Name the run's project too", field="project"
+            )
 
 
 def issue_token(connection: sql.Connection, grant: Grant, by: str) -> tuple[str, Token]:
@@ -72,6 +87,7 @@ def register_token(connection: sql.Connection, grant: Grant, secret: str, by: st
         created_by=by,
         expires_in_s=grant.expires_in_s,
         name=grant.name,
+        run=grant.run,
     )
     token, fresh = add_token(connection, new)
     if fresh:
@@ -265,6 +281,7 @@ def _person(caller: Caller, name: str) -> str:
 
 def _words(token: Token) -> str:
     scope = f", project {token.project}" if token.project else ""
+    scope += f", run {token.run}" if token.run else ""
     person = f", {token.person}" if token.person else ""
     return f"{token.role}{scope}{person}"
 

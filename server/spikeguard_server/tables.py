@@ -427,6 +427,7 @@ tokens = sql.Table(
     _needed("hash", sql.LargeBinary),  # SHA-256 of the secret
     _needed("role", sql.Text),
     sql.Column("project", sql.Text),  # null: every project
+    sql.Column("run", sql.Text),  # its name in that project, role agent only; null: every run
     sql.Column("name", sql.Text),  # what it is for
     sql.Column("person", sql.Text),  # who stands behind what is done with it
     sql.Column("parent", Count),  # the token that a session was opened with

@@ -64,13 +64,22 @@ def run_policy(options: Namespace) -> int:
 
 
 def _grant(options: Namespace) -> Grant:
-    if options.project is not None:
-        RunId(options.project, "any")
+    project, run = _scope(options.project, options.run)
     days = options.expires_in
     if days is not None and not 0 < days <= 3660:
         raise CommandFailed("--expires-in takes days, more than 0 and at most 3660")
     lasts_s = None if days is None else days * DAY_S
-    return Grant(options.role, options.project, options.person, options.name, lasts_s)
+    return Grant(options.role, project, options.person, options.name, lasts_s, run)
+
+
+def _scope(project: str | None, run: str | None) -> tuple[str | None, str | None]:
+    """Names of project and run that a token is good for; None is every one."""
+    if run is None:
+        return None if project is None else RunId(project, "any").project, None
+    wanted = RunId.parse(run if "/" in run or project is None else f"{project}/{run}")
+    if project not in (None, wanted.project):
+        raise CommandFailed(f"--run names project {wanted.project}, --project {project}: drop one")
+    return wanted.project, wanted.name
 
 
 def _create(connection: sql.Connection, options: Namespace) -> int:
@@ -96,7 +105,7 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
 def _list(connection: sql.Connection, options: Namespace) -> int:
     del options
     found = list_tokens(connection, None, limit=MAX_LISTED)
-    head = ("ID", "ROLE", "PROJECT", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
+    head = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
     print(table(head, [_line(token) for token in found]) if found else "No token works.")
     return 0
 
@@ -115,6 +124,7 @@ def _line(token: Token) -> list[str]:
         str(token.id),
         token.role.value,
         token.project or "all",
+        token.run or "all",
         token.person or "-",
         token.name or "-",
         "session" if token.session else "token",
@@ -125,8 +135,9 @@ def _line(token: Token) -> list[str]:
 
 def _words(token: Token) -> str:
     person = f" of {token.person}" if token.person else ""
+    run = f" for run {token.run}" if token.run else ""
     project = f" in project {token.project}" if token.project else ""
-    return f"role {token.role}{person}{project}"
+    return f"role {token.role}{person}{run}{project}"
 
 
 def _import(connection: sql.Connection, options: Namespace) -> int:

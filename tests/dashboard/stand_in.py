@@ -20,11 +20,18 @@ from urllib.parse import parse_qs, unquote, urlsplit
 VIEWER_TOKEN = "viewer-token-of-the-dashboard"
 ADA_TOKEN = "session-of-ada-lovelace-0123456789"
 PEOPLE: dict[str, dict[str, Any]] = {
-    VIEWER_TOKEN: {"name": None, "role": "viewer", "project": None, "expires_in_s": None},
+    VIEWER_TOKEN: {
+        "name": None,
+        "role": "viewer",
+        "project": None,
+        "run": None,
+        "expires_in_s": None,
+    },
     ADA_TOKEN: {
         "name": "Ada Lovelace",
         "role": "operator",
         "project": None,
+        "run": None,
         "expires_in_s": 39600.0,
     },
 }

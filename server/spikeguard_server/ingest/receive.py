@@ -14,7 +14,8 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_protocol import Ack, AttemptStarted, Message, ProtocolError, Samples
-from spikeguard_server.errors import Forbidden, NotSignedIn, SequenceGap, ServiceError
+from spikeguard_server.access import check_scope
+from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.aftermath import keep_aftermath
 from spikeguard_server.ingest.detection import Monitors
@@ -143,14 +144,10 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
 
 
 def _check(bearer: Bearer | None, message: Message) -> None:
-    """Refuse a token that does not work any more, or not for this project."""
+    """Refuse a token that does not work any more, or not for this run."""
     if bearer is None:
         raise NotSignedIn("This token is unknown, expired or revoked", "Ask an admin for a token")
-    if bearer.project not in (None, message.project):
-        raise Forbidden(
-            f"This token belongs to project {bearer.project}",
-            f"Ask an admin for a token of project {message.project}",
-        )
+    check_scope(bearer.project, bearer.run, message.run_id)
 
 
 def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:

@@ -42,7 +42,7 @@ SELECT clock_timestamp(),
                AND state IN ('proposed', 'approved', 'delivered')),
        EXISTS (SELECT FROM attempts WHERE run_id = %(run)s AND id <> %(attempt)s
                AND ended_at IS NULL AND NOT lost),
-       t.id, t.project,
+       t.id, t.project, t.run,
        (SELECT s.last_step FROM segments s JOIN runs r USING (run_id)
         WHERE s.run_id = %(run)s AND s.attempt = a.number AND s.segment = r.current_segment),
        {", ".join(f"a.{name}" for name in _ATTEMPT)},
@@ -67,6 +67,7 @@ class Bearer:
 
     token_id: int
     project: str | None  # None = every project
+    run: str | None  # of that project; None = every run of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +93,14 @@ def open_message(
     """
     which = {"run": run_id, "attempt": attempt, "known": known, "bearer": bearer}
     locked, found = ask(connection, (_LOCKED, which), (_FOUND, which))
-    now, commands, others, token, project, newest_step, *rest = found[0]
+    now, commands, others, token, project, run, newest_step, *rest = found[0]
     attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
     return Opening(
         now,
         RunRow(*locked[0]) if locked else None,
         None if attempt_row[0] is None else AttemptRow(*attempt_row),
         None if state[0] is None else state_row(state),
-        None if token is None else Bearer(token, project),
+        None if token is None else Bearer(token, project, run),
         commands,
         others,
         newest_step,

@@ -32,6 +32,7 @@ class NewToken:
     expires_in_s: float | None
     name: str | None = None  # what it is for
     parent: int | None = None  # the token that opened this session
+    run: str | None = None  # of the project
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Token:
     created_at: datetime
     created_by: str
     expires_in_s: float | None
+    run: str | None = None  # of the project; None = every run of it
 
 
 def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None:
@@ -67,6 +69,7 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
         person=row.person,
         expires_in_s=row.left,
         is_session=row.parent is not None,
+        run=row.run,
     )
 
 
@@ -76,6 +79,7 @@ def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
         "hash": new.hash,
         "role": new.role.value,
         "project": new.project,
+        "run": new.run,
         "person": new.person,
         "name": new.name,
         "parent": new.parent,
@@ -133,6 +137,7 @@ def _shown() -> sql.Select[tuple[object, ...]]:
         tokens.c.id,
         tokens.c.role,
         tokens.c.project,
+        tokens.c.run,
         tokens.c.person,
         tokens.c.name,
         tokens.c.parent,
@@ -153,6 +158,7 @@ def _token(row: sql.Row[tuple[object, ...]]) -> Token:
         created_at=row.created_at,
         created_by=row.created_by,
         expires_in_s=row.left,
+        run=row.run,
     )
 
 

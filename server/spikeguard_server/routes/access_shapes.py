@@ -50,12 +50,19 @@ class Me(Shape):
     """Who holds the token that was sent."""
 
     model_config = example(
-        {"name": "Ada Lovelace", "role": "operator", "project": None, "expires_in_s": 41000.0}
+        {
+            "name": "Ada Lovelace",
+            "role": "operator",
+            "project": None,
+            "run": None,
+            "expires_in_s": 41000.0,
+        }
     )
 
     name: str | None
     role: Role
     project: str | None
+    run: str | None = Field(description="null = every run of the project")
     expires_in_s: float | None
 
 
@@ -68,6 +75,11 @@ class TokenWanted(Shape):
 
     role: Role
     project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
+    run: str | None = Field(
+        default=None,
+        pattern=_NAME,
+        description="of that project (null: `default`), role agent only; null = every run",
+    )
     person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
     name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
     expires_in_s: float | None = Field(default=None, gt=0, le=10 * 366 * 86400)
@@ -77,6 +89,7 @@ TOKEN_EXAMPLE: dict[str, Any] = {
     "id": 4,
     "role": "operator",
     "project": None,
+    "run": None,
     "person": "Ada Lovelace",
     "name": None,
     "session": False,
@@ -94,6 +107,7 @@ class TokenBody(Shape):
     id: int
     role: Role
     project: str | None
+    run: str | None = Field(description="null = every run of the project")
     person: str | None
     name: str | None
     session: bool = Field(description="made by a login")

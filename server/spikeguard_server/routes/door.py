@@ -135,6 +135,8 @@ def _authorize(request: Request, services: ServicesDep) -> Caller | None:
     judge(caller, rule)
     if project := request.path_params.get("project"):
         caller.check_project(project)
+        if caller.run is not None and (name := request.path_params.get("name")):
+            caller.check_run(RunId(project, name))
     return caller
 
 

@@ -76,6 +76,7 @@ def get_me(caller: CallerDep) -> Answer:
             name=caller.person,
             role=caller.role,
             project=caller.project,
+            run=caller.run,
             expires_in_s=caller.expires_in_s,
         )
     )

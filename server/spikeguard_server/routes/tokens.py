@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from spikeguard_protocol import DEFAULT_PROJECT
 from spikeguard_server.access import Caller
 from spikeguard_server.errors import Forbidden, NotFound
 from spikeguard_server.grants import Grant, issue_token, withdraw_token
@@ -36,11 +37,14 @@ def actor(caller: Caller) -> str:
     status_code=201,
 )
 def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> Answer:
-    """The secret is shown this once. An admin of one project makes tokens of that project."""
+    """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
+    may be named before it exists; only role agent takes one."""
     project = wanted.project if caller.project is None else wanted.project or caller.project
+    if project is None and wanted.run is not None:
+        project = DEFAULT_PROJECT
     if project is not None:
         caller.check_project(project)
-    grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s)
+    grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
     with services.engine.begin() as connection:
         secret, token = issue_token(connection, grant, actor(caller))
     shown = TokenBody.model_validate(token).model_dump()

@@ -14,6 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from spikeguard_server.migrations import _config, current_revision, migrate, newest_revision
 from spikeguard_server.repository.detectors import Place, StateRow, load_state
 from spikeguard_server.repository.pieces import SegmentKey, read_curves
+from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.tables import metadata
 from spikeguard_server.tables_notices import deliveries
 from spikeguard_server.tables_policies import policies
@@ -96,6 +97,26 @@ def test_a_proposal_of_an_earlier_schema_was_made_by_its_projects_policy(
     with engine.connect() as connection:
         query = "select policy_version, policy_scope from commands"
         assert connection.execute(sql.text(query)).all() == [(3, "project")]
+
+
+def test_a_token_of_an_earlier_schema_is_good_for_every_run_as_before(engine: sql.Engine) -> None:
+    script = """
+        insert into tokens (hash, role, project, created_at, created_by)
+            values ('a hash', 'agent', 'lab', now(), 'Ada');
+    """
+    with engine.begin() as connection:
+        connection.execute(sql.text("drop schema public cascade"))
+        connection.execute(sql.text("drop schema if exists shelves cascade"))
+        connection.execute(sql.text("create schema public"))
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0010")
+        connection.execute(sql.text(script))
+    migrate(engine)
+    with engine.connect() as connection:
+        caller = find_caller(connection, b"a hash")
+    assert caller is not None
+    assert (caller.project, caller.run) == ("lab", None)
 
 
 @pytest.mark.parametrize("revision", ["0001", "0002", "0004", "0006"])
