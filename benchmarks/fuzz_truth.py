@@ -25,6 +25,7 @@ from spikeguard_protocol import (
     decode_ack,
     decode_message,
 )
+from spikeguard_server.repository.text import storable
 
 ALLOWED = frozenset({200, 400, 409, 413, 422, 429})
 SHAPE = frozenset({"code", "field", "message", "remedy"})
@@ -52,7 +53,8 @@ class Expected:
             if isinstance(record, Samples):
                 self._take_samples(who, record)
             elif isinstance(record, LayerNorms):
-                self.layers.add((*who, record.segment, record.step, record.signal))
+                signal = storable(record.signal)[:64]  # without what Postgres cannot hold
+                self.layers.add((*who, record.segment, record.step, signal))
             elif isinstance(record, TargetSaved):
                 self.targets.add((who[0], record.name))
             elif isinstance(record, Gap):

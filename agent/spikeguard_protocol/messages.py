@@ -42,6 +42,11 @@ def _check_size(name: str, size: int, limit: int) -> None:
         raise ProtocolError(name, f"holds at most {limit} entries", f"Got {size}: send several")
 
 
+def _check_target(name: str) -> None:
+    if not TARGET_PATTERN.fullmatch(name):
+        raise ProtocolError("name", "takes 1 to 128 safe characters", f"Got {name[:80]!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
     """The run's processes started. Always the first record of an attempt."""
@@ -148,8 +153,7 @@ class TargetSaved:
     medium: Medium
 
     def __post_init__(self) -> None:
-        if not TARGET_PATTERN.fullmatch(self.name):
-            raise ProtocolError("name", "takes 1 to 128 safe characters", f"Got {self.name[:80]!r}")
+        _check_target(self.name)
         check_count("segment", self.segment)
         check_count("step", self.step)
         check_count("position", self.position)
@@ -160,6 +164,9 @@ class TargetDeleted:
     """A checkpoint or memory snapshot is gone."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        _check_target(self.name)
 
 
 @dataclass(frozen=True, slots=True)

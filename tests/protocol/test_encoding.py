@@ -132,6 +132,13 @@ def test_a_missing_field_is_named(name: str) -> None:
     assert refused(body).field == f"body.{name}"
 
 
+@pytest.mark.parametrize("name", ["", "\ud800", "a\0b", "a b", "x" * 200])
+def test_a_target_that_nobody_can_have_saved_cannot_be_deleted(name: str) -> None:
+    """Half a character of UTF-16 is JSON, and no text that a database takes."""
+    deleted = {"type": "TargetDeleted", "name": name}
+    assert refused({**plain(), "records": [deleted]}).field == "body.records.name"
+
+
 def test_an_unknown_field_is_named() -> None:
     assert refused({**plain(), "colour": 1}).field == "body.colour"
 
