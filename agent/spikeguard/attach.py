@@ -94,7 +94,7 @@ def attach(
         guard._report(record)
 
     progress = Progress(attempt)
-    data = feed(journal.ledger, micro_batches)
+    data = feed(journal.ledger, micro_batches, chosen.replay_limit_s)
     rates = ScaledRates(optimizer)
     snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
     training = TrainingState(model, optimizer, scheduler, state)

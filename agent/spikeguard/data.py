@@ -11,7 +11,9 @@ never had those batches. The loader's own errors are the loop's and pass through
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator
+from time import perf_counter
 from typing import Any, TypeVar
 
 from spikeguard.ledger import Ledger
@@ -26,12 +28,17 @@ class DataFeed:
 
     restarts = False  # whether going back takes a new attempt
 
-    def __init__(self, ledger: Ledger, micro_batches: int) -> None:
+    def __init__(
+        self, ledger: Ledger, micro_batches: int, replay_limit_s: float = math.inf
+    ) -> None:
         self.ledger = ledger
         self.position = 0  # the next one to be read
         self.in_use = False
         self.stopped = False
         self._micro_batches = micro_batches
+        self._replay_limit_s = replay_limit_s
+        self._waited_s = 0.0  # for the loader, of `_waits` items
+        self._waits = 0
         self._loader: Any = None
         self._micro = 0  # items of the current position that were handed out
         self._read = 0  # items read since the pass began
@@ -49,7 +56,10 @@ class DataFeed:
                     iterator = self._reopened()
                 if self._micro == 0:
                     iterator = self._past_skips(iterator)
+                began = perf_counter()
                 batch = next(iterator)
+                self._waited_s += perf_counter() - began
+                self._waits += 1
             except StopIteration:
                 return
             self._read += 1
@@ -81,7 +91,17 @@ class DataFeed:
             return "the loader has no load_state_dict()"
         if tree["kind"] == "count" and tree["pass"] != self._pass:
             return "the target lies in an earlier pass over a loader that has no state_dict()"
-        return None
+        return self._too_long(tree["read"]) if tree["kind"] == "count" else None
+
+    def _too_long(self, items: int) -> str | None:
+        """Why so many items are not to be read again; None if that takes no longer than allowed."""
+        again_s = items * self._waited_s / max(self._waits, 1)
+        if again_s <= self._replay_limit_s:
+            return None
+        return (
+            f"reading {items} items again would take about {again_s:.0f} s, over replay_limit_s "
+            f"({self._replay_limit_s:g} s): give the loader state_dict() and load_state_dict()"
+        )
 
     def restore(self, tree: Tree, random_numbers: Tree) -> None:
         """Go back at the next batch; the loader is touched only then."""

@@ -10,6 +10,7 @@ The framework writes and reads its checkpoints; here stands only which of them m
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ class HostedFeed(DataFeed):
 
     restarts = True
 
-    def __init__(self, ledger: Ledger, micro_batches: int) -> None:
-        super().__init__(ledger, micro_batches)
+    def __init__(
+        self, ledger: Ledger, micro_batches: int, replay_limit_s: float = math.inf
+    ) -> None:
+        super().__init__(ledger, micro_batches, replay_limit_s)
         self.in_use = True
         self.micro_batches = micro_batches
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from spikeguard import AttemptAborted
 from spikeguard.journal import Scaling
@@ -27,7 +30,7 @@ from spikeguard_protocol import (
     Watch,
 )
 
-from .job import Job, order, result, target_at
+from .job import FAST, Job, batch_at, order, result, target_at
 from .wire import Wire, await_that, served
 
 REFUSED: list[tuple[Action, dict[str, Any], str]] = [
@@ -51,6 +54,30 @@ def test_an_order_that_cannot_be_obeyed_is_refused_with_a_reason(
     assert reason in result(job, command).reason
     assert job.guard.steps == 31
     job.guard.finish()
+
+
+def test_going_back_is_refused_where_reading_the_data_again_takes_too_long(tmp_path: Path) -> None:
+    """A loader without a state, 2 ms an item: 20 items are over 10 ms, and under 600 s."""
+
+    def slow() -> Iterator[Tensor]:
+        for number in range(1000):
+            time.sleep(0.002)
+            yield batch_at(number)
+
+    class Loader:
+        def __iter__(self) -> Iterator[Tensor]:
+            return slow()
+
+    for limit, state in ((0.01, ResultState.REFUSED), (600.0, ResultState.APPLIED)):
+        settings = replace(FAST, replay_limit_s=limit)
+        job = Job(tmp_path / f"{limit}", loader=Loader(), settings=settings)
+        job.train_to(30)
+        command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20))
+        job.train_step()
+        told = result(job, command)
+        assert told.state is state
+        assert ("replay_limit_s (0.01 s)" in told.reason) is (state is ResultState.REFUSED)
+        job.guard.finish()
 
 
 def test_a_rollback_to_another_step_than_named_is_refused(tmp_path: Path) -> None:
