@@ -102,6 +102,7 @@ class RunGauges:
     last_step: float | None
     last_loss: float | None
     last_grad_norm: float | None
+    last_z: float | None
     tokens_per_second: float | None
     age_s: float
     incident_open: bool
@@ -262,6 +263,7 @@ _RUN_GAUGES: Final = {
     "spikeguard_run_last_step": ("Newest optimizer step of a live run.", "last_step"),
     "spikeguard_run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
     "spikeguard_run_grad_norm": ("Global gradient norm at its newest step.", "last_grad_norm"),
+    "spikeguard_run_z": ("Robust deviations of that loss above its trend.", "last_z"),
     "spikeguard_run_tokens_per_second": ("Training speed.", "tokens_per_second"),
     "spikeguard_run_data_age_seconds": ("Seconds since its last message.", "age_s"),
     "spikeguard_run_incident_open": ("1 while a spike is open.", "incident_open"),

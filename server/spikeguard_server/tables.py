@@ -101,6 +101,7 @@ runs = sql.Table(
     sql.Column("position", Count),  # the next in the data order
     sql.Column("last_loss", Float),
     sql.Column("last_grad_norm", Float),
+    sql.Column("last_z", Float),  # deviations of that loss above its trend
     sql.Column("tokens_per_second", Float),
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
     sql.Index(None, "project", "name"),

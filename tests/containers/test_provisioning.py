@@ -59,7 +59,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.latency.labels("GET", "/").observe(1.0)
     metrics.messages.labels("stored").inc()
-    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, True)
+    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True)
     commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
     closed = {("divergent", "recovered"): 1}
     fleet = Fleet(

@@ -64,6 +64,16 @@ class Monitor:
         busy = episode is not None and not episode.calmed
         return busy or (until is not None and newest is not None and newest <= until)
 
+    def deviations(self, step: int, loss: float | None) -> float | None:
+        """How far the newest loss, of `step`, lies above its trend; None where that is unknown."""
+        episode, detector = self._state.episode, self._state.detector
+        if loss is None or not math.isfinite(loss):
+            return None if loss is None else math.inf
+        if episode is not None:
+            trend = episode.trend
+            return None if trend is None else (loss - trend.at(step)) / episode.scale
+        return None if detector.baseline.fit is None else detector.last_z
+
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []

@@ -150,6 +150,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
         intake.connection, as_domain(samples),
         every=intake.settings.detector_snapshot_steps, targets=targets,
     )  # fmt: skip
+    run.last_z = intake.detection.monitor.deviations(samples.steps[-1], run.last_loss)
     if events:
         intake.disturb()
         tell(intake, events)

@@ -115,6 +115,7 @@ told AS (
 )
 UPDATE runs SET state = %(run_state)s, last_message_at = %(now)s, last_step = %(last_step)s,
        position = %(position)s, last_loss = %(last_loss)s, last_grad_norm = %(last_grad_norm)s,
+       last_z = %(last_z)s,
        tokens_per_second = %(tokens_per_second)s
 WHERE run_id = %(run_id)s
 """
@@ -135,6 +136,7 @@ _TYPES = {
     **PIECE_TYPES,
     "sequence": INT, "now": TIME, "alive_at": TIME, "lost": BOOL, "run_state": TEXT,
     "last_step": INT, "position": INT, "last_loss": FLOAT, "last_grad_norm": FLOAT,
+    "last_z": FLOAT,
     "tokens_per_second": FLOAT, "version": INT, "at_step": INT, "state_step": INT, "anchor": INT,
     "failures": INT4, "state": BYTES,
 }  # fmt: skip
@@ -161,7 +163,8 @@ def write_calm(
         "now": attempt.last_message_at, "alive_at": attempt.alive_at, "lost": attempt.lost,
         "run_state": run.state,
         "last_step": run.last_step, "position": run.position, "last_loss": run.last_loss,
-        "last_grad_norm": run.last_grad_norm, "tokens_per_second": run.tokens_per_second,
+        "last_grad_norm": run.last_grad_norm, "last_z": run.last_z,
+        "tokens_per_second": run.tokens_per_second,
     }  # fmt: skip
     wanted = _HEARTBEAT
     if samples is not None and state is not None:

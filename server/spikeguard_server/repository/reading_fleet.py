@@ -150,6 +150,7 @@ def _gauges(row: sql.Row[Any]) -> RunGauges:
         last_step=row.last_step,
         last_loss=row.last_loss,
         last_grad_norm=row.last_grad_norm,
+        last_z=row.last_z,
         tokens_per_second=row.tokens_per_second,
         age_s=row.age_s,
         incident_open=row.open_incident is not None,

@@ -48,6 +48,7 @@ class RunRow:
     position: int | None
     last_loss: float | None
     last_grad_norm: float | None
+    last_z: float | None  # deviations of `last_loss` above its trend
     tokens_per_second: float | None
     followed_to: int | None  # the last step that a closed incident still waits for
 

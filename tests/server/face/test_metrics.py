@@ -22,7 +22,7 @@ from tests.server.store import jobs as store_jobs
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-UNITS = re.compile(r"_(seconds|bytes|total|nats|steps?|per_second|up|norm|open|info|created)$")
+UNITS = re.compile(r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|info|created)$")
 COUNTS = {
     "spikeguard_runs",
     "spikeguard_incidents_closed",
@@ -84,6 +84,7 @@ def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Jo
         time.sleep(0.2)
     assert fleet["spikeguard_run_incident_open"][mine] == 1
     assert fleet["spikeguard_run_last_step"][mine] > 400
+    assert fleet["spikeguard_run_z"][mine] > 3.0
     assert fleet["spikeguard_approvals_waiting"][()] >= 1
     assert sum(fleet["spikeguard_incidents_open"].values()) >= 1
 
@@ -164,7 +165,7 @@ def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> No
 
 
 def test_a_run_without_a_value_shows_none_and_one_with_nan_shows_it() -> None:
-    run = RunGauges("p", "r", 3, float("nan"), None, None, 1.0, False)
+    run = RunGauges("p", "r", 3, float("nan"), None, None, None, 1.0, False)
     text = fleet_text(Fleet({"live": 1}, {}, {}, {}, 0, 0.0, 0, (run,))).decode()
     assert 'spikeguard_run_loss_nats{project="p",run="r"} NaN' in text
     assert "spikeguard_run_grad_norm{" not in text
