@@ -46,8 +46,8 @@ class Course:
         episode.note_drops(settings.drop_limit)
         if not episode.treated and not episode.went_back:
             episode.evidence.see(sample)
-        if episode.trend is not None and not bad:
-            episode.note_loss((loss - episode.trend.at(sample.step)) / episode.scale)
+        if not bad and (z := episode.deviations(sample.step, loss)) is not None:
+            episode.note_loss(z)
         if episode.verb is not None:
             self._after_command(sample, loss, bad, events)
         elif (apart := apart_in(self.state.traces)) is not None:

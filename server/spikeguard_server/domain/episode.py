@@ -108,6 +108,10 @@ class Episode:
     def scale(self) -> float:
         return self.trend.scale if self.trend else math.inf
 
+    def deviations(self, step: int, loss: float) -> float | None:
+        """How far a finite loss lies above where it was heading; None where that is unknown."""
+        return None if self.trend is None else (loss - self.trend.at(step)) / self.scale
+
     @property
     def smooth(self) -> float:
         """Median of the newest excesses."""

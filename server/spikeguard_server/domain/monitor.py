@@ -70,8 +70,7 @@ class Monitor:
         if loss is None or not math.isfinite(loss):
             return None if loss is None else math.inf
         if episode is not None:
-            trend = episode.trend
-            return None if trend is None else (loss - trend.at(step)) / episode.scale
+            return episode.deviations(step, loss)
         return None if detector.baseline.fit is None else detector.last_z
 
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
