@@ -88,12 +88,18 @@ def test_one_by_one_and_through_bytes_the_same_is_told() -> None:
     assert single == whole
 
 
-def test_going_back_to_equal_weights_closes_it_once_a_comparison_says_so() -> None:
+def gone_back() -> tuple[Monitor, list[Event]]:
+    """Parted at 250, back at 190 by a rollback; with what was told until then."""
     monitor, past = Monitor(), Monitor()
     past.observe(rows(1, 190, since_250))
-    monitor.observe(rows(1, 255, since_250))
+    first = monitor.observe(rows(1, 255, since_250))
     monitor.rewind(past)
     monitor.intervened(255, Verb.ROLLBACK)
+    return monitor, first
+
+
+def test_going_back_to_equal_weights_closes_it_once_a_comparison_says_so() -> None:
+    monitor, _ = gone_back()
     events = monitor.observe(rows(191, 400, lambda _: False))
     (closed,) = of(events, Closed)
     assert isinstance(closed, Closed)
@@ -102,11 +108,7 @@ def test_going_back_to_equal_weights_closes_it_once_a_comparison_says_so() -> No
 
 
 def test_without_a_comparison_afterwards_nothing_is_held_to_have_worked() -> None:
-    monitor, past = Monitor(), Monitor()
-    past.observe(rows(1, 190, since_250))
-    monitor.observe(rows(1, 255, since_250))
-    monitor.rewind(past)
-    monitor.intervened(255, Verb.ROLLBACK)
+    monitor, _ = gone_back()
     blind = [
         Sample(row.step, {"loss": row.values["loss"]}, row.batches)
         for row in rows(191, 400, lambda _: False)
@@ -117,11 +119,7 @@ def test_without_a_comparison_afterwards_nothing_is_held_to_have_worked() -> Non
 
 
 def test_ranks_that_part_again_after_a_rollback_came_back() -> None:
-    monitor, past = Monitor(), Monitor()
-    past.observe(rows(1, 190, since_250))
-    first = monitor.observe(rows(1, 255, since_250))
-    monitor.rewind(past)
-    monitor.intervened(255, Verb.ROLLBACK)
+    monitor, first = gone_back()
     events = monitor.observe(rows(191, 330, lambda step: step >= 300))
     (again,) = of(events, Recurred)
     assert isinstance(again, Recurred)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from uuid import UUID
 
 import pytest
@@ -23,6 +25,24 @@ REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences"
 assert deliveries.metadata is policies.metadata is metadata  # one schema, written in parts
 
 
+def make_empty(connection: sql.Connection) -> None:
+    """Take away what the migrations made."""
+    connection.execute(sql.text("drop schema public cascade"))
+    connection.execute(sql.text("drop schema if exists shelves cascade"))
+    connection.execute(sql.text("create schema public"))
+
+
+@contextmanager
+def at_revision(engine: sql.Engine, revision: str) -> Iterator[sql.Connection]:
+    """A transaction on the schema as it was at `revision`, without rows."""
+    with engine.begin() as connection:
+        make_empty(connection)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        yield connection
+
+
 def test_migrations_make_what_the_tables_say(engine: sql.Engine) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
@@ -31,8 +51,7 @@ def test_migrations_make_what_the_tables_say(engine: sql.Engine) -> None:
 
 def test_replicas_that_start_together_migrate_once(engine: sql.Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(sql.text("drop schema public cascade"))
-        connection.execute(sql.text("create schema public"))
+        make_empty(connection)
         assert current_revision(connection) is None
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(migrate, engine) for _ in range(4)]:
@@ -44,12 +63,7 @@ def test_replicas_that_start_together_migrate_once(engine: sql.Engine) -> None:
 def test_a_detector_of_the_first_schema_goes_on_from_where_it_stood(engine: sql.Engine) -> None:
     """Its bytes were written with every message, so no samples lie behind them."""
     key = "00000000-0000-0000-0000-000000000001"
-    with engine.begin() as connection:
-        connection.execute(sql.text("drop schema public cascade"))
-        connection.execute(sql.text("create schema public"))
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+    with at_revision(engine, "0001") as connection:
         connection.execute(
             sql.text(
                 "insert into runs (run_id, project, name, created_at, state, attempts, incidents, "
@@ -85,13 +99,7 @@ def test_a_proposal_of_an_earlier_schema_was_made_by_its_projects_policy(
             policy_version, attempt, expires_at, proposed_at, automatic)
             values ('{key}', 1, 1, 'stop', '{{}}', 'proposed', 1, 'x', 3, 1, now(), now(), false);
     """
-    with engine.begin() as connection:
-        connection.execute(sql.text("drop schema public cascade"))
-        connection.execute(sql.text("drop schema if exists shelves cascade"))
-        connection.execute(sql.text("create schema public"))
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0008")
+    with at_revision(engine, "0008") as connection:
         connection.execute(sql.text(script))
     migrate(engine)
     with engine.connect() as connection:
@@ -104,13 +112,7 @@ def test_a_token_of_an_earlier_schema_is_good_for_every_run_as_before(engine: sq
         insert into tokens (hash, role, project, created_at, created_by)
             values ('a hash', 'agent', 'lab', now(), 'Ada');
     """
-    with engine.begin() as connection:
-        connection.execute(sql.text("drop schema public cascade"))
-        connection.execute(sql.text("drop schema if exists shelves cascade"))
-        connection.execute(sql.text("create schema public"))
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0010")
+    with at_revision(engine, "0010") as connection:
         connection.execute(sql.text(script))
     migrate(engine)
     with engine.connect() as connection:
@@ -149,12 +151,7 @@ def test_samples_of_every_earlier_schema_are_all_there_afterwards(
         where value is not null order by step, name
     """
     rest = (own, "select step, names, norms from layer_norms")
-    with engine.begin() as connection:
-        connection.execute(sql.text("drop schema public cascade"))
-        connection.execute(sql.text("create schema public"))
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    with at_revision(engine, revision) as connection:
         connection.execute(sql.text(script))
         before = [list(map(str, connection.execute(sql.text(query)))) for query in rest]
         plain = "select step, loss, lr, batch_first, batch_end from samples order by step"
