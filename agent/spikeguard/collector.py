@@ -27,7 +27,7 @@ from spikeguard.clipping import Rule
 from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.norms import combine, each_norm, global_norm, gradients, own_norm, second_moments
 from spikeguard.readback import Readback
-from spikeguard.reflex import Reflex, loss_scale
+from spikeguard.reflex import Reflex, found_by_scaler, loss_scale
 from spikeguard.replicas import bits_of
 from spikeguard.row import Row
 from spikeguard.settings import Settings
@@ -43,6 +43,7 @@ GRAD_NORM_AT_STEP = Signal.GRAD_NORM_AT_STEP.value
 LOSS = Signal.LOSS.value
 LR = Signal.LR.value
 PARAM_NORM = Signal.PARAM_NORM.value
+STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 UPDATE_DROPPED = Signal.UPDATE_DROPPED.value
 UPDATE_NORM = Signal.UPDATE_NORM.value
@@ -89,6 +90,7 @@ class Collector:
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
         self._rates: Sequence[Any] = ()
+        self._stepped = False  # the optimizer's, since the last `finish_step`
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
@@ -198,7 +200,9 @@ class Collector:
     @torch.no_grad()
     def before_step(self, step: int, rates: Sequence[Any]) -> None:
         """In the optimizer's pre-hook: judge the update and remember where parameters stand."""
-        self._rates = rates
+        self._reflex.after_step()  # what a step that failed has left on the optimizer
+        self._rates, self._stepped = rates, True
+        self._keep(STEP_SKIPPED, found_by_scaler(self._optimizer))
         norm = self._norm_at_step()
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
@@ -256,6 +260,8 @@ class Collector:
         if self.compares and (step + 1) % self._compare_every == 0:
             self._scalars |= bits_of(self._weights)
         self._keep_loss()
+        if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
+            self._known[STEP_SKIPPED] = 1.0
         layers = self._readback.send_many(self._layers) if self._layers else None
         activations = None
         if not self.optional.idle:
@@ -289,7 +295,7 @@ class Collector:
 
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
-        self._layers = {}
+        self._layers, self._stepped = {}, False
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

@@ -90,8 +90,8 @@ class Reflex:
         if not self.armed:
             return torch.zeros_like(flag)
         self._found = getattr(self._optimizer, "found_inf", _ABSENT)
-        if isinstance(self._found, Tensor):  # a GradScaler is at work: either may drop
-            flag = torch.maximum(flag, _exactly(self._found.to(flag.device).reshape(())))
+        if (found := found_by_scaler(self._optimizer)) is not None:  # either may drop
+            flag = torch.maximum(flag, found.to(flag.device))
         if self._extremes is not None:
             flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
         self._optimizer.found_inf = flag
@@ -118,9 +118,13 @@ class Reflex:
         self._found = _ABSENT
 
 
-def _exactly(found: Tensor) -> Tensor:
-    """0.0 or 1.0: a scaler adds up its devices, and fused Adam takes its flag out of the count."""
-    return (found != 0).to(torch.float32)
+def found_by_scaler(optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """0.0 or 1.0, () fp32, within a step that a GradScaler leaves to a fused optimizer; else None.
+
+    Exactly: a scaler adds up its devices, and fused Adam takes its flag out of the count.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return (found != 0).to(torch.float32).reshape(()) if isinstance(found, Tensor) else None
 
 
 def loss_scale(optimizer: torch.optim.Optimizer) -> Tensor | None:

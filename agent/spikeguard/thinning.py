@@ -21,6 +21,7 @@ from spikeguard_protocol import (
     CommandResult,
     Gap,
     LayerNorms,
+    OptionalSignal,
     Record,
     Samples,
     SegmentStarted,
@@ -35,6 +36,7 @@ KEPT_SIGNALS = frozenset(
         Signal.GRAD_NORM_AT_STEP,
         Signal.LR,
         Signal.UPDATE_DROPPED,
+        OptionalSignal.STEP_SKIPPED,
     }
 )
 BEFORE, AFTER = 50, 100  # samples around one that stood out

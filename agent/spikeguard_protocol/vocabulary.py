@@ -136,11 +136,12 @@ class Signal(StrEnum):
 
 
 class OptionalSignal(StrEnum):
-    """Signals that an agent measures only where asked to; they travel like the user's own."""
+    """Signals of some runs, most of them where asked for; they travel like the user's own."""
 
     TOKEN_ENTROPY = "token_entropy"  # nats, of the histogram of the step's tokens
     UNSEEN_TOKENS = "unseen_tokens"  # share of the step's tokens that no step before held
     UNCHANGED_PARAMETERS = "unchanged_parameters"  # share of a sample that the step left alike
+    STEP_SKIPPED = "step_skipped"  # 1.0 where the loop's gradient scaler kept the update out
     LOSS_SEQUENCE_MAX = "loss_sequence_max"  # nats per token, the worst sequence's mean
     ATTENTION_LOGIT_MAX = "attention_logit_max"  # before the softmax
     ACTIVATION_NORM_MAX = "activation_norm_max"  # L2, the largest of the watched layers

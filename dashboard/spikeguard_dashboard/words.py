@@ -65,6 +65,7 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "tokens_per_second": ("Throughput", "tokens/s"),
     "step_time": ("Step time", "s"),
     "update_dropped": ("Updates dropped", "1 = dropped"),
+    "step_skipped": ("Steps skipped by the gradient scaler", "1 = skipped"),
     "replicas_apart": ("Ranks apart", "with other weights than most"),
     "replica_apart": ("Lowest rank apart", "its number"),
     "grad_norm_clipped": ("Gradient norm, clipped", "global L2 after clipping"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from spikeguard_protocol import Kind, Outcome, Signal, Verb
+from spikeguard_protocol import Kind, Outcome, Verb
 from spikeguard_server.domain.apart import Apart, apart_in, equal_since, first_apart
 from spikeguard_server.domain.cause.ranking import rank
 from spikeguard_server.domain.classifier import classify, hold
@@ -19,12 +19,11 @@ from spikeguard_server.domain.episode import CURES, Episode
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
 from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.outlook import Outlook, look_ahead
+from spikeguard_server.domain.overflow import GRAD_NORMS
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.state import State
 
-__all__ = ["CURES", "GRAD_NORMS", "Course"]
-
-GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
+__all__ = ["CURES", "Course"]
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.apart import apart_in, first_apart
 from spikeguard_server.domain.cause.ranking import rank
-from spikeguard_server.domain.course import CURES, GRAD_NORMS, Course
+from spikeguard_server.domain.course import CURES, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.drops import first_dropped, stuck_judgement
@@ -20,6 +20,7 @@ from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
 from spikeguard_server.domain.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.leading import LEADING
+from spikeguard_server.domain.overflow import GRAD_NORMS, is_overflow, without_update
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample, SampleColumns
 from spikeguard_server.domain.standstill import UNCHANGED, stands_still
@@ -136,10 +137,13 @@ class Monitor:
         newest = state.newest_step
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
+        overflow = is_overflow(sample)
+        if overflow:
+            sample = without_update(sample)
         warnings = self._look_at_leading(sample)
         state.traces.take(sample)
-        dropped = sample.values.get(DROPPED, 0.0) >= 1.0
-        if loss is not None or DROPPED in sample.values:
+        dropped = overflow or sample.values.get(DROPPED, 0.0) >= 1.0
+        if loss is not None or dropped or DROPPED in sample.values:
             state.drops = state.drops + 1 if dropped else 0
         if state.episode is not None:
             if not self._gave_way(sample, loss, dropped, events):

@@ -1,0 +1,97 @@
+"""What a gradient scaler drops is its search for a scale, until it finds none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import pytest
+
+from spikeguard_protocol import Kind
+from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.events import Event, Opened
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.sample import Sample
+from tests.domain.detection.curves import plateau
+
+ROWS = 400
+LOSSES = plateau(ROWS)
+LIMIT = DetectionSettings().drop_limit
+
+
+def row(step: int, overflow: bool, fused: bool = True, **other: float) -> Sample:
+    """A step as an agent reports it; a fused optimizer is called even where nothing is updated."""
+    values = {"loss": LOSSES[step - 1], "grad_norm": math.inf if overflow else 0.5 + step % 7 / 50}
+    if fused:
+        values |= {"step_skipped": float(overflow), "update_dropped": float(overflow)}
+        values["update_norm_sampled"] = 0.0 if overflow else 2.0 + step % 5 / 20
+    elif overflow:
+        values["step_skipped"] = 1.0
+    return Sample(step, values | other)
+
+
+def told(overflows: Collection[int], fused: bool = True) -> list[Event]:
+    return Monitor().observe([row(step, step in overflows, fused) for step in range(1, ROWS)])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("overflows", [range(1, LIMIT), [50, 51, 200, 320], range(20, ROWS, 2)])
+def test_an_overflow_that_the_scaler_handles_opens_nothing(
+    overflows: Collection[int], fused: bool
+) -> None:
+    """At the start, now and then, and as often as every second step."""
+    assert told(overflows, fused) == []
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_scaler_that_finds_no_scale_is_stuck(fused: bool) -> None:
+    opened = told(range(100, ROWS), fused)[0]
+    assert isinstance(opened, Opened)
+    assert (opened.step, opened.onset_step) == (100 + LIMIT - 1, 100)
+    assert opened.judgement.kind is Kind.DIVERGENT
+    assert opened.judgement.reason.startswith("stuck")
+
+
+def test_nothing_of_a_skipped_step_enters_a_baseline() -> None:
+    """The update that was not made has a norm of zero: beside it every other would stand out."""
+    calm, odd = Monitor(), Monitor()
+    overflows = range(60, ROWS, 9)
+    calm.observe([row(step, False) for step in range(1, ROWS) if step not in overflows])
+    odd.observe([row(step, step in overflows) for step in range(1, ROWS)])
+    for name in ("grad_norm", "update_norm_sampled"):
+        one, other = (m._state.leading_of(name).baseline.fit for m in (calm, odd))
+        assert one is not None
+        assert other is not None
+        assert other.scale == pytest.approx(one.scale, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        Sample(300, {"loss": math.nan, "grad_norm": math.nan, "step_skipped": 1.0}),
+        Sample(300, {"loss": 3.0, "grad_norm": math.nan, "step_skipped": 0.0}),
+        Sample(300, {"loss": 3.0, "grad_norm": math.nan, "update_dropped": 1.0}),
+    ],
+    ids=["the loss too", "the scaler let it through", "no scaler at work"],
+)
+def test_any_other_non_finite_step_opens_an_incident_at_once(strange: Sample) -> None:
+    events = Monitor().observe([*(row(step, False) for step in range(1, 300)), strange])
+    assert [type(event) for event in events] == [Opened]
+
+
+def test_an_overflow_beside_an_open_incident_is_not_its_peak() -> None:
+    monitor = Monitor()
+    monitor.observe([row(step, False) for step in range(1, 300)])
+    lifted = [row(step, False, loss=4.0) for step in range(300, 310)]
+    assert isinstance(monitor.observe(lifted)[0], Opened)
+    monitor.observe([row(310, True, loss=4.0)])
+    episode = monitor._state.episode
+    assert episode is not None
+    assert (episode.peak_loss, episode.nonfinite_run) == (4.0, 0)
+
+
+def test_in_large_batches_overflows_are_told_as_one_by_one() -> None:
+    rows = [row(step, step in (7, 90, 91) or 200 <= step < 230) for step in range(1, ROWS)]
+    one, many = Monitor(), Monitor()
+    assert many.observe(rows) == [event for single in rows for event in one.observe([single])]
+    assert many.dump() == one.dump()
