@@ -18,10 +18,9 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.wording import (
-    AUDIT_HEAD,
     INCIDENT_HEAD,
     RUN_HEAD,
-    audit_row,
+    audit_table,
     command_words,
     incident_row,
     proposal_words,
@@ -72,8 +71,8 @@ def audit(options: Namespace) -> int:
         for entry in entries:  # page by page: a record may be long
             print(json.dumps(entry))
         return 0
-    rows = [audit_row(entry) for entry in entries]
-    print(table(AUDIT_HEAD, rows) if rows else "Nothing has happened yet.")
+    found = list(entries)
+    print(audit_table(found) if found else "Nothing has happened yet.")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -80,6 +81,30 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
         entry["at"], entry["actor"], entry["action"], entry["subject"], " -> ".join(states),
         entry["reason"] or "-",
     ]  # fmt: skip
+
+
+def audit_table(entries: Sequence[dict[str, Any]]) -> str:
+    """The record as a table, under each entry the settings that it changed."""
+    head, *rows = table(AUDIT_HEAD, [audit_row(entry) for entry in entries]).splitlines()
+    lines = [head]
+    for entry, row in zip(entries, rows, strict=True):
+        changes = entry.get("changes", ())  # older servers send none
+        lines += [row, *(f"    {change_words(change)}" for change in changes)]
+    return "\n".join(lines)
+
+
+def change_words(change: dict[str, Any]) -> str:
+    """`price_per_hour: 97.0 -> 98.0`; of what is secret only that it changed."""
+    field, before, after = change["field"], change["before"], change["after"]
+    if before == after:
+        return f"{field}: another one, not shown"
+    return f"{field}: {_setting(before)} -> {_setting(after)}"
+
+
+def _setting(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def command_words(command: dict[str, Any]) -> str:

@@ -52,7 +52,10 @@ SILENT_S = 45.0  # a stream gives a sign of life every 15 s
 
 
 class Client:
-    """Calls of one server with one token. Threads may share it: it keeps no connection."""
+    """Calls of one server with one token. Threads may share it: it keeps no connection.
+
+    A `reason` is kept in the record; servers that do not know of it refuse one in a body.
+    """
 
     def __init__(self, server: str, token: str, *, timeout_s: float = 15.0) -> None:
         self.server = server.rstrip("/")
@@ -81,18 +84,19 @@ class Client:
     def make_token(
         self, role: Role, *, project: str | None = None, run: str | None = None,
         person: str | None = None, name: str | None = None, expires_in_s: float | None = None,
+        reason: str | None = None,
     ) -> NewToken:  # fmt: skip
         """Make a token; its secret is in this one answer. `name` is what it is for. `run` is the
         one of `project` that an agent's is good for; it need not exist yet."""
         body = {
             "role": role.value, "project": project, "run": run, "person": person, "name": name,
-            "expires_in_s": expires_in_s,
+            "expires_in_s": expires_in_s, **_why(reason),
         }  # fmt: skip
         return self._calls.send(NewToken, "POST", "/v1/tokens", body)
 
-    def revoke_token(self, id: int) -> None:
+    def revoke_token(self, id: int, reason: str | None = None) -> None:
         """From now on neither the token nor any session that it opened works."""
-        self._calls.call("DELETE", f"/v1/tokens/{id}")
+        self._calls.call("DELETE", with_query(f"/v1/tokens/{id}", reason=reason))
 
     def runs(self) -> Iterator[Run]:
         """Every run that the token may see, newest first, page by page as they are read."""
@@ -161,16 +165,19 @@ class Client:
         return self._calls.get(Policy, "/v1/policy", project=project)
 
     def put_policy(
-        self, project: str, policy: Mapping[str, Any], replaces: int | None = None
-    ) -> Policy:
+        self, project: str, policy: Mapping[str, Any], replaces: int | None = None,
+        reason: str | None = None,
+    ) -> Policy:  # fmt: skip
         """Put a policy in force; a conflict if `replaces` is no longer the version in force."""
-        body = {"project": project, "policy": dict(policy), "version": replaces}
+        body = {"project": project, "policy": dict(policy), "version": replaces, **_why(reason)}
         return self._calls.send(Policy, "PUT", "/v1/policy", body)
 
-    def put_policy_document(self, project: str, text: str, format: str = "toml") -> Policy:
+    def put_policy_document(
+        self, project: str, text: str, format: str = "toml", reason: str | None = None
+    ) -> Policy:
         """Put a file's policy in force as it is written, in `toml` or `yaml`; what it leaves out
         takes its default."""
-        path = with_query("/v1/policy/document", project=project, format=format)
+        path = with_query("/v1/policy/document", project=project, format=format, reason=reason)
         answer = self._calls.call("PUT", path, text.encode(), f"application/{format}")
         return understood(Policy, answer)
 
@@ -179,16 +186,18 @@ class Client:
         return self._calls.get(Policy, _policy_path(run))
 
     def put_run_policy(
-        self, run: RunId, policy: Mapping[str, Any], replaces: int | None = None
-    ) -> Policy:
+        self, run: RunId, policy: Mapping[str, Any], replaces: int | None = None,
+        reason: str | None = None,
+    ) -> Policy:  # fmt: skip
         """Give a run a policy of its own; what it leaves out is what its project's says now. A
         conflict if `replaces` is no longer the version of the run's own, 0 for none."""
-        body = {"policy": dict(policy), "version": replaces}
+        body = {"policy": dict(policy), "version": replaces, **_why(reason)}
         return self._calls.send(Policy, "PUT", _policy_path(run), body)
 
-    def drop_run_policy(self, run: RunId) -> Policy:
+    def drop_run_policy(self, run: RunId, reason: str | None = None) -> Policy:
         """Let a run follow its project's policy again, which is the answer."""
-        return self._calls.send(Policy, "DELETE", _policy_path(run), None)
+        path = with_query(_policy_path(run), reason=reason)
+        return self._calls.send(Policy, "DELETE", path, None)
 
     def halt(self, project: str, reason: str) -> Policy:
         """Throw the kill switch: nothing is approved and nothing delivered in the project."""
@@ -206,13 +215,16 @@ class Client:
         """Where the people of a project are told."""
         return list(self._calls.items(Channel, "/v1/channels", paged=False, project=project))
 
-    def put_channel(self, project: str, name: str, channel: Mapping[str, Any]) -> Channel:
+    def put_channel(
+        self, project: str, name: str, channel: Mapping[str, Any], reason: str | None = None
+    ) -> Channel:
         """Write a channel; without `target` it keeps the one that it has."""
-        return self._calls.send(Channel, "PUT", channel_path(project, name), dict(channel))
+        body = {**channel, **_why(reason)}
+        return self._calls.send(Channel, "PUT", channel_path(project, name), body)
 
-    def delete_channel(self, project: str, name: str) -> None:
+    def delete_channel(self, project: str, name: str, reason: str | None = None) -> None:
         """Tell nothing there any more."""
-        self._calls.call("DELETE", channel_path(project, name))
+        self._calls.call("DELETE", with_query(channel_path(project, name), reason=reason))
 
     def test_channel(self, project: str, name: str) -> ChannelTest:
         """Send a test now, and say what became of it."""
@@ -243,9 +255,9 @@ class Client:
         }  # fmt: skip
         return self._calls.send(Silence, "POST", "/v1/silences", body)
 
-    def end_silence(self, project: str, number: int) -> None:
+    def end_silence(self, project: str, number: int, reason: str | None = None) -> None:
         """Take a silence back; what it held is told."""
-        self._calls.call("DELETE", silence_path(project, number))
+        self._calls.call("DELETE", with_query(silence_path(project, number), reason=reason))
 
     def events(
         self, project: str, *, run: str | None = None, after: str | None = None
@@ -275,6 +287,11 @@ class Client:
     def _switch(self, word: str, project: str, reason: str) -> Policy:
         body = {"project": project, "reason": reason}
         return self._calls.send(Policy, "POST", f"/v1/policy/{word}", body)
+
+
+def _why(reason: str | None) -> dict[str, str]:
+    """Sent only where it was given: older servers know no such field."""
+    return {} if reason is None else {"reason": reason}
 
 
 def _place(after: str | None) -> dict[str, str]:

@@ -282,7 +282,22 @@ class Layers(TypedDict):
     norms: list[list[float | None]]
 
 
-class AuditEntry(TypedDict):
+class Change(TypedDict):
+    """A setting that changed. None: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class Changes(TypedDict, total=False):
+    """What older servers do not tell."""
+
+    changes: list[Change]
+
+
+class AuditEntry(Changes):
     """One change of state: who, what, when and why."""
 
     number: int

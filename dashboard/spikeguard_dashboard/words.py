@@ -6,12 +6,13 @@ to what matters, never without their unit.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TypeGuard
 
-from spikeguard_client import Command, Cost, Incident
+from spikeguard_client import Change, Command, Cost, Incident
 
 Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
@@ -104,6 +105,20 @@ def unit(signal: str) -> str:
 def plain(word: str) -> str:
     """A word of the vocabulary without its underscores."""
     return word.replace("_", " ")
+
+
+def change(value: Change) -> str:
+    """A setting that changed, from what to what; of what is secret only that it did."""
+    before, after = value["before"], value["after"]
+    if before == after:
+        return f"{value['field']}: another one, not shown"
+    return f"{value['field']}: {_setting(before)} → {_setting(after)}"
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def count(value: int | None) -> str:

@@ -73,6 +73,8 @@ def _token_options(parser: ArgumentParser) -> None:
     listing = words.add_parser("list", help="list the tokens that work, without their secrets")
     revoke = words.add_parser("revoke", help="from now on a token and its sessions do not work")
     revoke.add_argument("id", type=int, metavar="ID", help="its number in `spikeguard token list`")
+    for word in (create, register, revoke):
+        word.add_argument("--reason", help="why; the record keeps it")
     for word in (create, register, listing, revoke):
         _directory_option(word)
 
@@ -112,6 +114,8 @@ def _policy_options(parser: ArgumentParser) -> None:
     for word in (load, show):
         word.add_argument("--run", help="of this run alone; left out: what its project says")
     drop.add_argument("--run", required=True, help="which run")
+    for word in (load, drop):
+        word.add_argument("--reason", help="why; the record keeps it")
     halt = words.add_parser("halt", help="the kill switch: approve and deliver nothing")
     resume = words.add_parser("resume", help="lift the kill switch")
     for word in (halt, resume):

@@ -15,6 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access import READERS, Caller, hash_secret, new_secret, read_person
+from spikeguard_server.domain.changes import policy_changes
 from spikeguard_server.domain.policy import (
     Policy,
     PolicyError,
@@ -70,13 +71,17 @@ class Grant:
             )
 
 
-def issue_token(connection: sql.Connection, grant: Grant, by: str) -> tuple[str, Token]:
+def issue_token(
+    connection: sql.Connection, grant: Grant, by: str, reason: str | None = None
+) -> tuple[str, Token]:
     """Make a token; its secret is told this once."""
     secret = new_secret()
-    return secret, register_token(connection, grant, secret, by)
+    return secret, register_token(connection, grant, secret, by, reason)
 
 
-def register_token(connection: sql.Connection, grant: Grant, secret: str, by: str) -> Token:
+def register_token(
+    connection: sql.Connection, grant: Grant, secret: str, by: str, reason: str | None = None
+) -> Token:
     """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
     person = None if grant.person is None else read_person(grant.person)
     new = NewToken(
@@ -91,18 +96,21 @@ def register_token(connection: sql.Connection, grant: Grant, secret: str, by: st
     )
     token, fresh = add_token(connection, new)
     if fresh:
-        _record(connection, by, "token.created", token, after=_words(token))
+        _record(connection, by, "token.created", token, after=_words(token), reason=reason)
     return token
 
 
-def withdraw_token(connection: sql.Connection, token_id: int, scope: str | None, by: str) -> None:
+def withdraw_token(
+    connection: sql.Connection, token_id: int, scope: str | None, by: str,
+    reason: str | None = None,
+) -> None:  # fmt: skip
     """Revoke a token and the sessions it opened; raise `NotFound` if none of it works."""
     token = revoke_token(connection, token_id, scope)
     if token is None:
         raise NotFound(
             f"There is no token {token_id} that works", "`spikeguard token list` shows them"
         )
-    _record(connection, by, "token.revoked", token, before=_words(token))
+    _record(connection, by, "token.revoked", token, before=_words(token), reason=reason)
 
 
 def open_session(
@@ -162,6 +170,7 @@ def put_policy(
     plain: Mapping[str, Any],
     by: str,
     replaces: int | None = None,
+    reason: str | None = None,
 ) -> Policy:
     """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
     policy = _checked(policy_from_mapping(_settings_of(plain)))
@@ -176,7 +185,7 @@ def put_policy(
             field="version",
             current=written.version - 1,
         )
-    _record_policy(connection, FLEET, project, by, "policy.written", before, written)
+    _record_policy(connection, FLEET, project, by, "policy.written", before, written, reason)
     return written
 
 
@@ -186,6 +195,7 @@ def put_run_policy(
     plain: Mapping[str, Any],
     by: str,
     replaces: int | None = None,
+    reason: str | None = None,
 ) -> Policy:
     """Put a policy of its own in force for a run; what it leaves out is what the project's says
     now. Raise `NotFound`, `PolicyError`, or `Conflict` if `replaces` is no longer the run's."""
@@ -201,11 +211,13 @@ def put_run_policy(
         )  # fmt: skip
     write_run_policy(connection, key, policy, by)
     after = policy_of(connection, run.project, key)
-    _record_policy(connection, key, run, by, "policy.written", before, after)
+    _record_policy(connection, key, run, by, "policy.written", before, after, reason)
     return after
 
 
-def drop_run_policy(connection: sql.Connection, run: RunId, by: str) -> Policy:
+def drop_run_policy(
+    connection: sql.Connection, run: RunId, by: str, reason: str | None = None
+) -> Policy:
     """Let the run follow its project's policy again. Raise `NotFound` if it does already."""
     key = _locked(connection, run)
     before = policy_of(connection, run.project, key)
@@ -215,7 +227,7 @@ def drop_run_policy(connection: sql.Connection, run: RunId, by: str) -> Policy:
         )
     write_run_policy(connection, key, None, by)
     after = policy_of(connection, run.project, key)
-    _record_policy(connection, key, run, by, "policy.dropped", before, after)
+    _record_policy(connection, key, run, by, "policy.dropped", before, after, reason)
     return after
 
 
@@ -237,6 +249,7 @@ def _record_policy(
     append(
         connection, key, actor=by, action=action, subject=f"policy of {whose}",
         before=before.name, after=after.name, reason=reason,
+        changes=policy_changes(before, after),
     )  # fmt: skip
 
 
@@ -294,6 +307,10 @@ def _record(
     *,
     before: str | None = None,
     after: str | None = None,
+    reason: str | None = None,
 ) -> None:
     subject = f"{'session' if token.session else 'token'} {token.id}"
-    append(connection, FLEET, actor=by, action=action, subject=subject, before=before, after=after)
+    append(
+        connection, FLEET, actor=by, action=action, subject=subject, before=before, after=after,
+        reason=reason,
+    )  # fmt: skip

@@ -419,6 +419,7 @@ audit = sql.Table(
     sql.Column("before", sql.Text),
     sql.Column("after", sql.Text),
     sql.Column("reason", sql.Text),
+    _needed("changes", postgresql.JSONB, server_default="[]"),  # field, before, after
 )
 
 tokens = sql.Table(

@@ -32,6 +32,7 @@ from spikeguard_server.grants import (
     withdraw_token,
 )
 from spikeguard_server.policy_file import form_of, read_policy_text
+from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_shadows import read_shadows
@@ -52,6 +53,7 @@ def operator_name() -> str:
 
 def run_token(options: Namespace) -> int:
     """One of create, register, list, revoke."""
+    _check_reason(options)
     with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
         return _TOKEN_WORDS[options.word](connection, options)
 
@@ -59,8 +61,17 @@ def run_token(options: Namespace) -> int:
 def run_policy(options: Namespace) -> int:
     """One of import, show, drop, halt, resume, scorecard."""
     RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
+    _check_reason(options)
     with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
         return _POLICY_WORDS[options.word](connection, options)
+
+
+def _check_reason(options: Namespace) -> None:
+    reason = getattr(options, "reason", None)
+    if reason is not None and not 1 <= len(reason) <= MAX_REASON:
+        raise CommandFailed(
+            f"--reason takes 1 to {MAX_REASON} characters, this one has {len(reason)}: shorten it"
+        )
 
 
 def _grant(options: Namespace) -> Grant:
@@ -83,7 +94,7 @@ def _scope(project: str | None, run: str | None) -> tuple[str | None, str | None
 
 
 def _create(connection: sql.Connection, options: Namespace) -> int:
-    secret, token = issue_token(connection, _grant(options), operator_name())
+    secret, token = issue_token(connection, _grant(options), operator_name(), options.reason)
     print(secret)
     print(
         f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
@@ -97,7 +108,8 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
         secret = read_secret(options.file.read_text())
     except OSError as error:
         raise CommandFailed(f"{options.file} cannot be read: {error.strerror}") from error
-    token = register_token(connection, _grant(options), secret, operator_name())
+    grant = _grant(options)
+    token = register_token(connection, grant, secret, operator_name(), options.reason)
     print(f"token {token.id}: {_words(token)}", file=sys.stderr)
     return 0
 
@@ -111,7 +123,7 @@ def _list(connection: sql.Connection, options: Namespace) -> int:
 
 
 def _revoke(connection: sql.Connection, options: Namespace) -> int:
-    withdraw_token(connection, options.id, None, operator_name())
+    withdraw_token(connection, options.id, None, operator_name(), options.reason)
     print(f"token {options.id} works no longer, nor does any session that it opened")
     return 0
 
@@ -142,19 +154,20 @@ def _words(token: Token) -> str:
 
 def _import(connection: sql.Connection, options: Namespace) -> int:
     plain = read_policy_text(_text(options.file), form_of(options.file.name))
+    by, why = operator_name(), options.reason
     if options.run is None:
-        written = put_policy(connection, options.project, plain, operator_name())
+        written = put_policy(connection, options.project, plain, by, reason=why)
         print(f"{written.name} is in force for project {options.project}")
         return 0
     run = RunId(options.project, options.run)
-    written = put_run_policy(connection, run, plain, operator_name())
+    written = put_run_policy(connection, run, plain, by, reason=why)
     print(f"{written.name} is in force for {run} alone")
     return 0
 
 
 def _drop(connection: sql.Connection, options: Namespace) -> int:
     run = RunId(options.project, options.run)
-    left = drop_run_policy(connection, run, operator_name())
+    left = drop_run_policy(connection, run, operator_name(), options.reason)
     print(f"{run} follows its project again: {left.name}")
     return 0
 

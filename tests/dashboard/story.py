@@ -449,7 +449,8 @@ def world() -> World:
                 "subject": "policy of default/llama-8b-c4",
                 "before": "policy 1",
                 "after": "policy 1 of the run",
-                "reason": None,
+                "reason": "this one is rented",
+                "changes": [{"field": "price_per_hour", "before": None, "after": 98.0}],
             },
         ],
     )

@@ -98,7 +98,8 @@ def test_incidents_that_cannot_be_shown_are_not_passed_over(
 def test_a_run_shows_state_targets_attempts_and_record() -> None:
     text = said(opened(run_script, run="default/llama-8b-c4"))
     assert "184 k" in text
-    assert "policy 1 → policy 1 of the run" in text
+    assert "policy 1 → policy 1 of the run; price_per_hour: — → 98.0" in text
+    assert "this one is rented" in text
     assert "step-1200" in text
     assert "suspect" in text
     assert "command.proposed" in text

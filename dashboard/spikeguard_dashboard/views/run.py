@@ -209,11 +209,13 @@ def _record(visit: Visit, run: RunId) -> None:
 
 def _entry(entry: AuditEntry, visit: Visit) -> list[Content]:
     before, after = entry["before"], entry["after"]
+    states = " → ".join(words.plain(state) for state in (before, after) if state)
+    changes = [words.change(change) for change in entry.get("changes", ())]
     return [
         markup.unbroken(words.clock(entry["at"], visit.zone)),
         entry["actor"],
         words.plain(entry["action"]),
         markup.unbroken(entry["subject"]),
-        " → ".join(words.plain(state) for state in (before, after) if state),
+        "; ".join(part for part in (states, *changes) if part),
         entry["reason"] or "",
     ]

@@ -1,17 +1,18 @@
 """Channels and silences as people change them, each with its entry in the audit; the test button.
 
 Law: the caller owns the transaction, but for the test, which holds none while its message travels.
-No secret enters the audit: it says who changed which channel, not what to.
+No secret enters the audit: of a target it says what may be shown, or that it changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 import sqlalchemy as sql
 
+from spikeguard_server.domain.changes import Change, channel_changes
 from spikeguard_server.domain.channel import Channel, channel_from_mapping
 from spikeguard_server.domain.telling import NewSilence, Result
 from spikeguard_server.domain.topics import Topic
@@ -25,6 +26,7 @@ from spikeguard_server.repository.channels import (
     add_silence,
     end_silence,
     find_channel,
+    lock_channels,
     remove_channel,
     write_channel,
 )
@@ -38,25 +40,31 @@ TEST_EVERY_S = 5.0
 
 
 def put_channel(
-    connection: sql.Connection, project: str, name: str, plain: Mapping[str, Any], by: str
-) -> Channel:
+    connection: sql.Connection, project: str, name: str, plain: Mapping[str, Any], by: str,
+    reason: str | None = None,
+) -> Channel:  # fmt: skip
     """Write a channel; one without `target` keeps the target that it has. Raise `ChannelError`."""
-    known = find_channel(connection, project, name) if "target" not in plain else None
-    kept = {"target": known.target, **plain} if known is not None else plain
+    lock_channels(connection, project)
+    known = find_channel(connection, project, name)
+    kept = plain if known is None else {"target": known.target, **plain}
     channel = channel_from_mapping(project, name, kept)
-    fresh = write_channel(connection, channel, by)
-    _record(connection, by, "channel.created" if fresh else "channel.changed", project, name)
+    write_channel(connection, channel, by)
+    action = "channel.created" if known is None else "channel.changed"
+    _record(connection, by, action, project, name, reason, channel_changes(known, channel))
     wake(connection, project)
     return channel
 
 
-def drop_channel(connection: sql.Connection, project: str, name: str, by: str) -> None:
+def drop_channel(
+    connection: sql.Connection, project: str, name: str, by: str, reason: str | None = None
+) -> None:
     """Tell nothing there any more; raise `NotFound` if there is no such channel."""
-    if not remove_channel(connection, project, name):
+    gone = remove_channel(connection, project, name)
+    if gone is None:
         raise NotFound(
             f"Project {project} has no channel {name}", "GET /v1/channels lists those there are"
         )
-    _record(connection, by, "channel.removed", project, name)
+    _record(connection, by, "channel.removed", project, name, reason, channel_changes(gone, None))
 
 
 def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
@@ -71,7 +79,9 @@ def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
     return number
 
 
-def speak_again(connection: sql.Connection, project: str, number: int, by: str) -> None:
+def speak_again(
+    connection: sql.Connection, project: str, number: int, by: str, reason: str | None = None
+) -> None:
     """Take a silence back; what it held is told. Raise `NotFound` if there is none in force."""
     if not end_silence(connection, project, number, by):
         raise NotFound(
@@ -80,7 +90,7 @@ def speak_again(connection: sql.Connection, project: str, number: int, by: str) 
         )
     append(
         connection, FLEET, actor=by, action="silence.ended",
-        subject=f"silence {number} of {project}",
+        subject=f"silence {number} of {project}", reason=reason,
     )  # fmt: skip
     wake(connection, project)
 
@@ -113,5 +123,11 @@ def press_test(
     return entry
 
 
-def _record(connection: sql.Connection, by: str, action: str, project: str, name: str) -> None:
-    append(connection, FLEET, actor=by, action=action, subject=f"channel {name} of {project}")
+def _record(
+    connection: sql.Connection, by: str, action: str, project: str, name: str,
+    reason: str | None = None, changes: Sequence[Change] = (),
+) -> None:  # fmt: skip
+    append(
+        connection, FLEET, actor=by, action=action, subject=f"channel {name} of {project}",
+        reason=reason, changes=changes,
+    )  # fmt: skip

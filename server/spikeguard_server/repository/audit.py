@@ -6,14 +6,18 @@ What people are to be told of it goes into the outbox in the same breath.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_server import tables
+from spikeguard_server.domain.changes import Change
 from spikeguard_server.repository.notices import note
 from spikeguard_server.repository.text import storable
 
+MAX_REASON = 500  # characters that a person gives
 SERVER = "server"  # the actor where no person and no policy acted
 _FLEET_LOCK = 0x4155444954  # "AUDIT"
 
@@ -28,6 +32,7 @@ def append(
     before: str | None = None,
     after: str | None = None,
     reason: str | None = None,
+    changes: Sequence[Change] = (),
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run."""
     if run_id == tables.FLEET:
@@ -41,6 +46,7 @@ def append(
             run_id=run_id, number=next_number.scalar_subquery(), at=sql.func.clock_timestamp(),
             actor=storable(actor), action=action, subject=subject, before=before, after=after,
             reason=None if reason is None else storable(reason),
+            changes=[asdict(change) for change in changes],
         )
     )  # fmt: skip
     if run_id != tables.FLEET:

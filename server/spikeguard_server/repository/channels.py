@@ -26,6 +26,12 @@ def channel_of(row: Any) -> Channel:
     return channel_from_mapping(row.project, row.name, plain)
 
 
+def lock_channels(connection: sql.Connection, project: str) -> None:
+    """Let nobody else write the project's channels until this transaction ends."""
+    key = sql.func.hashtextextended(f"channels/{project}", 0)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+
+
 def find_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
     """One channel with its target."""
     query = sql.select(channels).where(_C.project == project, _C.name == name)
@@ -39,8 +45,8 @@ def channels_of(connection: sql.Connection, project: str) -> list[Channel]:
     return [channel_of(row) for row in connection.execute(query)]
 
 
-def write_channel(connection: sql.Connection, channel: Channel, by: str) -> bool:
-    """Write a channel; whether it is a new one."""
+def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None:
+    """Write a channel, new or in the place of the one of its name."""
     values = {
         "kind": channel.kind.value,
         "target": dict(channel.target),
@@ -48,19 +54,18 @@ def write_channel(connection: sql.Connection, channel: Channel, by: str) -> bool
         "changed_at": sql.func.clock_timestamp(),
         "changed_by": storable(by),
     }
-    fresh = find_channel(connection, channel.project, channel.name) is None
     connection.execute(
         insert(channels)
         .values(project=channel.project, name=channel.name, **values)
         .on_conflict_do_update(index_elements=["project", "name"], set_=values)
     )
-    return fresh
 
 
-def remove_channel(connection: sql.Connection, project: str, name: str) -> bool:
-    """Whether there was one."""
-    gone = sql.delete(channels).where(_C.project == project, _C.name == name)
-    return bool(connection.execute(gone).rowcount)
+def remove_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
+    """The one that there was."""
+    gone = sql.delete(channels).where(_C.project == project, _C.name == name).returning(channels)
+    row = connection.execute(gone).one_or_none()
+    return None if row is None else channel_of(row)
 
 
 def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:

@@ -42,6 +42,7 @@ class Happening:
     before: str | None
     after: str | None
     reason: str | None
+    changes: Sequence[Mapping[str, Any]] = ()  # field, before, after
 
     @property
     def name(self) -> str:
@@ -119,7 +120,7 @@ def happened_since(
     query = (
         sql.select(
             _A.run_id, runs.c.project, runs.c.name.label("run"), _A.number, _A.at, _A.actor,
-            _A.action, _A.subject, _A.before, _A.after, _A.reason,
+            _A.action, _A.subject, _A.before, _A.after, _A.reason, _A.changes,
         )
         .join(runs, runs.c.run_id == _A.run_id)
         .where(_A.at > since)

@@ -11,7 +11,7 @@ from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access import MAX_PERSON, SESSION_S
 from spikeguard_server.domain.policy import PolicyScope
-from spikeguard_server.routes.shapes import TIME, Shape, example
+from spikeguard_server.routes.shapes import TIME, ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
@@ -83,6 +83,7 @@ class TokenWanted(Shape):
     person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
     name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
     expires_in_s: float | None = Field(default=None, gt=0, le=10 * 366 * 86400)
+    reason: ReasonGiven = None
 
 
 TOKEN_EXAMPLE: dict[str, Any] = {
@@ -167,6 +168,7 @@ class PolicyWanted(Shape):
     project: str = Field(pattern=_NAME)
     version: int | None = Field(default=None, ge=1)
     policy: dict[str, Any]
+    reason: ReasonGiven = None
 
 
 class RunPolicyWanted(Shape):
@@ -177,3 +179,4 @@ class RunPolicyWanted(Shape):
 
     version: int | None = Field(default=None, ge=0)
     policy: dict[str, Any]
+    reason: ReasonGiven = None

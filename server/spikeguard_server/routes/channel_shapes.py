@@ -12,7 +12,8 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.domain.channel import MAX_LEVEL, MAX_TARGET, ChannelKind
 from spikeguard_server.domain.telling import Result
 from spikeguard_server.domain.topics import Topic
-from spikeguard_server.routes.shapes import TIME, Shape, example
+from spikeguard_server.repository.audit import MAX_REASON
+from spikeguard_server.routes.shapes import TIME, ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 CHANNEL_EXAMPLE: dict[str, Any] = {
@@ -55,10 +56,11 @@ class ChannelWanted(Shape):
     links: bool = False
     person: str | None = Field(default=None, max_length=80)
     enabled: bool = True
+    reason: ReasonGiven = None
 
     def plain(self) -> dict[str, Any]:
         """As `channel_from_mapping` reads it, with only what was sent."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
 
 
 class ChannelBody(Shape):
@@ -157,7 +159,7 @@ class SilenceWanted(Shape):
     incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
     begins_in_s: float = Field(default=0.0, ge=0, le=90 * 86_400)
     lasts_s: float = Field(ge=1, le=30 * 86_400)
-    reason: str = Field(min_length=1, max_length=500)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
 SILENCE_EXAMPLE: dict[str, Any] = {

@@ -31,6 +31,7 @@ from spikeguard_server.routes.door import (
     Cursor,
     Limit,
     Project,
+    ReasonAsked,
     ServicesDep,
     page_wanted,
     person_of,
@@ -94,7 +95,7 @@ def replace_channel(
 ) -> Answer:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
     with services.engine.begin() as connection:
-        put_channel(connection, project, channel, wanted.plain(), actor(caller))
+        put_channel(connection, project, channel, wanted.plain(), actor(caller), wanted.reason)
         return Answer(_read(connection, project, channel))
 
 
@@ -105,11 +106,15 @@ def replace_channel(
     responses=refusals(NO_CHANNEL),
 )
 def delete_channel(
-    services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
+    services: ServicesDep,
+    caller: CallerDep,
+    project: Project,
+    channel: ChannelName,
+    reason: ReasonAsked = None,
 ) -> Response:
     """Nothing is told there any more; what was told stays in the log."""
     with services.engine.begin() as connection:
-        drop_channel(connection, project, channel, actor(caller))
+        drop_channel(connection, project, channel, actor(caller), reason)
     return Response(status_code=204)
 
 

@@ -26,6 +26,7 @@ from spikeguard_server.access import TABLE, Caller, hash_secret, judge
 from spikeguard_server.errors import NotSignedIn
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.routes.limits import careful_headers
@@ -184,6 +185,10 @@ def _run(project: Project, name: Name) -> RunId:
 
 RunDep = Annotated[RunId, Depends(_run)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+ReasonAsked = Annotated[
+    str | None,
+    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
+]
 Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
 
 

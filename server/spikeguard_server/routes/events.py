@@ -50,7 +50,7 @@ EVENT_EXAMPLE = (
     "id: WzE3NzM0NTc2MzIuNDUseyI\nevent: command.approve\n"
     'data: {"project":"default","run":"gpt-124m-7","number":17,"at":"2026-03-14T03:07:12.450Z",'
     '"actor":"Ada Lovelace","action":"approve","subject":"gpt-124m-7#3.1","before":"proposed",'
-    '"after":"approved","reason":"approved revision 1 as shown"}\n\n'
+    '"after":"approved","reason":"approved revision 1 as shown","changes":[]}\n\n'
 )
 
 
@@ -175,7 +175,7 @@ def _still_good(services: Services, follower: Follower, secret: str) -> bool:
 
 def _event(entry: Happening, seen: Seen) -> bytes:
     names = ("project", "run", "number", "at", "actor", "action", "subject", "before", "after")
-    body = {name: getattr(entry, name) for name in (*names, "reason")}
+    body = {name: getattr(entry, name) for name in (*names, "reason", "changes")}
     data = Answer(body).body
     assert isinstance(data, bytes)
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (seen.write().encode(), entry.name.encode(), data)

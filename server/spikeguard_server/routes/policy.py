@@ -21,7 +21,13 @@ from spikeguard_server.repository.reading_runs import read_policy_row
 from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.routes.access_shapes import PolicyBody, PolicyWanted
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import CallerDep, Services, ServicesDep, person_of
+from spikeguard_server.routes.door import (
+    CallerDep,
+    ReasonAsked,
+    Services,
+    ServicesDep,
+    person_of,
+)
 from spikeguard_server.routes.policy_shapes import ScorecardBody, SwitchWanted, scorecard_body
 from spikeguard_server.routes.tokens import actor
 
@@ -79,6 +85,7 @@ async def replace_by_document(
     request: Request,
     project: ProjectAsked = DEFAULT_PROJECT,
     form: Annotated[Form, Query(alias="format")] = Form.TOML,
+    reason: ReasonAsked = None,
 ) -> Answer:
     """A TOML or YAML file as it stands; what is left out takes its default."""
     caller.check_project(project)
@@ -86,12 +93,14 @@ async def replace_by_document(
         text = (await request.body()).decode()
     except UnicodeDecodeError:
         raise Unprocessable("The document is no UTF-8", "Save it as UTF-8", field="body") from None
-    return await run_in_threadpool(_put, services, project, text, form, actor(caller))
+    return await run_in_threadpool(_put, services, project, text, form, actor(caller), reason)
 
 
-def _put(services: Services, project: str, text: str, form: Form, by: str) -> Answer:
+def _put(
+    services: Services, project: str, text: str, form: Form, by: str, reason: str | None
+) -> Answer:
     with services.engine.begin() as connection:
-        put_policy(connection, project, read_policy_text(text, form), by)
+        put_policy(connection, project, read_policy_text(text, form), by, reason=reason)
         return Answer(policy_body(connection, project))
 
 
@@ -157,5 +166,8 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
     """What is left out takes its default. Proposals made before keep the version they name."""
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
-        put_policy(connection, wanted.project, wanted.policy, actor(caller), wanted.version)
+        put_policy(
+            connection, wanted.project, wanted.policy, actor(caller), wanted.version,
+            wanted.reason,
+        )  # fmt: skip
         return Answer(policy_body(connection, wanted.project))

@@ -11,6 +11,7 @@ from pydantic import Field
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.domain.shadow import Hindsight, Score, judge_shadow, scorecard
+from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.repository.reading_shadows import Shown
 from spikeguard_server.routes.shapes import TIME, Shape, example
 
@@ -23,7 +24,7 @@ class SwitchWanted(Shape):
     model_config = example({"project": "default", "reason": "a bad checkpoint went round"})
 
     project: str = Field(pattern=_NAME)
-    reason: str = Field(min_length=1, max_length=500)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
 SHADOW_EXAMPLE: dict[str, Any] = {

@@ -8,7 +8,7 @@ from spikeguard_server.errors import Conflict, NotFound
 from spikeguard_server.grants import drop_run_policy, put_run_policy
 from spikeguard_server.routes.access_shapes import PolicyBody, RunPolicyWanted
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import CallerDep, RunDep, ServicesDep
+from spikeguard_server.routes.door import CallerDep, ReasonAsked, RunDep, ServicesDep
 from spikeguard_server.routes.policy import policy_body
 from spikeguard_server.routes.tokens import actor
 
@@ -41,7 +41,7 @@ def replace_run_policy(
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
     with services.engine.begin() as connection:
-        put_run_policy(connection, run, wanted.policy, actor(caller), wanted.version)
+        put_run_policy(connection, run, wanted.policy, actor(caller), wanted.version, wanted.reason)
         return Answer(policy_body(connection, run.project, run.name))
 
 
@@ -49,8 +49,10 @@ def replace_run_policy(
     PATH, summary="Let a run follow its project's policy again", response_model=PolicyBody,
     response_class=Answer, responses=refusals(_NO_RUN),
 )  # fmt: skip
-def remove_run_policy(services: ServicesDep, caller: CallerDep, run: RunDep) -> Answer:
+def remove_run_policy(
+    services: ServicesDep, caller: CallerDep, run: RunDep, reason: ReasonAsked = None
+) -> Answer:
     """Proposals made before keep the policy that they name."""
     with services.engine.begin() as connection:
-        drop_run_policy(connection, run, actor(caller))
+        drop_run_policy(connection, run, actor(caller), reason)
         return Answer(policy_body(connection, run.project, run.name))

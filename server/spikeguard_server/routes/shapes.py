@@ -8,10 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from spikeguard_protocol import Health, Medium, SegmentReason, Verb
+from spikeguard_server.repository.audit import MAX_REASON
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
 RunState = Literal["live", "silent", "ended"]
+_WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
+ReasonGiven = Annotated[str | None, _WHY]
 
 ATTEMPT = "9f2c51d07ab34e86"
 TIME = "2026-03-14T03:07:12.450Z"
@@ -248,7 +251,19 @@ AUDIT_EXAMPLE: dict[str, Any] = {
     "before": "proposed",
     "after": "approved",
     "reason": None,
+    "changes": [],
 }
+
+
+class ChangeBody(Shape):
+    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret."""
+
+    model_config = example({"field": "price_per_hour", "before": 97.0, "after": 98.0})
+
+    field: str
+    before: Any
+    after: Any
 
 
 class AuditEntry(Shape):
@@ -264,6 +279,7 @@ class AuditEntry(Shape):
     before: Any
     after: Any
     reason: str | None
+    changes: list[ChangeBody] = Field(description="of a policy or a channel, field by field")
 
 
 class AuditList(Shape):

@@ -12,7 +12,14 @@ from spikeguard_server.repository.reading_notices import read_silence, read_sile
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.channel_shapes import SilenceBody, SilenceList, SilenceWanted
 from spikeguard_server.routes.channels import ProjectAsked
-from spikeguard_server.routes.door import CallerDep, Number, Project, ServicesDep, person_of
+from spikeguard_server.routes.door import (
+    CallerDep,
+    Number,
+    Project,
+    ReasonAsked,
+    ServicesDep,
+    person_of,
+)
 
 router = APIRouter(tags=["notifications"])
 
@@ -62,11 +69,15 @@ def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted
     ),
 )
 def delete_silence(
-    services: ServicesDep, caller: CallerDep, project: Project, number: Number
+    services: ServicesDep,
+    caller: CallerDep,
+    project: Project,
+    number: Number,
+    reason: ReasonAsked = None,
 ) -> Response:
     """What it held is told at once, if it is still true."""
     with services.engine.begin() as connection:
-        speak_again(connection, project, number, person_of(caller))
+        speak_again(connection, project, number, person_of(caller), reason)
     return Response(status_code=204)
 
 

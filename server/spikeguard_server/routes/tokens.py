@@ -17,6 +17,7 @@ from spikeguard_server.routes.door import (
     Cursor,
     Limit,
     Number,
+    ReasonAsked,
     ServicesDep,
     page_wanted,
 )
@@ -46,7 +47,7 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
         caller.check_project(project)
     grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
     with services.engine.begin() as connection:
-        secret, token = issue_token(connection, grant, actor(caller))
+        secret, token = issue_token(connection, grant, actor(caller), wanted.reason)
     shown = TokenBody.model_validate(token).model_dump()
     return Answer(TokenMade(**shown, token=secret), status_code=201)
 
@@ -74,8 +75,10 @@ def get_tokens(
         Forbidden("A token of role viewer may not do this", "Use a token of role admin"),
     ),
 )
-def delete_token(services: ServicesDep, caller: CallerDep, id: Number) -> Response:
+def delete_token(
+    services: ServicesDep, caller: CallerDep, id: Number, reason: ReasonAsked = None
+) -> Response:
     """From now on neither the token nor any session it opened works."""
     with services.engine.begin() as connection:
-        withdraw_token(connection, id, caller.project, actor(caller))
+        withdraw_token(connection, id, caller.project, actor(caller), reason)
     return Response(status_code=204)

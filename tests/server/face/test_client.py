@@ -32,6 +32,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "AccessToken": "TokenBody", "NewToken": "TokenMade", "Session": "SessionBody",
     "Shadow": "ShadowBody", "Scorecard": "ScorecardBody",
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
+    "Change": "ChangeBody", "Changes": "AuditEntry",
 }  # fmt: skip
 OURS = {
     name: shape
@@ -240,6 +241,11 @@ def test_words_for_floats_become_floats_and_nothing_else_does() -> None:
     for change in ({"value": "tall"}, {"step": 3.5}, {"signal": None}):
         with pytest.raises(NotUnderstood):
             read(shapes.Precursor, {**plain, **change})
+    entry: dict[str, Any] = dict.fromkeys(shapes.AuditEntry.__required_keys__)
+    entry |= {"number": 1, "at": "", "actor": "", "action": "", "subject": ""}
+    assert "changes" not in read(shapes.AuditEntry, entry)  # older servers send none
+    with pytest.raises(NotUnderstood, match="changes is no list"):
+        read(shapes.AuditEntry, {**entry, "changes": None})
     with pytest.raises(NotUnderstood, match="Precursor has no z"):
         read(shapes.Precursor, {"step": 3, "signal": "loss", "value": 1.0})
 

@@ -16,8 +16,10 @@ from alembic.runtime.migration import MigrationContext
 from spikeguard_server.migrations import _config, current_revision, migrate, newest_revision
 from spikeguard_server.repository.detectors import Place, StateRow, load_state
 from spikeguard_server.repository.pieces import SegmentKey, read_curves
+from spikeguard_server.repository.reading import PageWanted
+from spikeguard_server.repository.reading_runs import read_audit
 from spikeguard_server.repository.tokens import find_caller
-from spikeguard_server.tables import metadata
+from spikeguard_server.tables import FLEET, metadata
 from spikeguard_server.tables_notices import deliveries
 from spikeguard_server.tables_policies import policies
 
@@ -105,6 +107,20 @@ def test_a_proposal_of_an_earlier_schema_was_made_by_its_projects_policy(
     with engine.connect() as connection:
         query = "select policy_version, policy_scope from commands"
         assert connection.execute(sql.text(query)).all() == [(3, "project")]
+
+
+def test_an_entry_of_an_earlier_schema_tells_no_changes(engine: sql.Engine) -> None:
+    script = f"""
+        insert into audit (run_id, number, at, actor, action, subject, before, after)
+            values ('{FLEET}', 1, now(), 'Ada', 'policy.written', 'policy of lab', 'policy 1',
+            'policy 2');
+    """
+    with at_revision(engine, "0012") as connection:
+        connection.execute(sql.text(script))
+    migrate(engine)
+    with engine.connect() as connection:
+        [entry], _ = read_audit(connection, FLEET, PageWanted(10, None))
+    assert (entry.actor, entry.after, entry.changes) == ("Ada", "policy 2", [])
 
 
 def test_a_token_of_an_earlier_schema_is_good_for_every_run_as_before(engine: sql.Engine) -> None:
