@@ -15,7 +15,7 @@ import numpy as np
 
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.fit import Fit, abscissa, fit_of, scales
+from spikeguard_server.domain.fit import Fit, abscissa, abscissae, fit_of, scales
 from spikeguard_server.domain.history import NEWEST, History
 from spikeguard_server.domain.line import fit_lines
 
@@ -100,10 +100,10 @@ class Baseline:
 
     def refit(self, settings: DetectionSettings) -> None:
         self.unfitted = 0
-        places = np.array([list(map(abscissa, self.steps))])
+        places = np.array([abscissae(self.steps)])
         errors = np.array([self.errors]) if len(self.errors) >= FEWEST_ERRORS else None
         with np.errstate(all="ignore"):
-            lines = fit_lines(places, np.array([self.values]), self.falling)
+            lines = fit_lines(places, np.array([self.values]), np.array([self.falling]))
             scaled = scales(lines, errors, self.falling, settings.scale_floor)
         self.fit = fit_of(lines, scaled, 0)
 

@@ -114,24 +114,21 @@ class Detector:
 
     def look_at_calm(
         self,
-        steps: Sequence[int],
-        places: Sequence[float],
-        values: Sequence[float],
+        stretch: Stretch,
         batches: Sequence[BatchRange | None],
         settings: DetectionSettings,
     ) -> list[float]:
-        """Take finite rows of increasing steps up to the first that is not calm; returns their z.
+        """Take the rows of `stretch` up to the first that is not calm; returns their z.
 
-        `places`: abscissae of the steps. The same as `look` row by row; only while `is_calm`.
+        The same as `look` row by row; only while `is_calm`.
         """
-        stretch = Stretch(self.baseline, steps, places, values)
         stretch.look(settings.suspect_z, settings, alone=settings.lone_z)
         calm = self._lift_by(stretch, batches, settings)
         stretch.take(calm)
         if calm:
             self.last_z = stretch.z[calm - 1]
             newest = slice(max(0, calm - RECENT_ROWS), calm)
-            fresh = zip(steps[newest], values[newest], strict=True)
+            fresh = zip(stretch.steps[newest], stretch.values[newest], strict=True)
             self.rows = [*self.rows, *fresh][-RECENT_ROWS:]
         return stretch.z[:calm]
 

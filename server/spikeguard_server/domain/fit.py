@@ -7,6 +7,7 @@ not depend on how many are made at once. The abscissa is log(step + 1).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -30,6 +31,13 @@ LEAST = 1e-12  # scale
 def abscissa(step: int) -> float:
     """Where a step lies; kept, since every signal of a step asks for it more than once."""
     return math.log(max(step, 0) + 1)
+
+
+def abscissae(steps: Sequence[int]) -> list[float]:
+    """Where steps that rise lie."""
+    if steps and steps[0] >= 0 and steps[-1] - steps[0] == len(steps) - 1:
+        return list(map(math.log, range(steps[0] + 1, steps[-1] + 2)))
+    return list(map(abscissa, steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,24 +81,33 @@ class Leading:
             self._rest(settings)
         return over
 
+    def stretch(
+        self, steps: Sequence[int], places: Sequence[float], values: Sequence[float]
+    ) -> Stretch:
+        """Rows in a row, as far as they are finite; `places`: abscissae of the steps."""
+        levels = _levels(values)
+        return Stretch(self.baseline, steps[: len(levels)], places[: len(levels)], levels)
+
     def look_at_all(
         self,
         steps: Sequence[int],
         places: Sequence[float],
         values: Sequence[float],
         settings: DetectionSettings,
+        fitted: Stretch | None = None,
     ) -> list[tuple[int, float]]:
         """Judge and keep values of increasing steps; the rows that make precursors, with their z.
 
-        `places`: abscissae of the steps. The same as `look` and `warns` row by row, while no
-        incident is open.
+        `fitted`: the first `LONGEST` rows, and maybe more than there are. The same as `look` and
+        `warns` row by row, while no incident is open.
         """
         warnings, row, length = list[tuple[int, float]](), 0, LONGEST
         while row < len(steps):
             if len(steps) - row >= FEWEST and is_ready(self.baseline, settings):
                 part = slice(row, row + length)
-                calm = self._look_at_calm(steps[part], places[part], values[part], settings)
-                row, length = row + calm, next_length(length, calm)
+                stretch = fitted or self.stretch(steps[part], places[part], values[part])
+                calm = self._take_calm(stretch, len(steps) - row, settings)
+                row, length, fitted = row + calm, next_length(length, calm), None
             if row < len(steps):
                 z = self.look(steps[row], values[row], False, settings)
                 if self.warns(z, settings):
@@ -106,18 +115,9 @@ class Leading:
             row += 1
         return warnings
 
-    def _look_at_calm(
-        self,
-        steps: Sequence[int],
-        places: Sequence[float],
-        values: Sequence[float],
-        settings: DetectionSettings,
-    ) -> int:
+    def _take_calm(self, stretch: Stretch, most: int, settings: DetectionSettings) -> int:
         """Take the calm rows before the first that is not; returns how many they are."""
-        levels = _levels(values)
-        count = len(levels)
-        stretch = Stretch(self.baseline, steps[:count], places[:count], levels)
-        calm = stretch.look(settings.confirm_z, settings)
+        calm = stretch.look(settings.confirm_z, settings, most=most)
         stretch.take(calm)
         if calm:
             self.away, self.first_z, self.quiet = 0, 0.0, self.quiet + calm

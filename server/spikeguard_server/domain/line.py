@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 TAIL = 0.03  # share of rows that may stand out without being anomalies
@@ -46,11 +47,11 @@ class Lines:
         return Lines(*(getattr(self, name)[windows] for name in Lines.__slots__))
 
 
-def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
+def fit_lines(places: Array, values: Array, falling: Flags) -> Lines:
     """Fit the newest rows of each window, as many of them as a line fits.
 
-    `places`, `values`: shape (windows, rows), `places` not falling along a window. `falling`: the
-    slope is never positive.
+    `places`, `values`: shape (windows, rows), `places` not falling along a window. `falling`, of
+    shape (windows,): the slope is never positive.
     """
     found = _lines(places, values, falling, None)
     alike, median = found.alike, found.median
@@ -61,7 +62,7 @@ def fit_lines(places: Array, values: Array, falling: bool) -> Lines:
     while count >= SPLITS and len(left):
         count //= 2
         newer = places[left, -count:], values[left, -count:]
-        found.replace(left, _lines(*newer, falling, found.inertia[left]))
+        found.replace(left, _lines(*newer, falling[left], found.inertia[left]))
         left = left[~found.fits[left]]
     return found.lines(places[:, -1], alike, median)
 
@@ -75,7 +76,7 @@ class _Found:
     spread: Array
     tail: Array
     bend: Array  # how far the newest quarter lies above the line
-    fits: npt.NDArray[np.bool_]  # oldest and newest quarters lie on it, as far as noise lets them
+    fits: Flags  # oldest and newest quarters lie on it, as far as noise lets them
     newest_rise: Array
     newest_run: Array
     rows: Counts
@@ -103,7 +104,7 @@ class _Found:
         )
 
 
-def _lines(places: Array, values: Array, falling: bool, inertia: Array | None) -> _Found:
+def _lines(places: Array, values: Array, falling: Flags, inertia: Array | None) -> _Found:
     """The lines through the medians of both halves; a slope counts only where significant.
 
     `inertia`: of the noise, where it is known from a longer window.
@@ -155,13 +156,13 @@ def _tilted(
     spread: Array,
     run: Array,
     inertia: Array | None,
-    falling: bool,
+    falling: Flags,
 ) -> tuple[Counts, Array]:
     """Which windows have a significant slope, and their values without it."""
     count = values.shape[1]
     # Correlated noise only makes a slope less sure: what is flat in white noise is flat.
     able = (run > 0) & ~_is_flat(slope, spread, 1.0, run, count)
-    which = np.flatnonzero(able & ~(slope > 0) if falling else able)
+    which = np.flatnonzero(able & ~(falling & (slope > 0)))
     if not len(which):
         return which, values[which]
     slope, spread, run = slope[which], spread[which], run[which]
@@ -174,15 +175,13 @@ def _tilted(
     return which[sure], tilted[sure]
 
 
-def _is_flat(
-    slope: Array, spread: Array, inertia: Array | float, run: Array, count: int
-) -> npt.NDArray[np.bool_]:
+def _is_flat(slope: Array, spread: Array, inertia: Array | float, run: Array, count: int) -> Flags:
     """Whether a slope is within what noise makes; the less, the smaller `inertia` is."""
     error = 2.5 * spread * np.sqrt(inertia / count) / run
     return np.asarray(np.abs(slope) < 2.5 * error)
 
 
-def _ends(rest: Array, level: Array, most: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _ends(rest: Array, level: Array, most: Array) -> tuple[Array, Flags]:
     """How far the newest quarter lies above the line, and whether both ends lie on it."""
     quarter = max(8, rest.shape[1] // 4)
     oldest = middle(np.sort(rest[:, :quarter], axis=1)) - level

@@ -4,8 +4,9 @@ Law: a stretch is looked at without changing anything, up to the first row that 
 much of it as is calm for every signal is then taken. The rest is for the row-by-row path.
 
 Bound: a row needs its value, a multiplication by the slope and a comparison. The lines of a
-stretch depend on its rows and not on one another, so they are fitted in one stack; their scales
-depend on the errors of rows that left the quarantine, so they follow in as few steps as they can.
+stretch depend on its rows and not on one another, so those of all signals are fitted in one stack;
+their scales depend on the errors of rows that left the quarantine, so they follow in as few steps
+as they can.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import numpy as np
 
 from spikeguard_server.domain.baseline import ERRORS, Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.fit import abscissa
-from spikeguard_server.domain.line import Array, fit_lines
+from spikeguard_server.domain.fit import abscissa, abscissae
+from spikeguard_server.domain.line import Array, Lines, fit_lines
 from spikeguard_server.domain.stretch_fits import StretchFits
 
 FEWEST = 16  # rows that are worth a stretch
@@ -48,23 +49,28 @@ class Stretch:
     values: Sequence[float]
     z: list[float] = field(default_factory=list)  # of the calm rows, from the first on
     _z: Array = field(default_factory=lambda: np.empty(0))
+    _rows: Rows | None = None
     _fits: StretchFits | None = None
 
-    def look(self, limit: float, settings: DetectionSettings, alone: float = inf) -> int:
+    def look(
+        self, limit: float, settings: DetectionSettings, alone: float = inf, most: int | None = None
+    ) -> int:
         """How many rows lie below `limit` deviations before the first that does not.
 
-        And within `alone` narrow scales of the line, on both sides.
+        And within `alone` narrow scales of the line, on both sides; of the first `most` rows.
         """
-        rows = self._near()
-        places, values = np.array(self.places[:rows]), np.array(self.values[:rows])
+        if self._rows is None:
+            fit_together([self], settings)
+        assert self._rows is not None
         with np.errstate(all="ignore"):
-            self._fits = fits = self._fitted(places, values, settings)
+            self._fits = fits = self._rows.fits(self.baseline, most)
+            places, values = self._rows.fresh(fits.rows)
             fits.solve(places, values, self.baseline.falling, settings.scale_floor)
             z, scaled = fits.deviations(places), fits.scaled
             # A hair less, so that `Detector.look` decides where a rounding could.
             near = alone * 0.999999 * (scaled.narrow / scaled.scale)
             calm = (z < np.minimum(near, limit)[fits.segment]) & (z > -near[fits.segment])
-        first = rows if calm.all() else int(calm.argmin())
+        first = fits.rows if calm.all() else int(calm.argmin())
         self._z = z[:first]
         self.z = self._z.tolist()
         return first
@@ -98,11 +104,25 @@ class Stretch:
         baseline.unfitted = rows - fits.starts[made - 1] if made else baseline.unfitted + rows
         baseline.fit = fits.fit(made)
 
-    def _near(self) -> int:
+    def lay_out(self, settings: DetectionSettings) -> Rows:
+        """Its rows behind those of the baseline, with the windows that lines go through."""
+        baseline, old = self.baseline, self._old_steps()
+        rows, every = self._near(old), baseline.refit_every(settings)
+        waited = [value for _, value, _ in baseline.waiting]
+        self._rows = Rows(
+            np.array([*abscissae(old), *self.places[:rows]]),
+            np.array([*baseline.values, *waited, *self.values[:rows]]),
+            len(old),
+            range(every - baseline.unfitted, rows + 1, every),
+            len(baseline.steps),
+        )
+        return self._rows
+
+    def _near(self, old: Sequence[int]) -> int:
         """Rows before the first gap that makes the baseline start anew."""
         if not self.steps:
             return 0
-        old, last = self._old_steps(), self.steps[-1]
+        last = self.steps[-1]
         if last - old[-1] == len(self.steps):  # one by one: no gap at all
             return len(self.steps)
         steps = np.array([*old, *self.steps])
@@ -114,22 +134,53 @@ class Stretch:
     def _old_steps(self) -> list[int]:
         return [*self.baseline.steps, *(step for step, _, _ in self.baseline.waiting)]
 
-    def _fitted(self, places: Array, values: Array, settings: DetectionSettings) -> StretchFits:
-        """The lines of the window as it is after each few rows, yet without scales."""
-        baseline, rows = self.baseline, len(values)
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of a baseline, those that wait and those of a stretch; arrays of shape (rows,)."""
+
+    places: Array
+    values: Array
+    old: int  # of the baseline, waiting ones included
+    starts: range  # the row of the stretch from which on each line is valid
+    size: int  # rows of a window
+    lines: Lines | None = None  # one for each of `starts`
+
+    def windows(self) -> tuple[Array, Array]:
+        """Of shape (lines, size); views, for reading only."""
+        starts, size = self.starts, self.size
+        return _windows(self.places, starts, size), _windows(self.values, starts, size)
+
+    def fresh(self, rows: int) -> tuple[Array, Array]:
+        """Places and values of the first `rows` of the stretch."""
+        part = slice(self.old, self.old + rows)
+        return self.places[part], self.values[part]
+
+    def fits(self, baseline: Baseline, most: int | None) -> StretchFits:
+        """The lines within the stretch, of its first `most` rows, yet without scales."""
         assert baseline.fit is not None
-        every = baseline.refit_every(settings)
-        starts = range(every - baseline.unfitted, rows + 1, every)
-        waiting = [(value, error) for _, value, error in baseline.waiting]
-        old = np.array(list(map(abscissa, self._old_steps())))
-        places = np.concatenate((old, places))
-        values = np.concatenate((baseline.values, [value for value, _ in waiting], values))
-        size = len(baseline.steps)
-        windows = _windows(places, starts, size), _windows(values, starts, size)
-        lines = fit_lines(*windows, baseline.falling)
-        errors = [*baseline.errors, *(error for _, error in waiting)]
+        assert self.lines is not None
+        rows, starts, lines = len(self.places) - self.old, self.starts, self.lines
+        if most is not None and most < rows:
+            rows, starts = most, starts[: bisect_right(starts, most)]
+            lines = lines.part(slice(len(starts)))
+        errors = [*baseline.errors, *(error for _, _, error in baseline.waiting)]
         blank = np.concatenate((errors, np.zeros(rows)))
-        return StretchFits(baseline.fit, lines, starts, blank, rows, len(waiting))
+        return StretchFits(baseline.fit, lines, starts, blank, rows, len(baseline.waiting))
+
+
+def fit_together(stretches: Sequence[Stretch], settings: DetectionSettings) -> None:
+    """Fit the lines of several signals in one stack: most of its cost is numpy's for each call."""
+    laid = [stretch.lay_out(settings) for stretch in stretches]
+    windows = [rows.windows() for rows in laid]
+    counts = [len(rows.starts) for rows in laid]
+    falling = np.repeat([stretch.baseline.falling for stretch in stretches], counts)
+    with np.errstate(all="ignore"):
+        places, values = map(np.concatenate, zip(*windows, strict=True))
+        lines = fit_lines(places, values, falling)
+    end = 0
+    for rows, count in zip(laid, counts, strict=True):
+        rows.lines, end = lines.part(slice(end, end + count)), end + count
 
 
 def _windows(rows: Array, starts: range, size: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import cast, overload
 
 from spikeguard_protocol import BatchRange
 
@@ -66,7 +66,7 @@ class SampleColumns(Sequence[Sample]):
     def having(self, name: str) -> tuple[Sequence[int], Sequence[float]]:
         """The rows that have one signal, and its values there."""
         column = self.signals.get(name, ())
-        values = [value for value in column if value is not None]
+        values = [value for value in column if value is not None] if None in column else column
         if len(values) == len(column):
-            return range(len(values)), values
+            return range(len(values)), cast(Sequence[float], values)
         return [row for row, value in enumerate(column) if value is not None], values

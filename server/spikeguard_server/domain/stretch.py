@@ -5,15 +5,17 @@ Law: state and events afterwards are those of the samples one by one, bit for bi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import log, nan
+from collections.abc import Mapping, Sequence
+from math import nan
 
 import numpy as np
 
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.events import Event, Precursor
 from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.fit import abscissae
 from spikeguard_server.domain.leading import LEADING
+from spikeguard_server.domain.quiet import FEWEST, Stretch, fit_together, is_ready
 from spikeguard_server.domain.sample import SampleColumns
 from spikeguard_server.domain.standstill import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.state import State
@@ -30,22 +32,40 @@ def take_calm(state: State, samples: SampleColumns, events: list[Event]) -> int:
         return 0
     steps, losses = samples.steps, samples.column(_LOSS, nan)
     plain = _plain(state, samples, losses)
-    places = _places(steps[:plain])
-    z = detector.look_at_calm(steps[:plain], places, losses[:plain], samples.batches, settings)
+    places = abscissae(steps[:plain])
+    loss = Stretch(detector.baseline, steps[:plain], places, losses[:plain])
+    leading = _leading_stretches(state, samples[:plain], places)
+    fit_together([loss, *leading.values()], settings)
+    z = detector.look_at_calm(loss, samples.batches, settings)
     if z:
         part = samples[: len(z)]
-        _take_leading(state, part, places, z, events)
+        _take_leading(state, part, places, leading, z, events)
         state.traces.take_all(part)
         state.newest_step = state.judged_step = steps[len(z) - 1]
         state.drops = 0
     return len(z)
 
 
-def _places(steps: Sequence[int]) -> list[float]:
-    """Abscissae of steps that are not negative and rise."""
-    if steps and steps[-1] - steps[0] == len(steps) - 1:
-        return list(map(log, range(steps[0] + 1, steps[-1] + 2)))
-    return [log(step + 1) for step in steps]
+def _leading_stretches(
+    state: State, rows: SampleColumns, places: Sequence[float]
+) -> dict[str, Stretch]:
+    """Those of the leading signals that are worth one."""
+    found = dict[str, Stretch]()
+    for name in LEADING:
+        has, own = rows.having(name)
+        if len(own) >= FEWEST and is_ready(state.leading_of(name).baseline, state.settings):
+            at = _at(rows, has, places)
+            found[name] = state.leading_of(name).stretch(*at, own)
+    return found
+
+
+def _at(
+    rows: SampleColumns, has: Sequence[int], places: Sequence[float]
+) -> tuple[Sequence[int], Sequence[float]]:
+    """Steps and abscissae of some of the rows."""
+    if len(has) == len(rows.steps):
+        return rows.steps, places
+    return [rows.steps[row] for row in has], [places[row] for row in has]
 
 
 def _plain(state: State, rows: SampleColumns, losses: list[float]) -> int:
@@ -71,6 +91,7 @@ def _take_leading(
     state: State,
     rows: SampleColumns,
     places: Sequence[float],
+    leading: Mapping[str, Stretch],
     z: Sequence[float],
     events: list[Event],
 ) -> None:
@@ -80,12 +101,10 @@ def _take_leading(
         has, own = rows.having(name)
         if not own:
             continue
-        own_steps, own_places = rows.steps, places
-        if len(own) < len(rows.steps):
-            own_steps, own_places = [rows.steps[row] for row in has], [places[row] for row in has]
-        leading = state.leading_of(name)
-        for at, high in leading.look_at_all(own_steps, own_places, own, state.settings):
-            found.append((has[at], order, Precursor(own_steps[at], name, own[at], high)))
+        at_steps, at_places = _at(rows, has, places)
+        signal, fitted = state.leading_of(name), leading.get(name)
+        for at, high in signal.look_at_all(at_steps, at_places, own, state.settings, fitted):
+            found.append((has[at], order, Precursor(at_steps[at], name, own[at], high)))
     steps, shares = rows.having(UNCHANGED)
     for row, share in zip(steps, shares, strict=True):
         stands_still(state.leading_of(UNCHANGED), rows.steps[row], share, state.settings)
