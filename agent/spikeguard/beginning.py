@@ -18,7 +18,11 @@ from spikeguard_protocol import AttemptStarted, Record, SegmentReason, SegmentSt
 def introduce(
     parts: Parts, capabilities: tuple[Verb, ...], report: Callable[[Record], None]
 ) -> None:
-    """Tell the server of this attempt, and of commands an earlier one left without an answer."""
+    """Tell the server of this attempt, and of commands an earlier one left without an answer.
+
+    What the journal answered already is told again: an attempt killed between journal and outbox
+    left its answer there alone. The server keeps the first that it hears.
+    """
     progress = parts.progress
     report(
         AttemptStarted(
@@ -33,6 +37,8 @@ def introduce(
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
     report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
+    for told in parts.journal.earlier:
+        report(told)
     for result in parts.journal.unfinished() if parts.world.leads else []:
         parts.journal.end(result)
         report(result)

@@ -146,7 +146,7 @@ class Executor:
         if order.attempt != self._progress.attempt:
             return f"it was meant for attempt {order.attempt}"
         if delivery.expired(time.monotonic()):
-            return f"it expired {order.expires_in_s:.0f} s after it was read"
+            return f"it expired: the {order.expires_in_s:.3g} s that it was good for are over"
         if order.expires_at_step is not None and steps >= order.expires_at_step:
             return f"it expired at step {order.expires_at_step}; the run is at {steps}"
         if verb_of(order.action) not in self.capabilities():

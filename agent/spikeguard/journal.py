@@ -61,6 +61,9 @@ class Scaling:
         return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
 
 
+REPEATED = 16  # newest results of earlier attempts that an attempt tells again
+
+
 class WrittenOnly(Exception):
     """An entry is durable, so the next start obeys it, but this process could not take it up."""
 
@@ -75,6 +78,7 @@ class Journal:
         self.abandonments: list[Abandonment] = []
         self.scalings: list[Scaling] = []  # oldest first
         self.kept: set[str] = set()  # commands whose learning rate this attempt took up again
+        self.earlier: tuple[CommandResult, ...] = ()  # the newest, found in the file
         self._path = path
         if path is not None:
             self._open(path, run)
@@ -134,6 +138,7 @@ class Journal:
         for line in text.split(b"\n"):
             if entry := _entry(line):
                 self._apply(entry, run)
+        self.earlier = tuple(self.results.values())[-REPEATED:]
         if text and not text.endswith(b"\n"):
             with path.open("ab") as file:
                 file.write(b"\n")

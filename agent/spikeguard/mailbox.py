@@ -16,14 +16,17 @@ ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow sign
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An order and the moment it was read, by the monotonic clock."""
+    """An order and when the message went out that it answers, by the monotonic clock.
+
+    No answer is older than that, so one that was long on its way does not outlive its time.
+    """
 
     order: Order
-    read_at: float
+    asked_at: float
 
     def expired(self, now: float) -> bool:
         """Whether its time has passed."""
-        return now - self.read_at > self.order.expires_in_s
+        return now - self.asked_at > self.order.expires_in_s
 
 
 @dataclass(slots=True)
@@ -44,11 +47,15 @@ class Mailbox:
             return False
         return time.monotonic() - self.heard_at < ATTENTIVE_S
 
-    def hear(self, ack: Ack) -> None:
-        """Take over an acknowledgement; an order that is repeated keeps its first deadline."""
+    def hear(self, ack: Ack, asked_at: float | None = None) -> None:
+        """Take over an acknowledgement; an order that is repeated keeps its first deadline.
+
+        `asked_at`: when the message went out that it answers, monotonic; by default now.
+        """
         now = time.monotonic()
+        asked_at = now if asked_at is None else asked_at
         known = {d.order.command: d for d in self.deliveries}
-        fresh = [known.get(order.command) or Delivery(order, now) for order in ack.orders]
+        fresh = [known.get(order.command) or Delivery(order, asked_at) for order in ack.orders]
         before = self.deliveries, self.asked_attentive, self.protected
         self.deliveries = tuple(fresh)
         self.asked_attentive = ack.attentive

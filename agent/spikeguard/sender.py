@@ -89,10 +89,17 @@ class Sender:
         message = outbox.next_message()
         if message is None:  # finish() did not wait for this thread any longer
             return self._settings.send_interval_s
+        asked_at = time.monotonic()
         verdict = self._transport.send(message)
         self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
+        if verdict.unknown:
+            told = (
+                f"the server is of an older release: {verdict.unknown} records of batches left out"
+            )
+            self._faults.note("ledger", f"{told} stay in the run's directory")
         if verdict.advice is Advice.STORED and verdict.ack is not None:
-            return self._stored(outbox, min(verdict.ack.sequence, message.sequence), verdict)
+            sequence = min(verdict.ack.sequence, message.sequence)
+            return self._stored(outbox, sequence, verdict, asked_at)
         self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
         return self._not_stored(outbox, message.sequence, verdict)
 
@@ -104,12 +111,12 @@ class Sender:
             parts = ", ".join(f"{count} {what}" for what, count in sorted(outbox.dropped.items()))
             self._faults.note("outbox", f"it was full and dropped {parts} so far")
 
-    def _stored(self, outbox: Outbox, sequence: int, verdict: Verdict) -> float:
+    def _stored(self, outbox: Outbox, sequence: int, verdict: Verdict, asked_at: float) -> float:
         outbox.acknowledge(sequence)
         if outbox is self._outbox and verdict.ack is not None:
             asked_s = ATTENTIVE_S if verdict.ack.attentive else -1.0
             outbox.watched_until = time.monotonic() + asked_s
-            self._mailbox.hear(verdict.ack)
+            self._mailbox.hear(verdict.ack, asked_at)
             self._attend(verdict.wait_s)
         elif outbox.empty:
             self._leftovers.remove(outbox)

@@ -115,7 +115,7 @@ class Order:
     command: str  # public id, `run#3.1`
     attempt: str  # fence: only this attempt may execute it
     action: Action
-    expires_in_s: float  # counted from the moment the acknowledgement is read
+    expires_in_s: float  # counted from when the message went out that it answers
     expires_at_step: int | None  # void once this step has been trained
 
     def __post_init__(self) -> None:

@@ -1,8 +1,9 @@
-"""What each rank of the two-rank tests runs; writes what it saw to a file of its own."""
+"""What each rank of the tests in two and four runs; writes what it saw to a file of its own."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -20,22 +21,22 @@ from torch.nn.parallel import DistributedDataParallel
 from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach, executor
 from spikeguard.world import World, all_agree
 
-ROWS = 4
+ROWS = 8  # of a position, on all ranks together
 
 
 class RankLoader:
     """This rank's rows of each position."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank, self.read = rank, 0
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.read = rank, size, 0
 
     def __iter__(self) -> RankLoader:
         return self
 
     def __next__(self) -> Tensor:
         self.read += 1
-        whole = np.random.default_rng(self.read - 1).standard_normal((2 * ROWS, 8))
-        return torch.from_numpy(whole[self.rank * ROWS : (self.rank + 1) * ROWS]).float()
+        whole = np.random.default_rng(self.read - 1).standard_normal((ROWS, 8))
+        return torch.from_numpy(np.split(whole, self.size)[self.rank]).float()
 
     def state_dict(self) -> dict[str, int]:
         return {"read": self.read}
@@ -47,9 +48,7 @@ class RankLoader:
 def main(folder: Path, steps: int, case: str) -> None:
     rank = dist.get_rank()
     torch.set_num_threads(1)
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    model, optimizer = model_and_optimizer()
     network = DistributedDataParallel(model)
     threads = sorted(_threads())
     guard = attach(
@@ -79,6 +78,7 @@ def main(folder: Path, steps: int, case: str) -> None:
     try:
         _train(guard, network, model, optimizer, rank, steps, case, seen, folder)
         guard.finish()
+        seen["bits"] = bits(model)
         seen["threads"] = [threads, sorted(_threads())]
         seen["ended"] = "finished"
     except AttemptAborted as aborted:
@@ -88,6 +88,19 @@ def main(folder: Path, steps: int, case: str) -> None:
         seen["faults"] = guard.faults
         (folder / f"rank{rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
+
+
+def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    """The same at every start and on every rank."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+
+
+def bits(model: nn.Module) -> str:
+    """One number for all bits of the weights."""
+    held = (p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(b"".join(held)).hexdigest()
 
 
 def _threads() -> list[str]:
@@ -108,7 +121,7 @@ def _train(
     seen: Any,
     folder: Path,
 ) -> None:
-    for batch in guard.batches(RankLoader(rank)):
+    for batch in guard.batches(RankLoader(rank, dist.get_world_size())):
         losses = guard.sequence_losses((network(batch) - batch.roll(1, 1)).square().mean(1))
         guard.tokens(words_of(batch))
         loss = guard.loss(losses.mean())

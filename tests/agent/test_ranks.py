@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from spikeguard import Settings, attach
 from spikeguard.errors import EXIT_HALF_APPLIED
 from spikeguard_protocol import (
     BatchRange,
@@ -25,11 +26,13 @@ from spikeguard_protocol import (
     ResultState,
     Rollback,
     Samples,
+    ScaleLr,
     SegmentStarted,
     Stop,
     TargetSaved,
 )
 
+from .ranks_job import RankLoader, model_and_optimizer
 from .wire import Answer, Wire, served
 
 JOB = Path(__file__).with_name("ranks_job.py")
@@ -40,16 +43,16 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "numpy", "spikeguard"])
 
 
-def run_torchrun(wire: Wire, folder: Path, steps: int) -> tuple[int, list[Any]]:
+def run_torchrun(wire: Wire, folder: Path, steps: int, ranks: int = 2) -> tuple[int, list[Any]]:
     """Exit status and what each rank saw, under the launcher that people use."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["--max-restarts=1", "--monitor-interval=0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", "--max-restarts=1", "--monitor-interval=0.1"]
     environment = {**os.environ, "SPIKEGUARD_SERVER": wire.url, "OMP_NUM_THREADS": "1"}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
     done = subprocess.run(
         [*command, str(JOB), str(folder), str(steps)], env=environment, timeout=120
     )
-    return done.returncode, _seen(folder)
+    return done.returncode, _seen(folder, ranks)
 
 
 def run_ranks(
@@ -79,8 +82,8 @@ def run_ranks(
     return max((rank.exitcode or 0 for rank in ranks), key=abs), _seen(folder)
 
 
-def _seen(folder: Path) -> list[Any]:
-    files = [folder / f"rank{rank}.json" for rank in range(2)]
+def _seen(folder: Path, ranks: int = 2) -> list[Any]:
+    files = [folder / f"rank{rank}.json" for rank in range(ranks)]
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
@@ -150,10 +153,43 @@ def test_a_server_and_a_sender_lost_in_the_middle_of_an_order_part_no_ranks(tmp_
         status, again = run_ranks(wire, tmp_path, 155)
     assert status == 0
     assert again[0]["resumed"] == again[1]["resumed"] == 140
-    (applied,) = wire.records(CommandResult)
+    (applied,) = set(wire.records(CommandResult))  # what the first left, and the journal's word
     assert applied.state is ResultState.APPLIED
     seen_after = {step for segment, step in wire.column("loss") if segment == 1}
     assert seen_after == set(range(back[1] + 1, 151))
+
+
+def test_a_slow_server_holds_up_no_rank_and_late_orders_are_refused_on_both(
+    tmp_path: Path,
+) -> None:
+    """Each answer takes 0.8 s on its way: what is over by then in seconds or in steps is refused,
+    what is not is carried out by both ranks at the same step."""
+    refused: list[CommandResult] = []
+
+    def give_orders(message: Message) -> Answer | None:
+        refused.extend(r for r in message.records if isinstance(r, CommandResult))
+        saved = [r for r in message.records if isinstance(r, TargetSaved)]
+        if saved and not wire.orders:
+            back = Rollback(saved[-1].name, saved[-1].step)
+            wire.order(ScaleLr(0.5, 50), 1, attempt=message.attempt, expires_in_s=0.4)
+            wire.order(back, 2, attempt=message.attempt, expires_at_step=saved[-1].step + 1)
+        if len(refused) == len(wire.orders) == 2:
+            wire.order(Stop(), 3, attempt=message.attempt)
+        return None
+
+    with served(Wire()) as wire:
+        wire.delay_s, wire.intercept = 0.8, give_orders
+        status, seen = run_ranks(wire, tmp_path, 100_000)
+    assert status == 0
+    assert [(told.state, "expired" in told.reason) for told in refused[:2]] == [
+        (ResultState.REFUSED, True),
+        (ResultState.REFUSED, True),
+    ]
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert all(before == after for before, after, *_ in seen[0]["trail"])
+    assert seen[0]["ended"] == seen[1]["ended"] == "finished"
+    assert seen[0]["faults"] == seen[1]["faults"] == {}
+    assert max(wire.column("step_time").values()) < wire.delay_s
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +314,47 @@ def test_ranks_that_stay_equal_are_seen_to_be_so(plain_run: tuple[Wire, list[Any
     assert wire.column("replica_apart") == {}
     assert not [name for s in wire.records(Samples) for name in s.signals if "bits" in name]
     assert seen[0]["faults"] == seen[1]["faults"] == {}
+
+
+def test_four_ranks_measure_what_one_process_does_and_go_back_together(tmp_path: Path) -> None:
+    """Under torchrun; the weights of all four are equal to the bit afterwards."""
+    with served(Wire()) as wire:
+        order_once(wire, 10, lambda t: Rollback(t.name, t.step, BatchRange(t.step + 2, t.step + 5)))
+        status, seen = run_torchrun(wire, tmp_path, 70, ranks=4)
+    assert (status, len(seen)) == (0, 4)
+    assert [rank["trail"] for rank in seen] == [seen[0]["trail"]] * 4
+    assert len({rank["bits"] for rank in seen}) == 1
+    assert [rank["faults"] for rank in seen] == [{}] * 4
+    (back,) = [row for row in seen[0]["trail"] if row[1] < row[0]]
+    (applied,) = wire.records(CommandResult)
+    assert (applied.state, applied.step) == (ResultState.APPLIED, back[0])
+    assert seen[0]["trail"][-1][1:3] == [70, 73]
+    alone = trained_alone(tmp_path / "alone", back[0])
+    for signal in ("loss", "grad_norm", "param_norm", "adam_v_norm", "update_norm"):
+        here = {at: v for at, v in wire.column(signal).items() if at[0] == 0 and at[1] <= back[0]}
+        assert here == pytest.approx(alone.column(signal), rel=1e-4), signal
+        assert len(here) >= back[0] // 10
+
+
+def trained_alone(folder: Path, steps: int) -> Wire:
+    """What one process that reads whole batches tells of the same run."""
+    torch.set_num_threads(1)
+    model, optimizer = model_and_optimizer()
+    with served(Wire()) as wire:
+        settings = Settings(send_interval_s=0.02)
+        guard = attach(
+            model, optimizer, run="test", server=wire.url, directory=folder, settings=settings
+        )
+        for batch in guard.batches(RankLoader(0, 1)):
+            guard.loss((model(batch) - batch.roll(1, 1)).square().mean()).backward()
+            guard.clip_grad_norm_(1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            guard.step()
+            if guard.steps == steps:
+                break
+        guard.finish()
+    return wire
 
 
 def test_one_flipped_bit_on_one_rank_is_found_and_told_with_its_rank(tmp_path: Path) -> None:

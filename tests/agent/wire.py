@@ -35,6 +35,7 @@ class Wire:
         self.protected: tuple[str, ...] = ()
         self.intercept: Callable[[Message], Answer | None] = lambda _: None
         self.received = 0
+        self.delay_s = 0.0  # of each answer on its way back, which is as old as that when it comes
         self.url = ""
         self._lock = threading.Lock()
 
@@ -117,6 +118,7 @@ def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             status, headers, answer = wire.answer(body)
+            time.sleep(wire.delay_s)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
