@@ -77,9 +77,11 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
     found = heads(connection, key, begin, end - 1, HEADS)
     reach = end if len(found) < HEADS else max(found[-1][0] // BLOCK * BLOCK, begin + BLOCK)
     reach = min(reach, end)
+    if len(found) == HEADS:  # of the last block there may be more
+        found = heads(connection, key, begin, reach - 1)
     for block in _blocks(read_curves(connection, key, begin, reach - 1)):
         _roll(connection, key, block)
-        _put_together(connection, key, block)
+        _put_together(connection, key, block, found)
     connection.execute(sql.update(segments).where(_is(key)).values(rolled_to=reach))
     return bool(reach == end)
 
@@ -112,10 +114,11 @@ def _roll(connection: sql.Connection, key: SegmentKey, block: Curves) -> None:
     connection.exec_driver_sql(_WRITE, row)
 
 
-def _put_together(connection: sql.Connection, key: SegmentKey, block: Curves) -> None:
-    """Make one piece of many small ones that lie within the block."""
+def _put_together(
+    connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[tuple[int, int]]
+) -> None:
+    """Make one piece of many small ones of `found` that lie within the block."""
     first = int(block.steps[0]) // BLOCK * BLOCK
-    found = heads(connection, key, first, first + BLOCK - 1)
     inside = [(a, b) for a, b in found if a >= first and b < first + BLOCK]
     if len(inside) > SMALL_PIECES:
         delete_pieces(connection, key, inside[0][0], inside[-1][0])
