@@ -2,10 +2,13 @@
 
 Law: forward only, one transaction, under an advisory lock: of several replicas that start together
 one migrates and the others wait, then find nothing to do. A revision, once released, never changes.
+Others may be serving meanwhile: it takes the lock of every message first, waits for no lock long,
+since all who come later wait behind it, and tries again where it got in somebody's way.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import sqlalchemy as sql
@@ -13,15 +16,40 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+from sqlalchemy.exc import OperationalError
 
 LOCK = 0x5350494B45  # "SPIKE"
+LOCK_TIMEOUT_S = 5
+TRIES = 12
+REST_S = 1.0  # between two tries, for those who waited behind
 
 
 def migrate(engine: sql.Engine) -> None:
-    """Bring the schema to this version's revision; does nothing where it is there already."""
+    """Bring the schema to this version's revision; does nothing where it is there already.
+
+    Raises `OperationalError` where no try of `TRIES` got its locks.
+    """
+    for tries_left in reversed(range(TRIES)):
+        try:
+            _migrate(engine)
+        except OperationalError as error:
+            if not tries_left or not isinstance(error.orig, DeadlockDetected | LockNotAvailable):
+                raise
+            time.sleep(REST_S)
+        else:
+            break
+
+
+def _migrate(engine: sql.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(sql.text("SET LOCAL statement_timeout = 0"))
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCK)))
+        if current_revision(connection) == newest_revision():
+            return
+        connection.execute(sql.text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
+        if sql.inspect(connection).has_table("runs"):
+            connection.execute(sql.text("LOCK TABLE runs"))  # as messages do, before all else
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -58,6 +59,54 @@ def test_replicas_that_start_together_migrate_once(engine: sql.Engine) -> None:
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(migrate, engine) for _ in range(4)]:
             done.result(60)
+    with engine.connect() as connection:
+        assert current_revision(connection) == newest_revision()
+
+
+BLOCKED = "select count(*) from pg_locks where not granted and relation = '{}'::regclass"
+
+
+def blocked_at(engine: sql.Engine, table: str) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.execute(sql.text(BLOCKED.format(table))).scalar_one())
+
+
+def wait_until_blocked(engine: sql.Engine, table: str) -> None:
+    until = time.monotonic() + 20
+    while not blocked_at(engine, table):
+        assert time.monotonic() < until, f"nobody waits for {table}"
+        time.sleep(0.02)
+
+
+def test_a_migration_waits_for_a_message_that_is_being_taken(engine: sql.Engine) -> None:
+    """Its transaction begins with its run, and may need any table after that."""
+    with at_revision(engine, "0009"):
+        pass
+    with engine.connect() as message:
+        message.execute(sql.text("select from runs for no key update"))
+        with ThreadPoolExecutor(1) as pool:
+            migration = pool.submit(migrate, engine)
+            wait_until_blocked(engine, "runs")
+            message.execute(sql.text("set local lock_timeout = '500ms'"))
+            message.execute(sql.text("select from commands"))
+            message.commit()
+            migration.result(60)
+    with engine.connect() as connection:
+        assert current_revision(connection) == newest_revision()
+
+
+def test_a_migration_that_gets_in_somebodys_way_is_tried_again(engine: sql.Engine) -> None:
+    """Whoever only reads begins with any table."""
+    with at_revision(engine, "0009"):
+        pass
+    with engine.connect() as reader, ThreadPoolExecutor(1) as pool:
+        reader.execute(sql.text("set local deadlock_timeout = '60s'"))  # the other one gives way
+        reader.execute(sql.text("select from commands"))
+        migration = pool.submit(migrate, engine)
+        wait_until_blocked(engine, "commands")
+        reader.execute(sql.text("select from runs"))
+        reader.commit()
+        migration.result(60)
     with engine.connect() as connection:
         assert current_revision(connection) == newest_revision()
 
