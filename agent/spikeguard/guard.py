@@ -66,9 +66,9 @@ class Guard:
         self._pinned: tuple[Pin, ...] = ()
         self._optional = parts.collector.optional
         self._begun = self._ended = False
-        self._hooks = [
-            optimizer.register_step_pre_hook(self._before_optimizer),
-            optimizer.register_step_post_hook(self._after_optimizer),
+        self._hooks = [  # not traced: in a compiled step what they lend the optimizer would be lost
+            optimizer.register_step_pre_hook(torch.compiler.disable(self._before_optimizer)),
+            optimizer.register_step_post_hook(torch.compiler.disable(self._after_optimizer)),
             *parts.collector.optional.handles,
         ]
         self._endings = Endings(self._cut_short, parts.settings.handle_sigterm)
