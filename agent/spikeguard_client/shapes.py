@@ -90,7 +90,25 @@ class Target(TypedDict):
     protected: bool
 
 
-class RunDetail(Run):
+class RunWarning(TypedDict):
+    """A leading signal that left its baseline, and no incident followed."""
+
+    attempt: int
+    segment: int
+    step: int
+    signal: str
+    value: float
+    z: float
+    at: str
+
+
+class Warnings(TypedDict, total=False):
+    """What older servers do not tell."""
+
+    precursors: list[RunWarning]  # newest first
+
+
+class RunDetail(Run, Warnings):
     """One run with its history."""
 
     attempts: list[Attempt]

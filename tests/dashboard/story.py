@@ -314,8 +314,19 @@ def run(**changes: Any) -> Plain:
             target("step-1200", 1200, "healthy", protected=True),
             target("step-1250", 1250, "suspect", protected=False),
         ],
+        "precursors": [
+            warning(903, "update_norm", 31.4, 9.2),
+            warning(419, "unchanged_parameters", 0.97, "inf"),
+        ],
         **changes,
     }
+
+
+def warning(step: int, signal: str, value: float, z: float | str) -> Plain:
+    """A precursor that no incident followed."""
+    moment = f"2026-03-13T{20 + step // 400}:14:05.000Z"
+    where = {"attempt": 1, "segment": 0, "step": step, "at": moment}
+    return {**where, "signal": signal, "value": value, "z": z}
 
 
 def branch(

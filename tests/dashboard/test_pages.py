@@ -107,6 +107,16 @@ def test_a_run_shows_state_targets_attempts_and_record() -> None:
 
 
 @pytest.mark.usefixtures("address")
+def test_a_run_shows_what_warned_and_came_to_nothing(world: World) -> None:
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    for part in ("Warnings", "Update norm", "903", "9.2", "at its limit"):
+        assert part in text
+    for run in world.runs:  # as an older server tells it
+        run.pop("precursors", None)
+    assert "Warnings" not in said(opened(run_script, run="default/llama-8b-c4"))
+
+
+@pytest.mark.usefixtures("address")
 def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
     test = opened(run_script, run="llama-8b-c4")
     said(test)

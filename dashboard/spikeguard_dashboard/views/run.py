@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import AuditEntry, Incident, RunDetail
+from spikeguard_client import AuditEntry, Incident, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -148,12 +149,34 @@ def _returns(detail: RunDetail) -> list[Marker]:
 def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
+    if warned := detail.get("precursors"):
+        st.html(markup.block(markup.section("Warnings"), *_warnings(warned, visit)))
     with st.expander(f"Rollback targets ({len(detail['targets'])}) and attempts"):
         st.html(
             markup.block(_targets(detail), markup.section("Attempts"), _attempts(detail, visit))
         )
     with st.expander("Record of interventions"):
         _record(visit, run)
+
+
+def _warnings(warned: Sequence[RunWarning], visit: Visit) -> tuple[Html, Html]:
+    """What moved while the loss did not."""
+    columns = [
+        *(Column("When"), Column("Step", numeric=True), Column("Signal")),
+        *(Column("Value", numeric=True), Column("Deviations above its baseline", numeric=True)),
+    ]
+    rows = [
+        [
+            markup.unbroken(words.clock(warning["at"], visit.zone)),
+            words.count(warning["step"]),
+            words.title(warning["signal"]),
+            words.figure(warning["value"]),
+            words.figure(warning["z"], 2) if isfinite(warning["z"]) else "at its limit",
+        ]
+        for warning in warned
+    ]
+    told = "These left their baselines and no incident followed: the loss stayed on its trend."
+    return markup.paragraph(told), markup.table(columns, rows, stacked=True)
 
 
 def _targets(detail: RunDetail) -> Html:

@@ -16,8 +16,10 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandState, RunId
 from spikeguard_server.domain.policy import Policy, PolicyScope
 from spikeguard_server.repository.reading import PageWanted, Row, write_cursor
-from spikeguard_server.tables import attempts, audit, commands, runs
+from spikeguard_server.tables import attempts, audit, commands, precursors, runs
 from spikeguard_server.tables_policies import policies, run_policies
+
+MAX_WARNINGS = 20
 
 
 def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
@@ -87,6 +89,14 @@ def read_attempts(connection: sql.Connection, run_id: UUID) -> Sequence[Row]:
     """The attempts of a run, newest first."""
     query = sql.select(attempts).where(attempts.c.run_id == run_id)
     return connection.execute(query.order_by(attempts.c.number.desc())).all()
+
+
+def read_warnings(connection: sql.Connection, run_id: UUID) -> Sequence[Row]:
+    """The newest precursors that no incident followed, newest first."""
+    c = precursors.c
+    query = sql.select(precursors).where(c.run_id == run_id, c.incident.is_(None))
+    newest = query.order_by(c.at.desc(), c.step.desc(), c.signal).limit(MAX_WARNINGS)
+    return connection.execute(newest).all()
 
 
 def read_audit(

@@ -16,7 +16,7 @@ from spikeguard_server.repository.reading import (
     read_point,
     read_segments,
 )
-from spikeguard_server.repository.reading_runs import read_attempts, run_id_of
+from spikeguard_server.repository.reading_runs import read_attempts, read_warnings, run_id_of
 from spikeguard_server.repository.reading_targets import ShownTarget, read_targets
 from spikeguard_server.routes.shapes import (
     AttemptBody,
@@ -26,6 +26,7 @@ from spikeguard_server.routes.shapes import (
     RunState,
     SegmentBody,
     TargetBody,
+    WarningBody,
 )
 
 _MEASURED = (
@@ -37,6 +38,7 @@ _ATTEMPT = (
     "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",
     "agent_version", "capabilities", "settings", "dropped_samples",
 )  # fmt: skip
+_WARNED = ("attempt", "segment", "step", "signal", "value", "z", "at")
 
 
 def run_body(row: Row, silent_after: timedelta) -> RunBody:
@@ -54,6 +56,7 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
         attempts=[_attempt(attempt) for attempt in attempts],
         segments=[_segment(entry, entry.id in line.last_steps) for entry in segments],
         targets=[_target(target) for target in read_targets(connection, row)],
+        precursors=[_warning(warned) for warned in read_warnings(connection, row.run_id)],
     )
 
 
@@ -99,6 +102,10 @@ def _target(target: ShownTarget) -> TargetBody:
         health=target.health,
         protected=target.protected,
     )
+
+
+def _warning(row: Row) -> WarningBody:
+    return WarningBody(**_pick(row, _WARNED))
 
 
 def _point(point: SegmentPoint | None) -> PointRef | None:

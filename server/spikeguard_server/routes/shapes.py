@@ -182,7 +182,30 @@ RUN_DETAIL_EXAMPLE: dict[str, Any] = {
             "protected": True,
         }
     ],
+    "precursors": [
+        {
+            "attempt": 1,
+            "segment": 0,
+            "step": 3120,
+            "signal": "update_norm",
+            "value": 31.0,
+            "z": 9.2,
+            "at": TIME,
+        }
+    ],
 }
+
+
+class WarningBody(Shape):
+    """A leading signal that left its baseline, and no incident followed."""
+
+    attempt: int
+    segment: int
+    step: int
+    signal: str
+    value: Number
+    z: Number
+    at: datetime
 
 
 class RunDetail(RunBody):
@@ -193,6 +216,7 @@ class RunDetail(RunBody):
     attempts: list[AttemptBody]
     segments: list[SegmentBody]
     targets: list[TargetBody]
+    precursors: list[WarningBody]  # newest first, at most 20
 
 
 class RunList(Shape):

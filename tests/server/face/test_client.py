@@ -33,6 +33,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "Shadow": "ShadowBody", "Scorecard": "ScorecardBody",
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
     "Change": "ChangeBody", "Changes": "AuditEntry",
+    "RunWarning": "WarningBody", "Warnings": "RunDetail",
 }  # fmt: skip
 OURS = {
     name: shape

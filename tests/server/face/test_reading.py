@@ -59,6 +59,18 @@ def test_a_run_is_shown_as_it_stands(live: Live, spiked: Job) -> None:
     assert any(target["protected"] for target in run["targets"])
 
 
+def test_what_warned_and_came_to_nothing_is_shown_with_the_run(live: Live, job: Job) -> None:
+    job.train(400)
+    job.train(3, grad_norm=5.0)
+    job.train(60)
+    (warned,) = get(live, job.path)["precursors"]
+    assert (warned["signal"], warned["attempt"], warned["value"]) == ("grad_norm", 1, 5.0)
+    assert warned["step"] in (401, 402)
+    assert warned["z"] > 8
+    job.spike()
+    assert get(live, job.path)["precursors"] == [warned]
+
+
 def test_a_spike_is_shown_with_its_evidence_and_what_it_leads_to(spiked: Job) -> None:
     incident = spiked.incident()
     assert incident["onset_step"] == 401
