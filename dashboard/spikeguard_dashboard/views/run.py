@@ -165,7 +165,7 @@ def _warnings(warned: Sequence[RunWarning], visit: Visit) -> tuple[Html, Html]:
         *(Column("When"), Column("Step", numeric=True), Column("Signal")),
         *(Column("Value", numeric=True), Column("Deviations above its baseline", numeric=True)),
     ]
-    rows = [
+    rows: list[Sequence[Content]] = [
         [
             markup.unbroken(words.clock(warning["at"], visit.zone)),
             words.count(warning["step"]),
