@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
+from spikeguard.reflex import non_finite
 from spikeguard_protocol import Samples
 
 from .job import FAST, Job, assert_same
 from .wire import Wire, await_that, served
+
+NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
 def poison(job: Job) -> None:
@@ -27,7 +31,7 @@ def weights_and_moments(job: Job) -> Any:
 
 
 @pytest.mark.parametrize("step", [0, 7])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", NOT_FINITE)
 def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
     step: int, value: float
 ) -> None:
@@ -147,3 +151,67 @@ def test_norms_under_a_grad_scaler_are_those_of_the_unscaled_gradients(tmp_path:
         await_that(lambda: wire.column("grad_norm_at_step"))
         guard.finish()
     assert wire.column("grad_norm_at_step")[0, 1] == pytest.approx(math.sqrt(5), rel=1e-6)
+
+
+def under_a_scaler(optimizer: Any, model: nn.Module, per_device: tuple[float, ...]) -> None:
+    """One step by a scaler that has found what `per_device` says; the gradients are what it says.
+
+    A second device is made up: what the scaler does with what two of them found is its own.
+    """
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(model(torch.ones(2, 4)).square().mean()).backward()
+    for parameter in model.parameters() if any(per_device) else ():
+        parameter.grad.fill_(math.inf)  # type: ignore[union-attr]
+    scaler.unscale_(optimizer)
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    found.update({torch.device("cpu", n): torch.tensor(v) for n, v in enumerate(per_device)})
+    found.pop(torch.device("cpu"))
+    scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_verdict_on_an_update_is_exactly_0_or_1(dtype: torch.dtype) -> None:
+    for norm, loss in product((0.0, 3.0, 1e38, *NOT_FINITE), (None, 0.0, -3.0, *NOT_FINITE)):
+        given = None if loss is None else torch.tensor(loss, dtype=dtype)
+        flag = non_finite(torch.tensor(norm, dtype=dtype), given)
+        bad = not (math.isfinite(norm) and math.isfinite(loss or 0.0))
+        assert (flag.item(), flag.shape, flag.dtype) == (float(bad), (), torch.float32)
+
+
+def test_fused_adam_takes_a_count_of_two_for_no_overflow() -> None:
+    """Why ours must be exactly 0 or 1: torch's own adds up two devices to 2.0, and that one lets
+    pass; the counters go back by two."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    under_a_scaler(optimizer, model, (0.0, 0.0))
+    under_a_scaler(optimizer, model, (1.0, 1.0))
+    assert not torch.isfinite(model.weight).all()
+    assert optimizer.state[model.weight]["step"] == 0.0
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("per_device", [(0.0,), (1.0,), (1.0, 0.0), (1.0, 1.0), (1.0, 1.0, 1.0)])
+def test_what_is_lent_to_the_optimizer_is_exactly_0_or_1(
+    kind: Any, per_device: tuple[float, ...], tmp_path: Path
+) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = kind(model.parameters(), fused=True)
+    guard = attach(model, optimizer, run="test", directory=tmp_path)
+    lent: list[Any] = []
+    optimizer.register_step_pre_hook(lambda optimizer, *_: lent.append(optimizer.found_inf.clone()))
+    under_a_scaler(optimizer, model, (0.0,))
+    guard.step()
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
+    optimizer.zero_grad()
+    under_a_scaler(optimizer, model, per_device)
+    guard.step()
+    guard.finish()
+    bad = any(per_device)
+    assert [(flag.item(), flag.shape, flag.dtype) for flag in lent] == [
+        (0.0, (), torch.float32),
+        (float(bad), (), torch.float32),
+    ]
+    assert torch.equal(before[0]["weight"], model.weight) is bad
+    if bad:
+        assert_same((model.state_dict(), optimizer.state_dict()["state"]), before)
+    assert guard.faults == {}
