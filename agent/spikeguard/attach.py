@@ -35,7 +35,7 @@ from spikeguard.outbox import Outbox, leftovers
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
-from spikeguard.reflex import Extremes, Reflex, can_drop
+from spikeguard.reflex import Extremes, Reflex, can_withhold
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
 from spikeguard.shards import is_sharded
@@ -113,8 +113,7 @@ def attach(
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep()
-    extremes = Extremes(chosen.drop_z, chosen.drop_z_limit, chosen.drop_z_warm_up)
-    reflex = Reflex(optimizer, chosen.drop_non_finite, extremes if chosen.drop_z else None)
+    reflex = _reflex(optimizer, chosen, world)
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
     collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
@@ -141,7 +140,7 @@ def attach(
         outbox,
         sender,
         tokens_per_step,
-        _facts(model, optimizer, chosen, micro_batches),
+        _facts(model, optimizer, reflex, micro_batches),
         _version(),
     )
     guard = Guard(parts, model, optimizer, forward if world.leads else None)
@@ -259,8 +258,27 @@ def _open_outbox(
         return Outbox(None, run, attempt, settings.outbox_bytes)
 
 
+def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World) -> Reflex:
+    extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
+    reflex = Reflex(
+        optimizer,
+        settings.drop_non_finite,
+        extremes if settings.drop_z else None,
+        settings.drop_by_sync,
+    )
+    if settings.drop_non_finite and not reflex.armed and world.leads:
+        asked = "; or set drop_by_sync, which waits for the device in each step"
+        log.warning(
+            "%s takes no found_inf: an update that is not finite is reported and not dropped. "
+            "Adam and AdamW do with fused=True%s",
+            type(optimizer).__name__,
+            asked if can_withhold(optimizer) else "",
+        )
+    return reflex
+
+
 def _facts(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: Settings, micro: int
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, reflex: Reflex, micro: int
 ) -> dict[str, str]:
     """What a reader of the record wants to know of the job, as text."""
     group = optimizer.param_groups[0]
@@ -274,7 +292,7 @@ def _facts(
         "dtype": str(parameters[0].dtype).removeprefix("torch."),
         "device": parameters[0].device.type,
         "micro_batches": str(micro),
-        "reflex": "drop" if settings.drop_non_finite and can_drop(optimizer) else "report",
+        "reflex": "drop" if reflex.armed else "report",
         "torch": torch.__version__,
         "host": os.uname().nodename,
     }

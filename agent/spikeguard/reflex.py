@@ -3,7 +3,9 @@
 Law: the decision is made on the device, from values that are equal on all ranks, and carried out
 by the optimizer itself through the `found_inf` input that stock fused Adam and AdamW take: exactly
 0 or 1, a scalar. Weights, moments and step counters of a dropped step stay bit-identical. Never
-by multiplying with zero (0 * NaN is NaN). Where the optimizer cannot, it only reports.
+by multiplying with zero (0 * NaN is NaN). Where the optimizer cannot, it only reports, unless
+the user pays for a sync: then the host reads the decision in each step, and an update that must
+not happen finds no gradients, which torch's optimizers leave alone with all they know of them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ def can_drop(optimizer: torch.optim.Optimizer) -> bool:
     """Whether `optimizer` is a stock Adam or AdamW, fused in every group."""
     stock = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
     return stock and all(group.get("fused") for group in optimizer.param_groups)
+
+
+def can_withhold(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `optimizer` passes over what has no gradient; L-BFGS takes it for a zero."""
+    return not isinstance(optimizer, torch.optim.LBFGS)
 
 
 def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
@@ -68,35 +75,56 @@ class Extremes:
 
 
 class Reflex:
-    """Lends the optimizer a `found_inf` for one step and takes it back."""
+    """Lends the optimizer a `found_inf` for one step and takes it back.
+
+    `by_sync`: where it takes none, its gradients are kept from it instead.
+    """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, enabled: bool, extremes: Extremes | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        enabled: bool,
+        extremes: Extremes | None = None,
+        by_sync: bool = False,
     ) -> None:
         self._extremes = extremes
         self._optimizer: Any = optimizer
-        self._enabled = enabled
+        self._enabled, self._by_sync = enabled, by_sync and can_withhold(optimizer)
         self._found: Any = _ABSENT
         self._lent = False
+        self._withheld: list[tuple[Tensor, Tensor]] = []
 
     @property
     def armed(self) -> bool:
         """Whether a non-finite update will be dropped; groups may change while training."""
-        return self._enabled and can_drop(self._optimizer)
+        return self._enabled and (self._by_sync or can_drop(self._optimizer))
 
     def before_step(self, norm: Tensor, loss: Tensor | None) -> Tensor:
         """Judge the update; returns 1.0 where it is dropped (or, unarmed, 0.0)."""
         flag = non_finite(norm, loss)
         if not self.armed:
             return torch.zeros_like(flag)
-        self._found = getattr(self._optimizer, "found_inf", _ABSENT)
         if (found := found_by_scaler(self._optimizer)) is not None:  # either may drop
             flag = torch.maximum(flag, found.to(flag.device))
         if self._extremes is not None:
             flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
+        if can_drop(self._optimizer):
+            self._lend(flag)
+        elif flag.item() > 0.0:  # the sync that was paid for
+            self._withhold()
+        return flag
+
+    def _lend(self, flag: Tensor) -> None:
+        self._found = getattr(self._optimizer, "found_inf", _ABSENT)
         self._optimizer.found_inf = flag
         self._lent = True
-        return flag
+
+    def _withhold(self) -> None:
+        groups = self._optimizer.param_groups
+        held = [p for group in groups for p in group["params"] if p.grad is not None]
+        self._withheld = [(p, p.grad) for p in held]
+        for parameter in held:
+            parameter.grad = None
 
     def state_dict(self) -> list[dict[str, Any]] | None:
         """The baselines, where there are any."""
@@ -107,7 +135,10 @@ class Reflex:
             self._extremes.load_state_dict(state)
 
     def after_step(self) -> None:
-        """Leave the attribute as it was found."""
+        """Leave attribute and gradients as they were found."""
+        for parameter, gradient in self._withheld:
+            parameter.grad = gradient
+        self._withheld = []
         if not self._lent:
             return
         self._lent = False
