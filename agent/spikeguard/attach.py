@@ -29,7 +29,10 @@ from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
+from spikeguard.left_out import FOLDER
+from spikeguard.left_out_log import LeftOutLog
 from spikeguard.mailbox import Mailbox
+from spikeguard.naming import NameBatch
 from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard.parts import Parts
@@ -64,6 +67,7 @@ def attach(
     settings: Settings | None = None,
     feed: type[DataFeed] = DataFeed,
     forward: Forward | None = None,
+    name_batch: NameBatch | None = None,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -74,8 +78,15 @@ def attach(
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
     `feed`: `HostedFeed` where a framework owns the iterator (`spikeguard.integrations`).
+    `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
+    items that are left out and for no other, so that the record says which documents they were.
     """
     _check_arguments(model, optimizer, scheduler, state, tokens_per_step, micro_batches)
+    if name_batch is not None and not callable(name_batch):
+        kind = type(name_batch).__name__
+        raise AttachError(
+            "name_batch", f"it is a {kind}", "Give a function of one item of the loader"
+        )
     if checkpoints is not None and not isinstance(checkpoints, CheckpointDirectory):
         raise AttachError("checkpoints", "it is no CheckpointDirectory", "Wrap the path in one")
     chosen = with_environment(settings or Settings())
@@ -95,6 +106,9 @@ def attach(
 
     progress = Progress(attempt)
     data = feed(journal.ledger, micro_batches, chosen.replay_limit_s)
+    data.left_out = LeftOutLog(
+        home / FOLDER, world.rank, name_batch, progress, journal.ledger, faults
+    )
     rates = ScaledRates(optimizer)
     snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
     training = TrainingState(model, optimizer, scheduler, state)

@@ -2,8 +2,9 @@
 
 Position p is one optimizer step's batch, `micro_batches` items of the loader. A loader with
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by starting its
-pass again with the random numbers it began with and counting. What is left out is read and thrown
-away, unless the loader has `skip_to(position)`: its next item is then the first of that position.
+pass again with the random numbers it began with and counting. What is left out is read, named and
+thrown away, unless the loader has `skip_to(position)`: its next item is then the first of that
+position, and `names_of(position)`, if it has that too, says what lay there.
 Law: what is left out draws no random numbers of the job, so a run with a skip equals one that
 never had those batches. The loader's own errors are the loop's and pass through.
 """
@@ -17,6 +18,8 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from spikeguard.ledger import Ledger
+from spikeguard.left_out_log import LeftOutLog
+from spikeguard.naming import Names
 from spikeguard.targets import Tree
 from spikeguard.training_state import random_state, restore_random_state
 
@@ -35,6 +38,7 @@ class DataFeed:
         self.position = 0  # the next one to be read
         self.in_use = False
         self.stopped = False
+        self.left_out: LeftOutLog | None = None  # where it is told what was left out
         self._micro_batches = micro_batches
         self._replay_limit_s = replay_limit_s
         self._waited_s = 0.0  # for the loader, of `_waits` items
@@ -75,7 +79,8 @@ class DataFeed:
 
     def capture(self) -> Tree:
         """Where the data stands, for a snapshot."""
-        tree: Tree = {"position": self.position, "kind": "none"}
+        pending = self.left_out.pending() if self.left_out is not None else ""
+        tree: Tree = {"position": self.position, "kind": "none", "left_out": pending}
         if not self.in_use:
             return tree
         if _has_state(self._loader):
@@ -108,6 +113,9 @@ class DataFeed:
         self.position = tree["position"]
         self._micro = 0
         self._rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
+        if self.left_out is not None and (pending := tree.get("left_out")):
+            with self.left_out.shield:
+                self.left_out.take_up(pending)
 
     def _opened(self) -> Iterator[Any]:
         self._pass_random = None if _has_state(self._loader) else random_state()
@@ -142,14 +150,44 @@ class DataFeed:
         numbers = random_state()
         try:
             if hasattr(self._loader, "skip_to"):
-                self._loader.skip_to(end)
-                self.position, iterator = end, iter(self._loader)
+                self._skip_to(end)
+                iterator = iter(self._loader)
             while self.position < end:
-                self._discard(iterator, self._micro_batches)
-                self.position += 1
+                self._leave_out(iterator)
         finally:
             restore_random_state(numbers)
+            if self.left_out is not None:
+                with self.left_out.shield:
+                    self.left_out.settle()
         return iterator
+
+    def _skip_to(self, end: int) -> None:
+        """Nothing is read: the loader says itself what lay there, if it can."""
+        first, names, log = self.position, list[Names](), self.left_out
+        if log is not None:
+            with log.shield:
+                names = log.names_of(self._loader, first, end)
+        self._loader.skip_to(end)
+        self.position = end
+        if log is not None:
+            with log.shield:
+                log.pass_by(first, end, names)
+
+    def _leave_out(self, iterator: Iterator[Any]) -> None:
+        """Read one position past; where the data ends within it, what was read is told too."""
+        names, log, read = Names(), self.left_out, self._read
+        try:
+            for _ in range(self._micro_batches):
+                item = next(iterator)
+                self._read += 1
+                if log is not None:
+                    with log.shield:
+                        log.name(names, item)
+        finally:
+            if log is not None and self._read > read:
+                with log.shield:
+                    log.leave(self.position, names)
+        self.position += 1
 
     def _discard(self, iterator: Iterator[Any], count: int) -> None:
         for _ in range(count):

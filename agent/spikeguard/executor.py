@@ -115,7 +115,7 @@ class Executor:
         self._seen = serial
         delivery = self._waiting() if self._world.leads else None
         if delivery is not None and (reason := self._void(delivery)) is not None:
-            self._answer(delivery.order.command, ResultState.REFUSED, reason)
+            self._answer(delivery.order, ResultState.REFUSED, reason)
             delivery = None
         text = share_text(self._world, json.dumps(to_json(delivery.order)) if delivery else "")
         if text:
@@ -136,7 +136,7 @@ class Executor:
     def _carry_out(self, delivery: Delivery) -> None:
         reason = self._void(delivery)
         if reason is not None:
-            self._answer(delivery.order.command, ResultState.REFUSED, reason)
+            self._answer(delivery.order, ResultState.REFUSED, reason)
         else:
             self._execute(delivery.order)
 
@@ -160,19 +160,19 @@ class Executor:
         if reason is None:
             reason = self._durable_everywhere(order, prepared)
         if reason is not None:
-            self._answer(order.command, ResultState.REFUSED, reason)
+            self._answer(order, ResultState.REFUSED, reason)
             return
         if not self._world.leads:  # these keep in memory what rank 0 has written
             self._made_durable(order, prepared)
         if isinstance(order.action, Rollback) and prepared is not None:
             try:
-                self._roll_back(order.command, order.action, prepared)
+                self._roll_back(order, order.action, prepared)
             except Exception as error:  # the journal has given up what would be trained from here
                 problem = f"{order.command} was written down and not carried out: {error!r}"
                 raise AttemptAborted(problem) from error
         else:
             state, said = self._done(order.action)
-            self._answer(order.command, state, said)
+            self._answer(order, state, said)
 
     def _vote(self, reason: str | None, otherwise: str) -> str | None:
         """Why it is not done, None if every rank would; nothing has changed yet."""
@@ -243,6 +243,7 @@ class Executor:
                 skip,
                 prepared.abandoned if prepared is not None else (),
                 self._scaling(order, prepared),
+                order,
             )
         except WrittenOnly as error:
             raise AttemptAborted(f"{order.command}: {error}") from error
@@ -291,31 +292,31 @@ class Executor:
                 return ResultState.APPLIED, "the loop ends at this step"
         return ResultState.REFUSED, "unknown action"
 
-    def _roll_back(self, command: str, action: Rollback, prepared: Prepared) -> None:
-        before = self._progress.steps
+    def _roll_back(self, order: Order, action: Rollback, prepared: Prepared) -> None:
+        before, name = self._progress.steps, prepared.target.name
         if self._feed.restarts:
-            raise RollbackByRestart(f"back to {prepared.target.name} at the next start ({command})")
+            raise RollbackByRestart(f"back to {name} at the next start ({order.command})")
         self._restore_or_abort(prepared)
         self._next_segment += 1
         with self._faults.shield("orders"):
-            self._tell_of_rollback(command, action, prepared, before)
+            self._tell_of_rollback(order, action, prepared, before)
 
     def _tell_of_rollback(
-        self, command: str, action: Rollback, prepared: Prepared, before: int
+        self, order: Order, action: Rollback, prepared: Prepared, before: int
     ) -> None:
         """What follows once the state is whole again."""
         if action.lr_factor is not None and action.lr_steps is not None:
             self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
         left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
-        self._answer(command, ResultState.APPLIED, said, before)
+        self._answer(order, ResultState.APPLIED, said, before)
         self._report(
             SegmentStarted(
                 self._progress.segment,
                 SegmentReason.ROLLBACK,
                 self._progress.parent,
                 self._feed.position,
-                command,
+                order.command,
             )
         )
         self._recovery.forget_abandoned()
@@ -336,12 +337,12 @@ class Executor:
             raise AttemptAborted(problem)
 
     def _answer(
-        self, command: str, state: ResultState, reason: str, step: int | None = None
+        self, order: Order, state: ResultState, reason: str, step: int | None = None
     ) -> None:
         at = self._progress.steps if step is None else step
-        result = CommandResult(command, state, reason[:2000], at)
+        result = CommandResult(order.command, state, reason[:2000], at)
         with self._faults.shield("journal"):
-            self._journal.end(result)
-        self._journal.results[command] = result
-        self._answered_at[command] = time.monotonic()
+            self._journal.end(result, order)
+        self._journal.results[order.command] = result
+        self._answered_at[order.command] = time.monotonic()
         self._report(result)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -27,8 +28,11 @@ from spikeguard.closures import Arguments, after_closure
 from spikeguard.endings import Endings
 from spikeguard.executor import Executor
 from spikeguard.forward import Forward
+from spikeguard.left_out_log import LeftOutLog
+from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
+from spikeguard.retelling import Retelling
 from spikeguard.tally import Pin, Word
 from spikeguard.world import in_step, leave_world
 from spikeguard_protocol import AttemptEnded, Record, Verb
@@ -244,12 +248,20 @@ class Guard:
         if self._ended:
             return
         self._ended = True
-        with self._p.faults.shield("finish"):
+        parts, began = self._p, time.monotonic()
+        with parts.faults.shield("finish"):
+            if parts.feed.left_out is not None:
+                parts.feed.left_out.close(parts.settings.flush_s / 2)
+        with parts.faults.shield("finish"):
             if self._begun:
                 self._report(AttemptEnded(reason))
-            if self._p.sender is not None:
-                self._p.sender.finish(self._p.settings.flush_s)
-        with self._p.faults.shield("finish"):
+            if parts.sender is not None:
+                spent_s = time.monotonic() - began
+                parts.sender.finish(max(0.0, parts.settings.flush_s - spent_s))
+        with parts.faults.shield("finish"):
+            if parts.feed.left_out is not None:
+                parts.feed.left_out.confirm()
+        with parts.faults.shield("finish"):
             self._reporter.close()
 
     def _report(self, record: Record) -> None:
@@ -369,6 +381,14 @@ class Guard:
         self._begun = True
         with self._p.faults.shield("begin"):
             introduce(self._p, self._executor.capabilities(), self._report)
+        with self._p.faults.shield("begin"):
+            self._begin_to_tell(self._p.feed.left_out, self._p.outbox)
+
+    def _begin_to_tell(self, log: LeftOutLog | None, outbox: Outbox | None) -> None:
+        """Rank 0: of what all ranks leave out."""
+        if log is not None and outbox is not None:
+            several = self._p.world.size > 1
+            log.begin(Retelling(log.folder, outbox.put, lambda: outbox.written_ahead, several))
 
 
 def _cadence(parts: Parts) -> int:

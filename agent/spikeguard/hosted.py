@@ -24,7 +24,9 @@ from spikeguard.guard import Guard
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import LrScale
 from spikeguard.ledger import Ledger
+from spikeguard.left_out_log import LeftOutLog
 from spikeguard.lineage import is_abandoned
+from spikeguard.naming import Names
 from spikeguard.settings import read_connection
 from spikeguard.targets import Target, Tree
 from spikeguard.training_state import random_state, restore_random_state
@@ -53,6 +55,37 @@ class HostedFeed(DataFeed):
         return done
 
 
+class Passing:
+    """Items that go by, of which those left out are told position by position.
+
+    Also those before the checkpoint that the attempt began from: an attempt that was killed may not
+    have lived to tell.
+    """
+
+    def __init__(self, log: LeftOutLog | None) -> None:
+        self._log = log
+        self._position: int | None = None  # the one under way, if it is left out
+        self._names = Names()
+
+    def see(self, position: int | None, item: Any) -> None:
+        """The next item, of a `position` that is left out; None: it is not, or there is none."""
+        if self._log is None or position is self._position is None:
+            return
+        with self._log.shield:
+            if position != self._position:
+                self._turn(self._log, position)
+            if position is not None:
+                self._log.name(self._names, item)
+
+    def _turn(self, log: LeftOutLog, position: int | None) -> None:
+        before, self._position = self._position, position
+        if before is not None:
+            log.leave(before, self._names)
+        if position is None:
+            log.settle()
+        self._names = Names()
+
+
 class LeavingOut:
     """A framework's loader without what was skipped, begun where the resumed checkpoint stands.
 
@@ -73,17 +106,22 @@ class LeavingOut:
         micro, length = feed.micro_batches, self._length()
         each = -(-length // micro) if length else 0  # positions of a pass
         begin, past = self._next_pass(feed, each)
-        numbers = random_state()
-        for item, batch in enumerate(self._loader):
-            position = begin + item // micro
-            if item + 1 == length:
-                self._end = begin + each
-            if item < past or feed.ledger.end_of_skip(position) != position:
-                continue
-            if past:
-                restore_random_state(numbers)
-                past = 0
-            yield batch
+        numbers, passing = random_state(), Passing(feed.left_out)
+        try:
+            for item, batch in enumerate(self._loader):
+                position = begin + item // micro
+                if item + 1 == length:
+                    self._end = begin + each
+                left_out = feed.ledger.leaves_out(position)
+                passing.see(position if left_out else None, batch)
+                if item < past or left_out:
+                    continue
+                if past:
+                    restore_random_state(numbers)
+                    past = 0
+                yield batch
+        finally:
+            passing.see(None, None)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # TypeError where it has none, as it should

@@ -9,15 +9,15 @@ checkpoint: data once skipped stays skipped.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spikeguard import line_files
 from spikeguard.errors import AttachError
 from spikeguard.learning_rate import LrScale
 from spikeguard.ledger import Ledger
@@ -31,6 +31,7 @@ from spikeguard.lineage import (
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,
+    Order,
     ResultState,
     RunId,
     SegmentId,
@@ -90,11 +91,16 @@ class Journal:
         skip: BatchRange | None = None,
         abandoned: Iterable[Abandonment] = (),
         scaling: Scaling | None = None,
+        order: Order | None = None,
     ) -> None:
-        """Write ahead what `command` is about to change; raise OSError where that fails."""
+        """Write ahead what `command` is about to change; raise OSError where that fails.
+
+        `order` is for people: what was asked, and of which attempt.
+        """
         self._append(
             {
                 "entry": "begun",
+                **_for_people(order),
                 "command": command,
                 "step": step,
                 "skip": [skip.first, skip.end] if skip else None,
@@ -103,15 +109,17 @@ class Journal:
             }
         )
 
-    def end(self, result: CommandResult) -> None:
+    def end(self, result: CommandResult, order: Order | None = None) -> None:
         """Write what became of a command; from then on this is the answer."""
-        self._append({"entry": "result", "result": to_json(result)})
+        self._append({"entry": "result", **_for_people(order), "result": to_json(result)})
 
     def shared(self) -> str:
         """What the other ranks need, as text."""
         return json.dumps(
             {
-                "skips": [[r.first, r.end] for r in self.ledger.ranges],
+                "skips": [
+                    [r.first, r.end, self.ledger.commands.get(r)] for r in self.ledger.ranges
+                ],
                 "abandoned": [
                     [a.segment.attempt, a.segment.number, a.after] for a in self.abandonments
                 ],
@@ -136,7 +144,7 @@ class Journal:
     def _read(self, path: Path, run: RunId) -> None:
         text = path.read_bytes()
         for line in text.split(b"\n"):
-            if entry := _entry(line):
+            if entry := read_entry(line):
                 self._apply(entry, run)
         self.earlier = tuple(self.results.values())[-REPEATED:]
         if text and not text.endswith(b"\n"):
@@ -145,7 +153,8 @@ class Journal:
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
-            _append_line(self._path, json.dumps(entry, allow_nan=False).encode() + b"\n")
+            line = json.dumps(entry, allow_nan=False).encode() + b"\n"
+            line_files.append_line(self._path, line)
         try:
             self._apply(entry, None)
         except Exception as error:
@@ -163,7 +172,7 @@ class Journal:
         if entry["entry"] == "begun":
             lasting = bool(entry["skip"] or entry["abandoned"])
             self.begun[entry["command"]] = (entry["step"], lasting)
-            skips = [entry["skip"]] if entry["skip"] else []
+            skips = [[*entry["skip"], entry["command"]]] if entry["skip"] else []
             self._apply_effects(skips, entry["abandoned"])
             if entry.get("scaling"):
                 self.scalings.append(Scaling.read(entry["command"], entry["scaling"]))
@@ -172,9 +181,9 @@ class Journal:
             self.results[result.command] = result
             self.begun.pop(result.command, None)
 
-    def _apply_effects(self, skips: list[list[int]], abandoned: list[list[Any]]) -> None:
-        for first, end in skips:
-            self.ledger.add(BatchRange(first, end))
+    def _apply_effects(self, skips: list[list[Any]], abandoned: list[list[Any]]) -> None:
+        for first, end, command in skips:
+            self.ledger.add(BatchRange(first, end), command)
         for attempt, number, after in abandoned:
             self.abandonments.append(Abandonment(SegmentId(attempt, number), after))
 
@@ -214,24 +223,14 @@ class Journal:
         return None
 
 
-def _append_line(path: Path, line: bytes) -> None:
-    """Durable and whole, or as if never tried: a refused order must not apply at a restart."""
-    with path.open("a+b", buffering=0) as file:
-        length = file.seek(0, os.SEEK_END)
-        if length and os.pread(file.fileno(), 1, length - 1) != b"\n":
-            line = b"\n" + line  # what stands there was cut short: it must not swallow this
-        try:
-            if file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(file.fileno())
-        except BaseException:
-            with suppress(OSError):
-                file.truncate(length)
-                os.fsync(file.fileno())
-            raise
+def _for_people(order: Order | None) -> dict[str, Any]:
+    """What nothing is decided by: when, and what was asked of whom."""
+    asked = {"attempt": order.attempt, "action": to_json(order.action)} if order else {}
+    return {"at": time.time(), **asked}
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def read_entry(line: bytes) -> dict[str, Any] | None:
+    """A line of the file; None for one that was cut short."""
     try:
         entry = json.loads(line)
     except ValueError:

@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from spikeguard_protocol import EvenRanges, Message, Record, Samples, encode, from_json
+from spikeguard_protocol import (
+    BatchesSkipped,
+    EvenRanges,
+    Message,
+    Record,
+    Samples,
+    encode,
+    from_json,
+)
 
 
 def encoded(record: Record) -> bytes:
@@ -49,6 +57,13 @@ def merged(records: Iterable[Record]) -> list[Record]:
 def shortened(message: Message) -> Message:
     """The same message, with batches that follow one another as three numbers."""
     return replace(message, records=tuple(map(_short, message.records)))
+
+
+def without_skips(message: Message) -> Message:
+    """The same message for a server that knows no record of batches left out."""
+    return replace(
+        message, records=tuple(r for r in message.records if not isinstance(r, BatchesSkipped))
+    )
 
 
 def _short(record: Record) -> Record:

@@ -128,6 +128,11 @@ class Outbox:
         return not (self._waiting or self._sealed or self._open.records)
 
     @property
+    def written_ahead(self) -> bool:
+        """Whether all that was put is past the loop's queue."""
+        return not self._waiting
+
+    @property
     def backlog(self) -> bool:
         """Whether a whole message already waits behind the one being sent."""
         return len(self._sealed) > 0

@@ -92,6 +92,11 @@ class Sender:
         asked_at = time.monotonic()
         verdict = self._transport.send(message)
         self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
+        if verdict.unknown:
+            told = (
+                f"the server is of an older release: {verdict.unknown} records of batches left out"
+            )
+            self._faults.note("ledger", f"{told} stay in the run's directory")
         if verdict.advice is Advice.STORED and verdict.ack is not None:
             sequence = min(verdict.ack.sequence, message.sequence)
             return self._stored(outbox, sequence, verdict, asked_at)

@@ -1,7 +1,8 @@
 """What goes first where the outbox is full, and what stays to the end.
 
 Law: pure. The order is `Stage`'s: norms by layer, then slow signals, then whole samples but for
-the surroundings of whatever stood out, then those too, then word of snapshots and checkpoints.
+the surroundings of whatever stood out, then those too, then word of snapshots and checkpoints and
+of batches left out, which the run's directory has anyway.
 What an attempt cannot be understood without stays: commands' results, segments, its beginning
 and its end. Whatever goes is counted.
 """
@@ -18,6 +19,7 @@ from statistics import median
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
+    BatchesSkipped,
     CommandResult,
     Gap,
     LayerNorms,
@@ -86,7 +88,9 @@ def thinned(
         left, lost["samples"] = _without(left, Samples)
     if stage >= Stage.NO_TARGETS:
         essential: list[Record] = [r for r in left if isinstance(r, _ESSENTIAL)]
-        lost["targets"], left = len(left) - len(essential), essential
+        lost["skipped batches"] = sum(isinstance(r, BatchesSkipped) for r in left)
+        lost["targets"] = len(left) - len(essential) - lost["skipped batches"]
+        left = essential
     return left, +lost
 
 

@@ -2,7 +2,8 @@
 
 Standard library only: one connection kept open, every wait bounded by a named timeout.
 Law: an answer becomes a `Verdict`; nothing here sleeps, and nothing is sent twice but what a server
-refused in the short form: one of an older release does not know that.
+refused in its newest form. One of an older release knows no word of batches left out, and one of a
+still older release no short form: each gets what it knows, and no sample is lost to it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from spikeguard.lines import shortened
+from spikeguard.lines import shortened, without_skips
 from spikeguard_protocol import (
     WAIT_HEADER,
     Ack,
@@ -50,6 +51,7 @@ class Verdict:
     expected: int | None = None
     retry_after_s: float | None = None
     wait_s: float | None = None  # a decision may come: worth waiting for, so long at a time
+    unknown: int = 0  # records that the server knows nothing of, and did not get
 
 
 class Transport:
@@ -71,15 +73,26 @@ class Transport:
 
     def send(self, message: Message) -> Verdict:
         """Post `message`; never raises for what the network or the server does."""
-        if not self._short:
-            return self._post(message)
-        short = shortened(message)
-        verdict = self._post(short)
-        if verdict.advice is not Advice.GIVE_UP or short == message:
-            return verdict
-        verdict = self._post(message)
-        self._short = verdict.advice is not Advice.STORED
+        first, *older = self._forms(message)
+        verdict = self._post(first)
+        for form in older:
+            if verdict.advice is not Advice.GIVE_UP:
+                break
+            verdict = self._post(form)
+            if verdict.advice is Advice.STORED:
+                self._short &= form == shortened(form)
+                verdict = replace(verdict, unknown=len(message.records) - len(form.records))
         return verdict
+
+    def _forms(self, message: Message) -> list[Message]:
+        """The newest first. Batches left out are rarely told of, so each time they are tried again:
+        a newer server may have taken the older one's place."""
+        forms = [shortened(message)] if self._short else [message]
+        known = without_skips(message)
+        for form in (shortened(known), known) if self._short else (known,):
+            if form != forms[-1]:
+                forms.append(form)
+        return forms
 
     def _post(self, message: Message) -> Verdict:
         try:

@@ -17,6 +17,7 @@ from spikeguard_cli.credentials import (
     load_credentials,
     save_credentials,
 )
+from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.wording import (
     INCIDENT_HEAD,
     RUN_HEAD,
@@ -220,6 +221,7 @@ def _postmortem_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
+    *LEDGER,
     Command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),

@@ -107,6 +107,32 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+LEDGER_HEAD = ("AT", "STEP", "BY", "WHAT", "RANK", "SAID")
+_SHOWN_NAMES = 4
+
+
+def ledger_row(entry: dict[str, Any]) -> list[str]:
+    """A command, or batches that were left out, as a row under `LEDGER_HEAD`."""
+    what, rank, said = _ordered(entry) if entry["kind"] == "command" else _left_out(entry)
+    step = "-" if entry["step"] is None else str(entry["step"])
+    return [entry["at"] or "-", step, entry["command"] or "-", what, rank, said]
+
+
+def _ordered(entry: dict[str, Any]) -> tuple[str, str, str]:
+    what = command_words(entry) if entry["verb"] else "-"
+    said = ": ".join(filter(None, (entry["state"], entry["result"])))
+    return what, "-", said
+
+
+def _left_out(entry: dict[str, Any]) -> tuple[str, str, str]:
+    first, end = entry["batches"]
+    names = entry["names"]
+    shown = ", ".join(names[:_SHOWN_NAMES]) or "no names"
+    more = len(names) - _SHOWN_NAMES
+    said = f"{shown} and {more} more" if more > 0 else shown
+    return f"left out [{first}, {end})", str(entry["rank"]), said
+
+
 def command_words(command: dict[str, Any]) -> str:
     """`rollback to step 300, skip batches [310, 330)`, from a command's verb and arguments."""
     arguments = command["arguments"]

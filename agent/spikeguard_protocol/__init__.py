@@ -16,9 +16,12 @@ from spikeguard_protocol.identity import (
 )
 from spikeguard_protocol.messages import (
     MAX_BYTES,
+    MAX_NAME,
+    MAX_NAMES,
     VERSION,
     AttemptEnded,
     AttemptStarted,
+    BatchesSkipped,
     CommandResult,
     Gap,
     LayerNorms,
@@ -63,6 +66,8 @@ from spikeguard_protocol.vocabulary import (
 __all__ = [
     "DEFAULT_PROJECT",
     "MAX_BYTES",
+    "MAX_NAME",
+    "MAX_NAMES",
     "OPTIONAL_SIGNALS",
     "STANDARD_SIGNALS",
     "VERSION",
@@ -72,6 +77,7 @@ __all__ = [
     "AttemptEnded",
     "AttemptStarted",
     "BatchRange",
+    "BatchesSkipped",
     "Cause",
     "CheckpointNow",
     "CommandId",

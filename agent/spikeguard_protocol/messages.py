@@ -28,6 +28,8 @@ MAX_STEPS = 10_000  # a Samples record
 MAX_SIGNALS = 64  # a Samples record
 MAX_LAYERS = 4_096  # a LayerNorms record
 MAX_TEXT = 2_000  # characters in a reason
+MAX_NAMES = 64  # a BatchesSkipped record
+MAX_NAME = 200  # characters in a name of a batch
 MAX_BYTES = 4 * 2**20  # an encoded message
 _STANDARD = frozenset(Signal)  # names that need no check: records are made inside training steps
 
@@ -185,6 +187,34 @@ class CommandResult:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesSkipped:
+    """One rank left out `batches`. Told again under the same rank and first position: one entry.
+
+    `point` says where the run stood then; its attempt may be an earlier one than the message's,
+    which was killed before it told. `command` asked for it, where that is known.
+    """
+
+    batches: BatchRange
+    rank: int
+    point: SegmentPoint  # steps completed, and the segment that they belong to
+    command: str | None = None
+    names: tuple[str, ...] = ()  # of what lay there: documents, shards with offsets, ...
+    names_cut: int = 0  # names that are missing here, or were shortened
+
+    def __post_init__(self) -> None:
+        check_count("rank", self.rank)
+        if self.command is not None:
+            CommandId.parse(self.command)
+        _check_size("names", len(self.names), MAX_NAMES)
+        for name in self.names:
+            if len(name) > MAX_NAME:
+                raise ProtocolError(
+                    "names", f"take at most {MAX_NAME} characters each", f"Got {len(name)}"
+                )
+        check_count("names_cut", self.names_cut)
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Messages [first, last] of this attempt will never come."""
 
@@ -218,6 +248,7 @@ Record = (
     | TargetSaved
     | TargetDeleted
     | CommandResult
+    | BatchesSkipped
     | Gap
     | AttemptEnded
 )

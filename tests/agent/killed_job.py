@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import spikeguard.journal
+import spikeguard.line_files
 from spikeguard import CheckpointDirectory
 from spikeguard.sender import Sender
 from spikeguard.transport import Transport
@@ -67,7 +67,7 @@ def dies_after(owner: Any, name: str, when: Callable[..., bool] = lambda *_: Tru
 
 def dies_within_the_line(entry: bytes) -> None:
     """Half of the journal's line of this kind reaches the disk."""
-    whole = spikeguard.journal._append_line
+    whole = spikeguard.line_files.append_line
 
     def append(path: Path, line: bytes) -> None:
         if entry not in line:
@@ -78,7 +78,7 @@ def dies_within_the_line(entry: bytes) -> None:
             os.fsync(file.fileno())
         die()
 
-    spikeguard.journal._append_line = append
+    spikeguard.line_files.append_line = append
 
 
 def answers(record: object) -> bool:

@@ -15,6 +15,7 @@ from spikeguard_protocol import (
     Ack,
     AttemptEnded,
     AttemptStarted,
+    BatchesSkipped,
     BatchRange,
     CheckpointNow,
     CommandResult,
@@ -61,6 +62,7 @@ RECORDS: tuple[Record, ...] = (
     TargetSaved("checkpoint-400", 0, 400, 400, Medium.DISK),
     TargetDeleted("checkpoint-100"),
     CommandResult("gpt-1#3.1", ResultState.APPLIED, "rolled back", 420),
+    BatchesSkipped(BatchRange(410, 411), 3, POINT, "gpt-1#3.1", ("doc-17", "shard-2:4096"), 5),
     Gap(7, 9, "disk full", 300),
     AttemptEnded("finished"),
 )
@@ -218,3 +220,26 @@ def test_any_value_in_any_field_is_read_or_refused_by_name(name: str, value: obj
     body = json.dumps({**plain(*RECORDS), name: value}).encode()
     with contextlib.suppress(ProtocolError):  # anything else would be a crash of the reader
         assert isinstance(decode_message(body), Message)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"names": [f"doc-{n}" for n in range(65)]}, "names"),
+        ({"names": ["x" * 201]}, "names"),
+        ({"names": "doc"}, "names"),
+        ({"rank": -1}, "rank"),
+        ({"names_cut": -1}, "names_cut"),
+        ({"command": "gpt-1"}, "command"),
+        ({"batches": {"type": "BatchRange", "first": 4, "end": 4}}, "batches.end"),
+    ],
+)
+def test_batches_left_out_are_refused_by_the_limit_they_break(
+    changed: dict[str, Any], field: str
+) -> None:
+    record = json.loads(encode(BatchesSkipped(BatchRange(4, 5), 0, POINT)))
+    error = refused({**plain(), "records": [{**record, **changed}]})
+    assert error.field.startswith("body.records")
+    assert error.field.endswith(field)
+    assert error.limit
+    assert error.remedy

@@ -20,6 +20,7 @@ from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.hosted import HostedFeed, LeavingOut
 from spikeguard.integrations import hugging_face, lightning
 from spikeguard.ledger import Ledger
+from spikeguard.run_ledger import read_ledger
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -107,6 +108,11 @@ def back_to_ten(guard: Any) -> Rollback:
     return Rollback(target_at(guard, 10), 10, SKIP)
 
 
+def first_token(batch: Any) -> str:
+    rows = batch["input_ids"] if isinstance(batch, dict) or hasattr(batch, "keys") else batch[0]
+    return str(rows.flatten()[0].item())
+
+
 class Without:
     """A loader that never had the batches: what a restart has to equal."""
 
@@ -154,8 +160,12 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
     with pytest.raises(SystemExit) as ending:
         attempt(out, 17, back_to_ten)
     assert ending.value.code == EXIT_ROLL_BACK
-    guard, weights = attempt(out)
+    guard, weights = attempt(out, name_batch=first_token)
     assert (guard.steps, guard.position, guard.faults) == (30, 33, {})
+    left_out = [entry for entry in read_ledger(out) if entry["kind"] == "batches"]
+    assert sorted(entry["batches"] for entry in left_out) == [[13, 14], [14, 15], [15, 16]]
+    assert all(len(entry["names"]) == 2 for entry in left_out)  # two micro-batches a step
+    assert {(entry["command"], entry["step"]) for entry in left_out} == {(COMMAND, 13)}
     for name, expected in BARE[attempt]().items():
         assert torch.equal(weights[name], expected), name
 

@@ -12,6 +12,7 @@ from spikeguard_protocol import (
     Ack,
     AttemptEnded,
     AttemptStarted,
+    BatchesSkipped,
     BatchRange,
     CommandResult,
     Gap,
@@ -47,6 +48,7 @@ RECORDS: tuple[Record, ...] = (
     TargetSaved("step-1", 0, 1, 1, Medium.MEMORY),
     TargetDeleted("step-1"),
     CommandResult("gpt#1.1", ResultState.REFUSED, "gone", 9),
+    BatchesSkipped(BatchRange(3, 4), 0, POINT, None, ("doc-17",)),
     Gap(2, 3, "full", 20),
     AttemptEnded("finished"),
 )

@@ -1,0 +1,106 @@
+"""`spikeguard ledger`: what was done to a run and which batches it left out.
+
+Law: one shape, the API's `LedgerEntry`, wherever it is read from: a run's directory by the agent's
+package, found by entry point when it is asked for, or a server.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from spikeguard_cli.api import Api
+from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.wording import LEDGER_HEAD, ledger_row, table
+from spikeguard_protocol import RunId
+from spikeguard_protocol.paths import run_path
+
+Entry = dict[str, Any]
+COLUMNS = (
+    "kind", "at", "command", "attempt", "segment", "step", "verb", "arguments", "state", "reason",
+    "result", "finished_at", "first", "end", "rank", "names", "names_cut",
+)  # fmt: skip
+
+
+def ledger(options: Namespace) -> int:
+    """Print or export the ledger of a run."""
+    limit = options.limit or sys.maxsize
+    directory = Path(options.what)
+    local = directory.is_dir() and not options.run
+    found = islice(_of_directory(directory), limit) if local else _of_run(options.what, limit)
+    if options.json:
+        for entry in found:
+            print(json.dumps(entry))
+    elif options.csv:
+        _print_csv(found)
+    else:
+        rows = [ledger_row(entry) for entry in found]
+        print(table(LEDGER_HEAD, rows) if rows else "Nothing was ordered and nothing left out.")
+    return 0
+
+
+def _of_directory(directory: Path) -> Iterable[Entry]:
+    if find_spec("torch") is None:
+        raise CommandFailed(
+            f"{directory} is read by the agent, which needs torch: ask on a machine of the job, "
+            "or a server for the run by its name"
+        )
+    (point,) = entry_points(group="spikeguard.agent", name="ledger")
+    found: list[Entry] = point.load()(directory)
+    return found
+
+
+def _of_run(what: str, limit: int) -> Iterable[Entry]:
+    if what.count("/") > 1 or what.startswith((".", "/", "~")):
+        raise CommandFailed(f"there is no directory {what}")
+    return Api(load_credentials()).items(f"{run_path(RunId.parse(what))}/ledger", limit)
+
+
+def _print_csv(entries: Iterable[Entry]) -> None:
+    """A line an entry; what is a list or an object stands there as JSON."""
+    sheet = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    sheet.writeheader()
+    for entry in entries:
+        first, end = entry["batches"] or (None, None)
+        written = {
+            name: json.dumps(value) if isinstance(value, list | dict) else value
+            for name, value in entry.items()
+        }
+        sheet.writerow({**written, "first": first, "end": end})
+
+
+def _options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        metavar="DIRECTORY|RUN",
+        help="what attach(directory=...) was given, or one above it; else NAME or PROJECT/NAME, "
+        "of which the server is asked",
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="it names a run, also where a directory is called so"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=0, help="how many, newest first (default 0: all)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", "--jsonl", action="store_true", help="print one JSON object a line")
+    form.add_argument("--csv", action="store_true", help="print CSV with a head line")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "ledger",
+        "print or export commands and the batches left out, from a run's directory or a server",
+        ledger,
+        _options,
+    ),
+)
