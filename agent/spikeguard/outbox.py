@@ -45,6 +45,7 @@ SEAL_RECORDS = 900
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 BREATH_S = 0.0002  # after each record
+UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
 HURRY = 100  # one record more at a time for so many that wait
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _NOTE = re.compile(r"([0-9]{12}) (open|ended)")
@@ -84,6 +85,7 @@ class Outbox:
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
         self._closing = threading.Event()
+        self._unreadable_since: float | None = None  # the disk, monotonic
         self.ended = self.closed = False
         self._own = -1 if folder is None else _claim(folder)
         newest = self._find_leftovers() if folder is not None else 0
@@ -146,7 +148,7 @@ class Outbox:
             if not self._sealed:
                 self._seal()
             letter = self._sealed[0]
-            records = merged(self._read(letter))
+            records = merged(self._read_or_given_up(letter))
         age = max(0.0, time.monotonic() - letter.at)
         return Message(
             self.run.project, self.run.name, self.attempt, letter.sequence, age, tuple(records)
@@ -189,7 +191,8 @@ class Outbox:
                 return
             self._drain()
             if self._file is not None:
-                self._file.close()
+                with suppress(OSError):  # of a disk that is gone
+                    self._file.close()
                 self._file = None
             self.closed = True
             own, self._own = self._own, -1  # the number may be somebody else's file in a moment
@@ -273,6 +276,20 @@ class Outbox:
         except FileNotFoundError:
             return [Gap(letter.sequence, letter.sequence, "its file was removed", 0)]
         return [record for line in lines if (record := decoded(line)) is not None]
+
+    def _read_or_given_up(self, letter: _Letter) -> list[Record]:
+        """Its records, or that they are lost; raise OSError while the disk may come back."""
+        now = time.monotonic()
+        try:
+            records = self._read(letter)
+            self._unreadable_since = None if letter.lines is None else self._unreadable_since
+        except OSError as error:
+            since = self._unreadable_since = self._unreadable_since or now
+            if now - since < UNREADABLE_S:
+                raise
+            reason = f"its file cannot be read: {error.strerror}"
+            return [Gap(letter.sequence, letter.sequence, reason, 0)]
+        return records
 
     def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
         lines = [encoded(record) for record in records]

@@ -1,0 +1,129 @@
+"""The run's directory on a file system that is somebody else's: without locks, slow, or gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spikeguard.outbox
+from spikeguard import CheckpointDirectory
+from spikeguard_protocol import BatchRange, Gap, Medium, Message, ResultState, Rollback, ScaleLr
+
+from . import mounted
+from .job import FAST, Job, order, result, target_at
+from .wire import Answer, Wire, await_that, served
+
+Mount = Callable[..., tuple[Path, "subprocess.Popen[str]"]]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Makes a folder behind a real mount and the process that answers for it."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.geteuid() != 0:
+        pytest.skip("mounting needs /dev/fuse and root")
+    place, servers = tmp_path / "mount", list[subprocess.Popen[str]]()
+
+    def begin(*options: str) -> tuple[Path, subprocess.Popen[str]]:
+        folder = tmp_path / "behind"
+        for made in (place, folder):
+            made.mkdir()
+        command = [sys.executable, str(Path(mounted.__file__)), str(folder), str(place), *options]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=-1, text=True)
+        servers.append(server)
+        assert server.stdout is not None
+        if server.stdout.readline() != "mounted\n":
+            assert server.stderr is not None
+            pytest.skip(f"this machine does not mount: {server.stderr.read()[-80:]}")
+        return place, server
+
+    yield begin
+    with suppress(OSError):  # where nothing was mounted
+        mounted.unmount(place)
+    for server in servers:
+        server.kill()
+        server.communicate()
+
+
+def test_without_locks_all_arrives_and_what_must_last_lies_there(mount: Mount) -> None:
+    """As Lustre without `flock`: the outbox is in memory, journal and checkpoints on the mount."""
+    place, _ = mount("no-locks")
+    with served(Wire()) as wire:
+        job = Job(place, server=wire.url)
+        job.train_to(30)
+        command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24)))
+        job.train_step()
+        job.train_to(28)
+        job.guard.finish()
+        assert result(job, command).state is ResultState.APPLIED
+        again = Job(place, server=wire.url)
+        assert again.guard.resume() == 25
+        assert again.guard._p.journal.ledger.ranges == [BatchRange(22, 24)]
+        again.train_to(30)
+        again.guard.finish()
+        told = {step for _, step in wire.column("loss")}
+    assert told == set(range(1, 32))
+    assert job.guard.faults == again.guard.faults == {"outbox": 1}
+
+
+def test_a_slow_mount_slows_no_step(mount: Mount) -> None:
+    """Each write takes 0.15 s there. Only a command's entry in the journal is waited for."""
+    place, _ = mount("delay=0.15")
+    disk = CheckpointDirectory(place / "checkpoints", every=0)
+    with served(Wire()) as wire:
+        job = Job(place, server=wire.url, checkpoints=disk, settings=replace(FAST, flush_s=10.0))
+        job.spoil = lambda _: time.sleep(0.01)  # so that many writes fall into the training
+        job.train_to(100)
+        await_that(lambda: (0, 100) in wire.column("loss"))
+        job.guard.finish()
+        times = list(wire.column("step_time").values())
+    assert len(times) >= 99
+    assert sum(time_s >= 0.15 for time_s in times) <= 1
+    assert job.guard.faults == {}
+
+
+def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of the file system is killed while messages wait there: they are declared lost,
+    later ones stay in memory and arrive, and no order is carried out without a journal."""
+    monkeypatch.setattr(spikeguard.outbox, "UNREADABLE_S", 0.3)
+    place, server = mount()
+    away, refused = threading.Event(), list[int]()
+
+    def refuse(message: Message) -> Answer | None:
+        if not (away.is_set() and message.records):
+            return None
+        refused.append(message.sequence)
+        return 503, {}, b""
+
+    with served(Wire()) as wire:
+        wire.intercept = refuse
+        job = Job(place, server=wire.url, checkpoints=CheckpointDirectory(place / "c", every=0))
+        job.train_to(20)
+        await_that(lambda: (0, 20) in wire.column("loss"))
+        away.set()
+        job.train_to(40)
+        await_that(lambda: refused)  # so it lies on the mount
+        server.kill()
+        server.wait()
+        with pytest.raises(OSError, match="not connected"):
+            place.stat()
+        away.clear()
+        job.train_to(60)
+        command = order(job, ScaleLr(0.5, 10))
+        job.train_step()
+        assert result(job, command).state is ResultState.REFUSED
+        assert "journal" in result(job, command).reason
+        await_that(lambda: (0, 61) in wire.column("loss"))
+        job.guard.finish()
+    assert refused[0] in [g.first for g in wire.records(Gap) if "cannot be read" in g.reason]
+    assert {step for _, step in wire.column("loss")} >= {*range(1, 21), *range(42, 62)}
