@@ -34,6 +34,7 @@ from spikeguard_client.shapes import (
     Incident,
     IncidentDetail,
     Layers,
+    LedgerEntry,
     Run,
     RunDetail,
     Series,
@@ -126,6 +127,10 @@ class Client:
     def fleet_audit(self) -> Iterator[AuditEntry]:
         """What happened to tokens, policies of projects, channels and silences, newest first."""
         return self._calls.items(AuditEntry, "/v1/audit")
+
+    def ledger(self, run: RunId) -> Iterator[LedgerEntry]:
+        """Commands that went out to a run and batches that it left out, newest first."""
+        return self._calls.items(LedgerEntry, f"{run_path(run)}/ledger")
 
     def incidents(self, run: RunId | None = None, state: str | None = None) -> Iterator[Incident]:
         """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several by commas."""

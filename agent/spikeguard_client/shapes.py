@@ -315,6 +315,30 @@ class Changes(TypedDict, total=False):
     changes: list[Change]
 
 
+class LedgerEntry(TypedDict):
+    """A command that went out (`kind` is `command`), or batches that were left out (`batches`).
+
+    What only the other kind has is None.
+    """
+
+    kind: str
+    at: str  # delivered; told of
+    command: str | None  # for batches: the one that asked to leave them out, where known
+    attempt: str | None
+    segment: int | None
+    step: int | None  # at which it was applied; completed when they were passed over
+    verb: str | None
+    arguments: dict[str, Any] | None
+    state: str | None
+    reason: str | None
+    result: str | None
+    finished_at: str | None
+    batches: Batches | None
+    rank: int | None
+    names: list[str] | None
+    names_cut: int | None  # names that are missing, or were shortened
+
+
 class AuditEntry(Changes):
     """One change of state: who, what, when and why."""
 

@@ -67,6 +67,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", _RUN): _READ,
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
+    ("GET", _RUN + "/ledger"): _READ,
     ("GET", _RUN + "/policy"): _READ,
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,

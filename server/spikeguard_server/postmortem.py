@@ -18,6 +18,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
+    BatchRange,
     CommandState,
     Kind,
     RunId,
@@ -37,6 +38,7 @@ from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
     Curve,
+    LeftOutFact,
     PostMortem,
     RevisionFact,
 )
@@ -55,6 +57,9 @@ from spikeguard_server.repository.postmortems import (
 from spikeguard_server.repository.runs import RunRow
 from spikeguard_server.repository.samples import sample_of
 from spikeguard_server.repository.situations import current_lineage
+from spikeguard_server.repository.skipped import skipped_by
+
+MOST_LEFT_OUT = 24  # entries in a post-mortem
 
 
 def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) -> PostMortem:
@@ -67,6 +72,8 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
     curves = _curves(connection, run.run_id, number, attempts, lineage)
     took_part = {curve.attempt_number for curve in curves}
     pace_s, tokens = _pace(curves, incident), tokens_per_step_of(connection, run.run_id, took_part)
+    commands = _commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens)
+    left_out, left_out_count = _left_out(connection, run.run_id, commands)
     return PostMortem(
         run=run.id,
         incident=incident,
@@ -76,7 +83,9 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         curves=curves,
         followed_to=row.followed_to,
         revisions=_revisions(connection, run.run_id, number),
-        commands=_commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens),
+        commands=commands,
+        left_out=left_out,
+        left_out_count=left_out_count,
         precursors=_precursors(connection, run.run_id, number),
         peaks=_peaks(curves, incident),
         attempts=_attempts(connection, run.run_id, took_part),
@@ -153,6 +162,20 @@ def _command(
         cost=cost,
         **{name: row._mapping[name] for name in same},
     )
+
+
+def _left_out(
+    connection: sql.Connection, run_id: UUID, commands: Iterable[CommandFact]
+) -> tuple[tuple[LeftOutFact, ...], int]:
+    """What the incident's commands left out, by position: the first few, and how many."""
+    rows, count = skipped_by(connection, run_id, [c.id for c in commands], MOST_LEFT_OUT)
+    found = (
+        LeftOutFact(
+            BatchRange(r.batch_first, r.batch_end), r.rank, r.command, tuple(r.names), r.names_cut
+        )
+        for r in rows
+    )
+    return tuple(found), count
 
 
 def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:

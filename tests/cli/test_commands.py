@@ -115,7 +115,7 @@ def spikeguard(
 def test_help_names_every_command() -> None:
     shown = spikeguard(dict(os.environ), "--help").stdout
     for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
-                 "token", "replay"):  # fmt: skip
+                 "token", "replay", "ledger"):  # fmt: skip
         assert re.search(rf"^    {name}\s", shown, re.MULTILINE), name
 
 
@@ -159,6 +159,28 @@ def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Ser
     assert "nan" in shown
     assert "run=default%2Fgpt-1" in server.asked[0][1]
     assert "state=open%2Crecovering" in server.asked[0][1]
+
+
+def test_a_ledger_shows_what_was_done_and_what_was_left_out(
+    home: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    """Of a run by its name, also where a folder here is called so."""
+    empty = dict.fromkeys(("arguments", "state", "result", "batches", "names", "rank", "verb"))
+    told = {"at": "2026-03-14T03:07:12.450Z", "command": "gpt-1#3.1", "step": 340}
+    done = {"kind": "command", **{k: PROPOSAL[k] for k in ("verb", "arguments")}, "state": "judged"}
+    left_out = {"kind": "batches", "batches": [310, 311], "rank": 2, "names": list("abcdef")}
+    items = [{**empty, **told, **left_out}, {**empty, **told, **done, "result": "back"}]
+    server.answers["/v1/runs/default/gpt-1/ledger"] = (200, {"items": items, "next_cursor": None})
+    (tmp_path / "gpt-1").mkdir()
+    command = [sys.executable, "-m", "spikeguard_cli.main", "ledger", "gpt-1", "--run"]
+    shown = subprocess.run(
+        command, env=home, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    ).stdout
+    head, first, second = shown.splitlines()
+    assert head.split() == ["AT", "STEP", "BY", "WHAT", "RANK", "SAID"]
+    what = "left out [310, 311) 2 a, b, c, d and 2 more"
+    assert " ".join(first.split()).endswith(what)
+    assert "rollback to step 300, skip batches [310, 330)  -     judged: back" in second
 
 
 def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:

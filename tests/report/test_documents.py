@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from spikeguard_protocol import CommandState, Outcome
+from spikeguard_protocol import BatchRange, CommandState, Outcome
 from spikeguard_server.domain.cause.layers import FirstLayer
-from spikeguard_server.report import Format, PostMortem, render
+from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import MOST_REVISIONS, document_of
@@ -363,3 +363,24 @@ def test_an_incident_from_before_causes_were_asked_has_no_section_for_them(
 ) -> None:
     before = replace(healed, incident=replace(healed.incident, causes=()))
     assert "Likely cause" not in render(before, Format.MARKDOWN).decode()
+
+
+def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem) -> None:
+    """A table of its own, with what there is more of; without any there is none."""
+    nasty = "<script>alert(1)</script> | `x`"
+    entries = tuple(
+        LeftOutFact(BatchRange(n, n + 1), 0, f"{rolled_back.id[:-2]}#3.1", names, cut)
+        for n, names, cut in ((1200, (nasty, *"abcdefgh"), 5), (1201, ("doc-7",), 0), (1202, (), 0))
+    )
+    facts = replace(words(rolled_back), left_out=entries, left_out_count=40)
+    text = markdown(facts)
+    assert "## Batches left out" in text
+    assert "a, b, c, d, e, f, g, and 1 more; 5 cut" in text
+    assert "not named" in text
+    assert "And 37 more" in text
+    assert "spikeguard ledger gpt-124m-7" in text
+    assert "<script" not in html(facts)
+    assert "<script" not in text.replace("\\<script", "")
+    told = body(facts)
+    assert (told["left_out"][1]["names"], told["left_out_count"]) == (["doc-7"], 40)
+    assert "Batches left out" not in markdown(words(rolled_back))

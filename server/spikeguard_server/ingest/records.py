@@ -11,6 +11,7 @@ from collections.abc import Collection
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
+    BatchesSkipped,
     CommandResult,
     Gap,
     LayerNorms,
@@ -28,6 +29,7 @@ from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.intake import Intake, Stretch
+from spikeguard_server.ingest.leaving_out import take_skipped
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.repository.detectors import Place
@@ -51,6 +53,7 @@ def take_records(intake: Intake, message: Message) -> None:
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
     for record in message.records:
         _take(intake, record, targets)
+    take_skipped(intake, [r for r in message.records if isinstance(r, BatchesSkipped)])
 
 
 def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:

@@ -7,6 +7,7 @@ from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
     Curve,
+    LeftOutFact,
     PostMortem,
     RevisionFact,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "CommandFact",
     "Curve",
     "Format",
+    "LeftOutFact",
     "PostMortem",
     "RevisionFact",
     "render",

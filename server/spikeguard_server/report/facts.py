@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spikeguard_protocol import Action, CommandState, Kind, RunId, SegmentId, SegmentReason
+from spikeguard_protocol import (
+    Action,
+    BatchRange,
+    CommandState,
+    Kind,
+    RunId,
+    SegmentId,
+    SegmentReason,
+)
 from spikeguard_server.domain.cost import Cost
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.incident import Incident
@@ -64,6 +72,17 @@ class CommandFact:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOutFact:
+    """Batches that one rank left out by a command of the incident."""
+
+    batches: BatchRange
+    rank: int
+    command: str  # public id
+    names: tuple[str, ...] = ()  # of what lay there
+    names_cut: int = 0  # that are missing, or were shortened
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFact:
     """One start of the run's processes that took part."""
 
@@ -90,6 +109,8 @@ class PostMortem:
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionFact, ...] = ()  # oldest first
     commands: tuple[CommandFact, ...] = ()  # oldest first
+    left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
+    left_out_count: int = 0
     precursors: tuple[Precursor, ...] = ()
     peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()

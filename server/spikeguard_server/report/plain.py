@@ -50,6 +50,8 @@ def _body(facts: PostMortem) -> dict[str, Any]:
         },
         "revisions": plain(facts.revisions),
         "commands": [_command(command) for command in facts.commands],
+        "left_out": plain(facts.left_out),
+        "left_out_count": facts.left_out_count,
         "cost": {**plain(spent_by(facts)), "currency": facts.currency},
         "attempts": plain(facts.attempts),
         "follow_ups": list(followups_of(facts)),

@@ -8,8 +8,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
-from spikeguard_server.report.facts import AttemptFact, CommandFact, PostMortem
-from spikeguard_server.report.wording import ENDINGS, action_of, plural, time_of, word
+from spikeguard_server.report.facts import AttemptFact, CommandFact, LeftOutFact, PostMortem
+from spikeguard_server.report.wording import ENDINGS, action_of, count, plural, time_of, word
+
+MOST_NAMES = 8  # of one entry
 
 
 def commands_of(facts: PostMortem) -> tuple[Block, ...]:
@@ -46,6 +48,31 @@ def _command_reason(command: CommandFact) -> str:
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)
+
+
+def left_out_of(facts: PostMortem) -> tuple[Block, ...]:
+    """Nothing where no command left anything out, or nobody told."""
+    if not facts.left_out:
+        return ()
+    rows = tuple(
+        (str(entry.batches), str(entry.rank), entry.command, _documents(entry))
+        for entry in facts.left_out
+    )
+    table = Table(("batches", "rank", "by", "what lay there"), rows, frozenset({1}))
+    more = facts.left_out_count - len(rows)
+    if more <= 0:
+        return (table,)
+    where = f"`spikeguard ledger {facts.run}` lists them all"
+    return (table, Paragraph(f"And {count(more)} more: {where}."))
+
+
+def _documents(entry: LeftOutFact) -> str:
+    if not entry.names:
+        return "not named"
+    shown = ", ".join(entry.names[:MOST_NAMES])
+    more = max(0, len(entry.names) - MOST_NAMES)
+    cut = f"; {entry.names_cut} cut" if entry.names_cut else ""
+    return f"{shown}, and {more} more{cut}" if more else f"{shown}{cut}"
 
 
 def timeline_of(facts: PostMortem) -> Table:

@@ -22,7 +22,7 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.record import attempts_of, commands_of, timeline_of
+from spikeguard_server.report.record import attempts_of, commands_of, left_out_of, timeline_of
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
     BAND_SIGMAS,
@@ -78,6 +78,7 @@ def _sections(facts: PostMortem) -> list[Section]:
         Section("Classification", _classification(facts)),
         *([Section("Likely cause", causes_of(facts.incident))] if facts.incident.causes else []),
         Section("Commands", commands_of(facts)),
+        *([Section("Batches left out", left_out_of(facts))] if facts.left_out else []),
         Section("Outcome", (Paragraph(_outcome(facts)), *_judgements(facts))),
         Section("Cost", _cost(facts)),
         Section("Timeline", (timeline_of(facts),)),

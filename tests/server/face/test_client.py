@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import socket
@@ -17,7 +18,18 @@ from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, access_shapes, channel_shapes, shapes
 from spikeguard_client.reading import NotUnderstood, read
-from spikeguard_protocol import CommandId, IncidentId, Role, RunId
+from spikeguard_protocol import (
+    BatchesSkipped,
+    BatchRange,
+    CommandId,
+    CommandResult,
+    IncidentId,
+    ResultState,
+    Role,
+    RunId,
+    SegmentId,
+    SegmentPoint,
+)
 from spikeguard_server.access import TABLE
 
 if TYPE_CHECKING:
@@ -182,6 +194,47 @@ def test_the_record_of_a_run_is_printed_and_exported_to_its_first_entry(
     assert json.loads(capsys.readouterr().out)["number"] >= 1
 
 
+def test_the_ledger_of_a_run_is_read_by_programs_and_exported_as_json_and_csv(
+    live: Live, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The rollback that was ordered, and behind it what two ranks left out by it."""
+    with live.person("Ada") as ada:
+        proposal = job.spike().incident()["proposal"]
+        path = job.command_path(proposal)
+        ada.post(f"{path}/approve", json={"revision": proposal["revision"]})
+    job.train(1, excess=3.0)
+    id, point = proposal["id"], SegmentPoint(SegmentId(job.attempt, 0), job.step)
+    job.send(
+        CommandResult(id, ResultState.APPLIED, "back to step-400", job.step),
+        *(
+            BatchesSkipped(BatchRange(400, 401), rank, point, id, (f"doc-{rank}", "=1+1"))
+            for rank in (0, 1)
+        ),
+    )
+    client, run = Client(live.url, live.tokens[Role.VIEWER]), RunId("default", job.run)
+    found = list(client.ledger(run))
+    assert [(entry["rank"], entry["batches"], entry["names"]) for entry in found[:2]] == [
+        (1, [400, 401], ["doc-1", "=1+1"]), (0, [400, 401], ["doc-0", "=1+1"]),
+    ]  # fmt: skip
+    done = next(entry for entry in found if entry["command"] == id and entry["kind"] == "command")
+    assert (done["verb"], done["state"], done["result"]) == (
+        "rollback", "applied", "back to step-400",
+    )  # fmt: skip
+    assert done["arguments"] == proposal["arguments"]
+    file = tmp_path / "credentials.json"
+    monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", str(file))
+    save_credentials(Credentials(live.url, live.tokens[Role.VIEWER]), file)
+    assert main(["ledger", job.run, "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found
+    assert main(["ledger", f"default/{job.run}", "--csv", "--limit", "1"]) == 0
+    head, row = csv.DictReader(capsys.readouterr().out.splitlines()), found[0]
+    [cells] = head
+    assert (cells["first"], cells["end"], cells["rank"]) == ("400", "401", "1")
+    assert json.loads(cells["names"]) == row["names"]
+    assert main(["ledger", "never-heard-of"]) == 1
+
+
 FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}"}
 FOR_MACHINES = {"/v1/messages", "/healthz", "/readyz", "/openapi.json", "/metrics"}
 METHODS = {
@@ -205,6 +258,7 @@ METHODS = {
     "GET /v1/runs/{project}/{name}/incidents/{number}/layers": Client.incident_layers,
     "GET /v1/runs/{project}/{name}/incidents/{number}/postmortem": Client.postmortem,
     "GET /v1/runs/{project}/{name}/incidents/{number}/series": Client.incident_series,
+    "GET /v1/runs/{project}/{name}/ledger": Client.ledger,
     "GET /v1/runs/{project}/{name}/policy": Client.run_policy,
     "GET /v1/runs/{project}/{name}/series": Client.series,
     "GET /v1/silences": Client.silences,

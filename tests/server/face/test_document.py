@@ -13,6 +13,7 @@ from spikeguard_server.routes import (
     access_shapes,
     channel_shapes,
     incident_shapes,
+    ledger,
     policy_shapes,
     shapes,
 )
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from tests.server.face.conftest import Live
 
 UNLISTED = {("GET", "/openapi.json"), ("GET", "/pages/style.css"), ("GET", "/")}
+MODULES = (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes, ledger)
 SHAPES = sorted(
     {
         entry
-        for module in (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes)
+        for module in MODULES
         for entry in vars(module).values()
         if isinstance(entry, type)
         and issubclass(entry, Shape)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from spikeguard_protocol import AttemptEnded, LayerNorms, Role
 from spikeguard_protocol.encoding import float_from_json
 from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList, LayersBody
+from spikeguard_server.routes.ledger import LedgerList
 from spikeguard_server.routes.shapes import AuditList, RunDetail, RunList, SeriesBody
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def get(live: Live, path: str, **query: Any) -> Any:
         ("/v1/runs/default/spiked", RunDetail),
         ("/v1/runs/default/spiked/series", SeriesBody),
         ("/v1/runs/default/spiked/audit", AuditList),
+        ("/v1/runs/default/spiked/ledger", LedgerList),
         ("/v1/incidents", IncidentList),
         ("/v1/runs/default/spiked/incidents/1", IncidentDetail),
         ("/v1/runs/default/spiked/incidents/1/series", SeriesBody),

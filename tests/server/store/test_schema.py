@@ -18,14 +18,17 @@ from spikeguard_server.migrations import _config, current_revision, migrate, new
 from spikeguard_server.repository.detectors import Place, StateRow, load_state
 from spikeguard_server.repository.pieces import SegmentKey, read_curves
 from spikeguard_server.repository.reading import PageWanted
+from spikeguard_server.repository.reading_ledger import COMMAND, read_ledger
 from spikeguard_server.repository.reading_runs import read_audit
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.tables import FLEET, metadata
 from spikeguard_server.tables_notices import deliveries
 from spikeguard_server.tables_policies import policies
+from spikeguard_server.tables_skipped import skipped_batches
 
 REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences"}
-assert deliveries.metadata is policies.metadata is metadata  # one schema, written in parts
+PARTS = (deliveries, policies, skipped_batches)
+assert all(part.metadata is metadata for part in PARTS)  # one schema, written in parts
 
 
 def make_empty(connection: sql.Connection) -> None:
@@ -170,6 +173,38 @@ def test_an_entry_of_an_earlier_schema_tells_no_changes(engine: sql.Engine) -> N
     with engine.connect() as connection:
         [entry], _ = read_audit(connection, FLEET, PageWanted(10, None))
     assert (entry.actor, entry.after, entry.changes) == ("Ada", "policy 2", [])
+
+
+def test_a_run_of_an_earlier_schema_has_a_ledger_of_the_commands_that_went_out(
+    engine: sql.Engine,
+) -> None:
+    """Two were proposed and one delivered; what was left out then nobody told."""
+    key = "00000000-0000-0000-0000-000000000001"
+    script = f"""
+        insert into runs (run_id, project, name, created_at, state, attempts, incidents,
+            last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 1, now());
+        insert into attempts (run_id, number, id, started_at, last_message_at, alive_at, lost,
+            last_sequence, world_size, capabilities, agent_version, settings, dropped_samples)
+            values ('{key}', 1, 'a', now(), now(), now(), false, 1, 1, '{{}}', '1', '{{}}', 0);
+        insert into incidents (run_id, number, state, attempt, segment, onset_step, detected_step,
+            newest_step, kind, confidence, reason, peak_step, settled, signal, dropped, recurrences,
+            z_names, z_values, move_names, move_steps, opened_at, revisions, commands,
+            report_failures)
+            values ('{key}', 1, 'open', 1, 0, 5, 6, 7, 'lingering', 0.9, 'x', 5, false, 'loss',
+            false, 0, '{{}}', '{{}}', '{{}}', '{{}}', now(), 1, 1, 0);
+        insert into commands (run_id, incident, number, verb, arguments, state, revision, reason,
+            policy_version, attempt, expires_at, proposed_at, automatic, delivered_at)
+            select '{key}', 1, n, 'stop', '{{}}', 'delivered', 1, 'x', 3, 1, now(), now(), false,
+                   case when n = 2 then now() end
+            from generate_series(1, 2) n;
+    """
+    with at_revision(engine, "0013") as connection:
+        connection.execute(sql.text(script))
+    migrate(engine)
+    with engine.connect() as connection:
+        found, more = read_ledger(connection, UUID(key), PageWanted(10))
+    assert [(kind, row.number) for kind, row in found] == [(COMMAND, 2)]
+    assert more is None
 
 
 def test_a_token_of_an_earlier_schema_is_good_for_every_run_as_before(engine: sql.Engine) -> None:
