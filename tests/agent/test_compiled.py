@@ -6,6 +6,7 @@ import copy
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def _compile_anew() -> Iterator[None]:
 class Trained:
     """A few steps with two spoilt ones; remembers which of them changed nothing at all."""
 
-    def __init__(self, wire: Wire, folder: Path, kind: Any, backend: Any, fused: bool) -> None:
+    def __init__(
+        self, wire: Wire, folder: Path, kind: Any, backend: Any, fused: bool, by_sync: bool = False
+    ) -> None:
         torch.manual_seed(5)
         self.model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
         self.optimizer = kind(self.model.parameters(), lr=1e-2, fused=fused)
@@ -49,7 +52,7 @@ class Trained:
             run="test",
             server=wire.url,
             directory=folder,
-            settings=FAST,
+            settings=replace(FAST, drop_by_sync=by_sync),
         )
         step = torch.compile(self.optimizer.step, backend=backend) if backend else None
         self.update = step or self.optimizer.step
@@ -115,6 +118,19 @@ def test_the_guard_takes_nothing_out_of_a_compiled_step(tmp_path: Path) -> None:
     assert (counter.frame_count, counter.op_count > 50) == (1, True)
     assert trained.unchanged == []
     assert trained.guard.faults == {}
+
+
+def test_a_compiled_step_finds_no_gradients_where_they_are_withheld(tmp_path: Path) -> None:
+    """What is dropped by a sync is dropped from what is really compiled."""
+    with served(Wire()) as wire:
+        counter = CompileCounterWithBackend("eager")
+        kind = torch.optim.AdamW
+        compiled = Trained(wire, tmp_path / "a", kind, counter, fused=False, by_sync=True)
+        plain = Trained(wire, tmp_path / "b", kind, None, fused=False, by_sync=True)
+    assert counter.frame_count > 0
+    assert compiled.unchanged == plain.unchanged == list(SPOILT)
+    assert all(torch.isfinite(p).all() for p in compiled.model.parameters())
+    assert compiled.guard.faults == {}
 
 
 def compiled_job(folder: Path, loader: Any = None) -> tuple[Job, CompileCounterWithBackend]:
