@@ -40,9 +40,9 @@ AMID = [("amid-0", 4, 305, 295), ("amid-1", 5, 310, 295)]  # spike while both re
 LATE = [("late-0", 6, 335, 320), ("late-1", 7, 340, 320)]  # spike under the new one
 AHEAD = [("ahead-0", 8, 160, 0)]  # of the new release's agent, from the first
 NEXT = [("next-0", 9, 120, 0), ("next-1", 10, 150, 0)]  # of the new one, after the upgrade
-STORY = ("--steps", "420", "--fault", "lr_bump@220:10:40", "--checkpoint-every", "50",
+STORY = ("--steps", "600", "--fault", "lr_bump@220:10:40", "--checkpoint-every", "50",
          "--step-time", "0.03")  # fmt: skip
-SLOWLY = (*STORY[:-1], "0.12")  # so that it lives through the upgrade
+SLOWLY = (*STORY[:-1], "0.2")  # so that it lives through the upgrade
 
 
 class Upgrade:

@@ -53,8 +53,8 @@ class Verdict:
     acknowledged: int = 0
     commands: int = 0
     relearned: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)  # by status, amid the upgrade
+    outcomes: dict[str, int] = field(default_factory=dict)  # of incidents
+    refused: dict[str, int] = field(default_factory=dict)  # by status, amid the upgrade
     longest_s: float = 0.0  # that a message waited
     agents: dict[str, str] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ def judge_job(
     carried_out = Counter(command for command, _, _ in told["executed"])
     verdict.commands_twice += sum(times > 1 for times in carried_out.values())
     for at, reason in told["refusals"]:
-        verdict.refused[reason[:3]] += 1
+        _count(verdict.refused, reason[:3])
         verdict.refused_later += at > since
     verdict.longest_s = max(verdict.longest_s, told["longest_s"])
     judge_run(verdict, connection, name, set(carried_out), relearned=relearned)
@@ -128,13 +128,17 @@ def judge_run(
     waiting = ("approved", "delivered", "applied")
     verdict.commands_left += sorted(c for c, state in states.items() if state in waiting)
     for row in connection.execute(_INCIDENTS, key):
-        verdict.outcomes[f"{row.kind} {row.outcome or row.state}"] += 1
+        _count(verdict.outcomes, f"{row.kind} {row.outcome or row.state}")
         if row.state != "closed":
             verdict.incidents_left.append(f"{name}#{row.number}")
     times = int(connection.execute(_RELEARNED, key).scalar_one())
     verdict.relearned += times
     if times != relearned:
         verdict.relearned_otherwise.append(f"{name}: {times} instead of {relearned}")
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
 
 
 def judge_agent(
@@ -149,8 +153,13 @@ def judge_agent(
     untold = Counter(trained) - Counter(step for _, _, step in rows)
     dropped = int(connection.execute(_DROPPED, key).scalar_one())
     verdict.untold += dropped + (0 if killed else untold.total())
-    verdict.agents[name] = f"{len(trained)} steps trained, {len(rows)} stored"
+    commands = [f"{row.verb} {row.state}" for row in connection.execute(_COMMANDS, key)]
+    verdict.agents[name] = (
+        f"{len(trained)} steps trained, {len(rows)} stored; {', '.join(commands)}"
+    )
     if killed:
-        verdict.agents[name] += f", {untold.total()} of the killed start in memory only"
+        verdict.agents[name] += f"; {untold.total()} of the killed start in memory only"
         assert untold.total() < 10, untold
+    if "rollback judged" not in commands:
+        verdict.commands_left.append(f"{name}: {commands}")
     judge_run(verdict, connection, name, None, relearned=relearned)

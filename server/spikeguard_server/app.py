@@ -34,6 +34,7 @@ from spikeguard_server.errors import (
     MethodNotAllowed,
     NotFound,
     NotSignedIn,
+    ReadsOnly,
     ServiceError,
     TooLarge,
     Unprocessable,
@@ -50,7 +51,7 @@ from spikeguard_server.routes.answers import Answer, answer_of
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
 from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
-from spikeguard_server.routes.express import Express
+from spikeguard_server.routes.express import Express, Take
 from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
 from spikeguard_server.routes.messages import MessageDoor
@@ -72,7 +73,9 @@ def create_app(
     registry: CollectorRegistry | None = None,
     ticker: bool = True,
 ) -> FastAPI:
-    """The application over `engine`. `ticker=False` leaves what time alone moves to others."""
+    """The application over `engine`. `ticker=False` leaves what time alone moves to others, as a
+    server of reads only always does."""
+    ticker = ticker and not settings.primary_url
     services = Services(
         settings=settings,
         engine=engine,
@@ -107,11 +110,24 @@ def create_app(
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
-        Express, take=MessageDoor(services, turns).take, refuse=partial(_refuse, services.headers),
+        Express, take=_door(services, turns), refuse=partial(_refuse, services.headers),
         headers=services.headers, metrics=services.metrics,
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
     return app
+
+
+def _door(services: Services, turns: Turns) -> Take:
+    """What becomes of messages; where only reads are served, they are told where to go."""
+    if services.primary is None:
+        return MessageDoor(services, turns).take
+    primary = services.primary
+
+    async def refuse(secret: str | None, body: bytes, host: str) -> tuple[bytes, dict[str, str]]:
+        del secret, body, host
+        raise ReadsOnly(primary)
+
+    return refuse
 
 
 def _lifespan(
@@ -121,7 +137,8 @@ def _lifespan(
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
         current_default_thread_limiter().total_tokens = _callers(services.settings)
-        bell.start()
+        if services.primary is None:  # a standby rings no bell: who waits asks again
+            bell.start()
         feed.start()
         if services.ticker is not None:
             services.ticker.start()
@@ -254,6 +271,9 @@ def _answer(request: Request, told: ServiceError) -> Response:
     path = request.url.path
     if not is_page(path):
         answer: Response = answer_of(told)
+    elif isinstance(told, ReadsOnly) and request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        answer = RedirectResponse(f"{told.primary}{quote(path)}{query}", status_code=303)
     elif isinstance(told, NotSignedIn) and request.method == "GET":
         answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
     else:

@@ -8,6 +8,7 @@ ServiceError
 │   └── NoPerson       403  a decision that needs a person's name behind it
 ├── NotFound           404
 ├── MethodNotAllowed   405
+│   └── ReadsOnly      405  `primary`: the server that writes; this one serves reads
 ├── Conflict           409  something else happened first
 │   ├── SequenceGap    409  `expected`: the message the server waits for
 │   ├── RevisionChanged 409 `current`: the command as it stands now
@@ -116,6 +117,20 @@ class MethodNotAllowed(ServiceError):
 
     code = "method_not_allowed"
     status = 405
+
+
+class ReadsOnly(MethodNotAllowed):
+    """This server serves reads only. `primary` is the one that writes."""
+
+    code = "reads_only"
+
+    def __init__(self, primary: str) -> None:
+        super().__init__("This server serves reads only", f"Send it to {primary}", primary=primary)
+        self.primary = primary
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Allow": "GET"}
 
 
 class Conflict(ServiceError):
@@ -233,6 +248,7 @@ ERRORS: tuple[type[ServiceError], ...] = (
     NoPerson,
     NotFound,
     MethodNotAllowed,
+    ReadsOnly,
     Conflict,
     SequenceGap,
     RevisionChanged,

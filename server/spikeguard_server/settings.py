@@ -48,6 +48,8 @@ class Settings:
     port: int = field(default=8000, metadata=_number(0, 65535))
     public_url: str = "http://127.0.0.1:8000"  # as people and links reach this server
     dashboard_url: str = "http://127.0.0.1:8501"
+    primary_url: str = ""  # the server that writes; set: this one serves reads only
+    most_lag_s: float = field(default=30.0, metadata=_number(0.1))  # of a standby that is ready
     pool_size: int = field(default=10, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
@@ -95,6 +97,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
     _check_roles(found)
+    _check_primary(found.get("primary_url", ""))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     return Settings(database_url=_database_url(environment), **found)
@@ -143,6 +146,14 @@ def _check_roles(found: Mapping[str, Any]) -> None:
         raise SettingError(
             PREFIX + "SIGN_IN_ROLES", "says which group has which role, with commas between them",
             "Write ml-oncall=operator, *=viewer; roles are viewer, operator and admin",
+        )  # fmt: skip
+
+
+def _check_primary(text: str) -> None:
+    if text and not text.startswith(("http://", "https://")):
+        raise SettingError(
+            PREFIX + "PRIMARY_URL", "is the http or https URL of the server that writes",
+            f"Got {text!r:.80}",
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Law: refuses to start without a database; a typo must not become an empty one th
 
 from __future__ import annotations
 
+import logging
 import socket
 from argparse import Namespace
 from dataclasses import replace
@@ -17,17 +18,19 @@ import uvicorn
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.app import create_app
 from spikeguard_server.feed import Feed
-from spikeguard_server.migrations import migrate
+from spikeguard_server.migrations import NewerSchema, migrate
+from spikeguard_server.repository.standby import is_standby
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.up_database import opened, settings_of
 
+_log = logging.getLogger(__name__)
 GRACE_S = 10  # for requests that are under way when we are told to stop
 KEEP_ALIVE_S = 75  # longer than any agent rests between two messages, or each costs a connection
 BACKLOG = 2048
 
 
 def run(options: Namespace) -> int:
-    """Migrate, then serve until told to stop."""
+    """Migrate, then serve until told to stop. A server of reads only migrates nothing."""
     try:
         settings = require_database(read_settings())
     except SettingError as error:
@@ -35,10 +38,30 @@ def run(options: Namespace) -> int:
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
     with opened(settings, migrated=False) as engine:
-        migrate(engine)
+        if not settings.primary_url:
+            _refuse_standby(engine)
+            _migrate(engine)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
     return 0
+
+
+def _migrate(engine: sql.Engine) -> None:
+    """Amid an upgrade a replica of the older release may have to start again, and serves on."""
+    try:
+        migrate(engine)
+    except NewerSchema as newer:
+        _log.warning("%s; until then this one serves beside it, and is not ready", newer)
+
+
+def _refuse_standby(engine: sql.Engine) -> None:
+    """A server that could store nothing must not take messages."""
+    with engine.connect() as connection:
+        if is_standby(connection):
+            raise CommandFailed(
+                "the database is a standby, which takes no writes: name its primary, or set "
+                "SPIKEGUARD_PRIMARY_URL to the server that writes, and this one serves reads"
+            )
 
 
 def migrate_database(options: Namespace) -> int:

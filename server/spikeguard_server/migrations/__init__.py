@@ -19,16 +19,28 @@ from alembic.script import ScriptDirectory
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy.exc import OperationalError
 
+from spikeguard_server.errors import Unready
+
 LOCK = 0x5350494B45  # "SPIKE"
 LOCK_TIMEOUT_S = 5
 TRIES = 12
 REST_S = 1.0  # between two tries, for those who waited behind
 
 
+class NewerSchema(Unready):
+    """The database was migrated by a newer release, which this one may only serve beside."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"The database stands at revision {revision}, this release ends at {newest_revision()}",
+            "Run the newer release",
+        )
+
+
 def migrate(engine: sql.Engine) -> None:
     """Bring the schema to this version's revision; does nothing where it is there already.
 
-    Raises `OperationalError` where no try of `TRIES` got its locks.
+    Raises `OperationalError` where no try of `TRIES` got its locks, and `NewerSchema`.
     """
     for tries_left in reversed(range(TRIES)):
         try:
@@ -45,8 +57,10 @@ def _migrate(engine: sql.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(sql.text("SET LOCAL statement_timeout = 0"))
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCK)))
-        if current_revision(connection) == newest_revision():
+        if (found := current_revision(connection)) == newest_revision():
             return
+        if found is not None and found not in _revisions():
+            raise NewerSchema(found)
         connection.execute(sql.text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
         if sql.inspect(connection).has_table("runs"):
             connection.execute(sql.text("LOCK TABLE runs"))  # as messages do, before all else
@@ -63,6 +77,11 @@ def newest_revision() -> str:
 def current_revision(connection: sql.Connection) -> str | None:
     """The revision that the database stands at; None when it is empty."""
     return MigrationContext.configure(connection).get_current_revision()
+
+
+def _revisions() -> set[str]:
+    """Those that this version of the server knows."""
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def _config() -> Config:

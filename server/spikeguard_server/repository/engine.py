@@ -25,11 +25,13 @@ _RESTED = "rested_since"
 
 def open_engine(settings: Settings) -> sql.Engine:
     """A pool on `settings.database_url`; nothing connects before the first use."""
-    limits = {
+    limits: dict[str, int | str] = {
         "statement_timeout": int(settings.statement_timeout_s * 1000),
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
     }
+    if settings.primary_url:
+        limits["default_transaction_read_only"] = "on"  # also where it is no standby
     engine = sql.create_engine(
         settings.database_url,
         pool_size=settings.pool_size,

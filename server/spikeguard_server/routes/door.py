@@ -23,7 +23,7 @@ from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access import TABLE, Caller, hash_secret, judge
-from spikeguard_server.errors import NotSignedIn
+from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.repository.audit import MAX_REASON
@@ -75,6 +75,11 @@ class Services:
         return timedelta(seconds=self.settings.silent_after_s)
 
     @property
+    def primary(self) -> str | None:
+        """The server that writes, if this one serves reads only."""
+        return self.settings.primary_url.rstrip("/") or None
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """The headers of every answer."""
         parts = urlsplit(self.settings.dashboard_url)
@@ -98,6 +103,11 @@ ServicesDep = Annotated[Services, Depends(_services)]
 def is_page(path: str) -> bool:
     """Whether a person with a browser comes here."""
     return path.startswith(PAGES)
+
+
+def reads(method: str, path: str) -> bool:
+    """Whether a server that writes nothing can answer; people decide and sign in on the pages."""
+    return method == "GET" and not is_page(path)
 
 
 def session_secret(request: Request) -> str | None:
@@ -128,7 +138,10 @@ def sign_in(services: Services, secret: str | None) -> Caller:
 
 def _authorize(request: Request, services: ServicesDep) -> Caller | None:
     """Judge the call; None only where it needs no token."""
-    rule = TABLE[request.method, request.scope["route"].path]
+    path = request.scope["route"].path
+    rule = TABLE[request.method, path]
+    if services.primary is not None and not reads(request.method, path):
+        raise ReadsOnly(services.primary)
     if rule.public:
         return None
     secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)

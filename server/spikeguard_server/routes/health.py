@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from spikeguard_server.errors import Unready
 from spikeguard_server.migrations import current_revision, newest_revision
+from spikeguard_server.repository.standby import lag_s
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import ServicesDep
 from spikeguard_server.routes.shapes import Shape, example
@@ -16,31 +18,46 @@ router = APIRouter(tags=["health"])
 class Health(Shape):
     """All is well."""
 
-    model_config = example({"status": "ok"})
+    model_config = example({"status": "ok", "primary": None})
 
     status: str
+    primary: str | None = Field(description="where to write; null: here. Else this serves reads")
+
+
+class Readiness(Health):
+    """All is well with the database too."""
+
+    model_config = example({"status": "ok", "primary": None, "lag_s": None})
+
+    lag_s: float | None = Field(description="of a standby behind its primary; null: none")
 
 
 @router.get("/healthz", summary="Alive", response_model=Health, response_class=Answer)
-async def get_health() -> Answer:
+async def get_health(services: ServicesDep) -> Answer:
     """This process answers. It says nothing about the database."""
-    return Answer(Health(status="ok"))
+    return Answer(Health(status="ok", primary=services.primary))
 
 
 @router.get(
     "/readyz",
     summary="Ready",
-    response_model=Health,
+    response_model=Readiness,
     response_class=Answer,
     responses=refusals(Unready("The database cannot be reached", "Start it, or wait for it")),
 )
 def get_readiness(services: ServicesDep) -> Answer:
-    """The database is reachable and migrated, and this process's ticker runs."""
+    """The database is reachable and migrated, this process's ticker runs, and a standby is not
+    far behind."""
     with services.engine.connect() as connection:
         if current_revision(connection) != newest_revision():
             raise Unready(
                 "The database is not at this version's schema", "Run `spikeguard migrate`"
             )
+        lag = lag_s(connection)
+    if lag is not None and lag > services.settings.most_lag_s:
+        raise Unready(
+            f"The standby is {lag:.0f} s behind its primary", "Ask the primary, or wait for it"
+        )
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
-    return Answer(Health(status="ok"))
+    return Answer(Readiness(status="ok", primary=services.primary, lag_s=lag))

@@ -9,10 +9,12 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sql
 
 from spikeguard_server.commands import COMMANDS
 
@@ -66,7 +68,15 @@ def test_a_token_needs_a_database_that_was_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def served(database_url: str) -> Iterator[str]:
-    """`spikeguard serve` as a process."""
+    """`spikeguard serve` as a process that is ready."""
+    with serving(database_url) as url:
+        _wait(f"{url}/readyz")
+        yield url
+
+
+@contextmanager
+def serving(database_url: str) -> Iterator[str]:
+    """`spikeguard serve` as a process, and where it will answer."""
     given = environment(DATABASE_URL=database_url)
     words = ["serve", "--port", "0"]
     probe = [sys.executable, "-c", _FREE_PORT]
@@ -74,7 +84,6 @@ def served(database_url: str) -> Iterator[str]:
     words[-1] = port
     process = subprocess.Popen([*PROGRAM, *words], env=given)
     try:
-        _wait(f"http://127.0.0.1:{port}/readyz")
         yield f"http://127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) in (0, -signal.SIGTERM)
@@ -121,6 +130,25 @@ def test_a_token_is_made_used_listed_and_revoked(
     assert type_in(database_url, "token", "revoke", number).returncode == 0
     assert httpx.get(f"{served}/v1/me", headers=header).status_code == 401
     assert type_in(database_url, "token", "revoke", number).returncode == 1
+
+
+def test_a_replica_that_starts_amid_an_upgrade_serves_on_and_is_not_ready(
+    served: str, database_url: str
+) -> None:
+    """The newer release has migrated; this process stands for one that had to start again."""
+    engine = sql.create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(sql.text("update alembic_version set version_num = '9999'"))
+    engine.dispose()
+    assert httpx.get(f"{served}/readyz").status_code == 503
+    migrating = type_in(database_url, "migrate")
+    assert migrating.returncode == 1
+    assert "stands at revision 9999" in migrating.stderr
+    assert "Traceback" not in migrating.stderr
+    with serving(database_url) as again:
+        _wait(f"{again}/healthz")
+        assert httpx.get(f"{again}/readyz").status_code == 503
+        assert httpx.get(f"{again}/v1/me").status_code == 401
 
 
 def test_a_policy_is_shown_changed_and_imported(database_url: str, tmp_path: Path) -> None:
