@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,16 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_loader import load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from spikeguard.shared_parts import Part, joined
 from spikeguard.targets import Tree
 
+# torch 2.6's `load` cannot be told to meet no other rank; what it was deprecated for can.
+_load_alone: Callable[..., None] = (
+    dcp_load if "no_dist" in signature(dcp_load).parameters else load_state_dict
+)
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process
 
 
@@ -136,7 +142,7 @@ def load(folder: Path, rank: int) -> Tree:
 def _read(folder: Path, parts: Mapping[str, Part]) -> None:
     reader = FileSystemReader(folder)
     try:
-        dcp_load({}, storage_reader=reader, planner=_Loading(parts), no_dist=True)
+        _load_alone({}, storage_reader=reader, planner=_Loading(parts), no_dist=True)
     except CheckpointException as failed:  # a BaseException: it would end the job
         raise ValueError(f"{folder.name} cannot be read: {failed}"[:500]) from failed
 
