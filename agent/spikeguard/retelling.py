@@ -10,6 +10,7 @@ entry of a position and rank. A few at a time, since samples wait in the same li
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ class Retelling:
         self._told = _noted(folder / NOTE)
         self._kept = dict(self._told)  # as the note has it
         self._pause_s, self._news_at = PAUSE_S, time.monotonic()
+        self._due_at = -math.inf  # monotonic; whoever wakes the thread before does not hurry this
 
     def tell(self, entries: list[LeftOut]) -> None:
         """Of what could not be written down."""
@@ -49,11 +51,14 @@ class Retelling:
 
     def look(self) -> float | None:
         """Tell of some of what is new; seconds until it is worth a look again, None: no more."""
+        now = time.monotonic()
+        if now < self._due_at:
+            return self._due_at - now
         if not self._has_all():
             return PAUSE_S
         self.confirm()
         if self._tell_some():
-            self._pause_s, self._news_at = PAUSE_S, time.monotonic()
+            self._pause_s, self._news_at, self._due_at = PAUSE_S, now, now + PAUSE_S
             return PAUSE_S
         return self._idle()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, repeat
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ from spikeguard.faults import Faults
 from spikeguard.hosted import HostedFeed, LeavingOut
 from spikeguard.journal import Journal
 from spikeguard.ledger import Ledger
+from spikeguard.left_out import LeftOut
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.naming import LOOKED_AT, Names
 from spikeguard.progress import Progress
+from spikeguard.retelling import Retelling
 from spikeguard.run_ledger import read_ledger
 from spikeguard.thinning import Neighbours, Stage, thinned
 from spikeguard_cli.main import main as spikeguard
@@ -31,6 +35,7 @@ from spikeguard_protocol import (
     BatchRange,
     CommandResult,
     Medium,
+    Record,
     Rollback,
     RunId,
     Samples,
@@ -339,6 +344,25 @@ def test_in_a_full_outbox_they_go_with_the_word_of_checkpoints_and_are_counted()
     assert thinned([record], Stage.NO_SAMPLES, Neighbours(), False)[0] == [record]
     kept, lost = thinned([record], Stage.NO_TARGETS, Neighbours(), False)
     assert (kept, lost) == ([], {"skipped batches": 1})
+
+
+def test_what_is_told_comes_a_little_at_a_time_and_all_of_it_at_the_end(tmp_path: Path) -> None:
+    """Samples wait in the same line: however often it is woken, a second brings one part."""
+    entry = LeftOut(BatchesSkipped(SKIP, 0, SegmentPoint(SegmentId("0" * 16, 0), 22)), 0.0)
+    lines = [replace(entry, record=replace(entry.record, rank=n)).line() for n in range(3_000)]
+    (tmp_path / "rank-00000.jsonl").write_bytes(b"".join(lines))
+    told = list[Record]()
+    retelling = Retelling(tmp_path, told.append, lambda: True, lingers=False)
+    for _ in range(5):
+        assert 0.0 < (retelling.look() or 0.0) <= 1.0
+    assert 500 < len(told) < 2_000
+    assert not (tmp_path / "told.json").exists()  # the outbox may not have written it down
+    retelling.finish(time.monotonic() + 5.0)
+    retelling.confirm()
+    assert [record.rank for record in told if isinstance(record, BatchesSkipped)] == [*range(3_000)]
+    again = Retelling(tmp_path, told.append, lambda: True, lingers=False)
+    assert again.look() is None
+    assert len(told) == 3_000
 
 
 # ---- loops whose iterator a framework owns -----------------------------------------------------
