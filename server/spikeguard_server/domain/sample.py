@@ -66,7 +66,7 @@ class SampleColumns(Sequence[Sample]):
     def having(self, name: str) -> tuple[Sequence[int], Sequence[float]]:
         """The rows that have one signal, and its values there."""
         column = self.signals.get(name, ())
-        values = [value for value in column if value is not None] if None in column else column
-        if len(values) == len(column):
-            return range(len(values)), cast(Sequence[float], values)
+        if None not in column:
+            return range(len(column)), cast(Sequence[float], column)
+        values = [value for value in column if value is not None]
         return [row for row, value in enumerate(column) if value is not None], values
