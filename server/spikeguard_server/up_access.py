@@ -19,6 +19,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import RunId
 from spikeguard_server.access import read_secret
+from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.domain.policy import policy_to_mapping
 from spikeguard_server.domain.shadow import judge_shadow, scorecard
 from spikeguard_server.grants import (
@@ -32,7 +33,6 @@ from spikeguard_server.grants import (
     withdraw_token,
 )
 from spikeguard_server.policy_file import form_of, read_policy_text
-from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_shadows import read_shadows

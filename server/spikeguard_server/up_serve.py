@@ -19,7 +19,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.app import create_app
 from spikeguard_server.feed import Feed
 from spikeguard_server.migrations import NewerSchema, migrate
-from spikeguard_server.repository.standby import is_standby
+from spikeguard_server.repository.reading_standby import is_standby
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.up_database import opened, settings_of
 

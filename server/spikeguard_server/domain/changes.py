@@ -12,6 +12,8 @@ from typing import Any
 from spikeguard_server.domain.channel import Channel
 from spikeguard_server.domain.policy import Policy, policy_to_mapping
 
+MAX_REASON = 500  # characters that a person gives for one
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -17,7 +17,6 @@ from spikeguard_server.domain.changes import Change
 from spikeguard_server.repository.notices import note
 from spikeguard_server.repository.text import storable
 
-MAX_REASON = 500  # characters that a person gives
 SERVER = "server"  # the actor where no person and no policy acted
 _FLEET_LOCK = 0x4155444954  # "AUDIT"
 

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.domain.channel import MAX_LEVEL, MAX_TARGET, ChannelKind
 from spikeguard_server.domain.telling import Result
 from spikeguard_server.domain.topics import Topic
-from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.routes.shapes import TIME, ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"

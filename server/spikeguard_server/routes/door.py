@@ -23,10 +23,10 @@ from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access import TABLE, Caller, hash_secret, judge
+from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.routes.limits import careful_headers

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from spikeguard_server.errors import Unready
 from spikeguard_server.migrations import current_revision, newest_revision
-from spikeguard_server.repository.standby import lag_s
+from spikeguard_server.repository.reading_standby import lag_s
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import ServicesDep
 from spikeguard_server.routes.shapes import Shape, example

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.domain.shadow import Hindsight, Score, judge_shadow, scorecard
-from spikeguard_server.repository.audit import MAX_REASON
 from spikeguard_server.repository.reading_shadows import Shown
 from spikeguard_server.routes.shapes import TIME, Shape, example
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from spikeguard_protocol import Health, Medium, SegmentReason, Verb
-from spikeguard_server.repository.audit import MAX_REASON
+from spikeguard_server.domain.changes import MAX_REASON
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
