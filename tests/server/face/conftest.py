@@ -38,6 +38,7 @@ from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
 from spikeguard_server.up_serve import listen
+from tests.server.face.serving import SILENT_S
 
 DATABASE = "face"
 LINK_KEY = "a key that signs the links of the tests"
@@ -186,9 +187,8 @@ def live(face_url: str) -> Iterator[Live]:
     """A server on a free port, its ticker ticking ten times a second."""
     with listen("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        # A busy machine may take minutes for a file whose jobs send nothing meanwhile.
         settings = Settings(
-            database_url=face_url, public_url=url, tick_s=0.1, silent_after_s=600.0, **NOTIFY
+            database_url=face_url, public_url=url, tick_s=0.1, silent_after_s=SILENT_S, **NOTIFY
         )
         engine = open_engine(settings)
         app = create_app(settings, engine)

@@ -14,6 +14,8 @@ from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
 from spikeguard_server.up_serve import listen
 
+SILENT_S = 600.0  # a busy machine may take minutes for a file whose jobs send nothing meanwhile
+
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[str]:

@@ -25,6 +25,7 @@ from spikeguard_server.app import create_app
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.up_serve import listen
+from tests.server.face.serving import SILENT_S
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -46,7 +47,8 @@ def standby_url(face_url: str, live: Live) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def mirror(standby_url: str, live: Live) -> Iterator[Live]:
     """A server on the standby; the tokens are those of the primary."""
-    with _serving(live, Settings(database_url=standby_url, primary_url=live.url)) as found:
+    settings = Settings(database_url=standby_url, primary_url=live.url, silent_after_s=SILENT_S)
+    with _serving(live, settings) as found:
         yield found
 
 
