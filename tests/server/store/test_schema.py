@@ -28,6 +28,17 @@ from spikeguard_server.tables_skipped import skipped_batches
 
 REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences"}
 PARTS = (deliveries, policies, skipped_batches)
+KEY = "00000000-0000-0000-0000-000000000001"
+RUN_WITH_INCIDENT = f"""
+    insert into runs (run_id, project, name, created_at, state, attempts, incidents,
+        last_message_at) values ('{KEY}', 'p', 'r', now(), 'live', 1, 1, now());
+    insert into incidents (run_id, number, state, attempt, segment, onset_step, detected_step,
+        newest_step, kind, confidence, reason, peak_step, settled, signal, dropped, recurrences,
+        z_names, z_values, move_names, move_steps, opened_at, revisions, commands,
+        report_failures)
+        values ('{KEY}', 1, 'open', 1, 0, 5, 6, 7, 'lingering', 0.9, 'x', 5, false, 'loss',
+        false, 0, '{{}}', '{{}}', '{{}}', '{{}}', now(), 1, 1, 0);
+"""
 assert all(part.metadata is metadata for part in PARTS)  # one schema, written in parts
 
 
@@ -116,42 +127,33 @@ def test_a_migration_that_gets_in_somebodys_way_is_tried_again(engine: sql.Engin
 
 def test_a_detector_of_the_first_schema_goes_on_from_where_it_stood(engine: sql.Engine) -> None:
     """Its bytes were written with every message, so no samples lie behind them."""
-    key = "00000000-0000-0000-0000-000000000001"
     with at_revision(engine, "0001") as connection:
         connection.execute(
             sql.text(
                 "insert into runs (run_id, project, name, created_at, state, attempts, incidents, "
-                f"last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 0, now())"
+                f"last_message_at) values ('{KEY}', 'p', 'r', now(), 'live', 1, 0, now())"
             )
         )
         connection.execute(
             sql.text(
                 "insert into detector_states (run_id, version, attempt, segment, step, state) "
-                f"values ('{key}', 7, 1, 0, 130, 'bytes')"
+                f"values ('{KEY}', 7, 1, 0, 130, 'bytes')"
             )
         )
     migrate(engine)
     with engine.connect() as connection:
-        row = load_state(connection, UUID(key), -1)
+        row = load_state(connection, UUID(KEY), -1)
     assert row == StateRow(7, Place(1, 0, 130), 130, 7, 0, b"bytes")
 
 
 def test_a_proposal_of_an_earlier_schema_was_made_by_its_projects_policy(
     engine: sql.Engine,
 ) -> None:
-    key = "00000000-0000-0000-0000-000000000001"
     script = f"""
-        insert into runs (run_id, project, name, created_at, state, attempts, incidents,
-            last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 1, now());
-        insert into incidents (run_id, number, state, attempt, segment, onset_step, detected_step,
-            newest_step, kind, confidence, reason, peak_step, settled, signal, dropped, recurrences,
-            z_names, z_values, move_names, move_steps, opened_at, revisions, commands,
-            report_failures)
-            values ('{key}', 1, 'open', 1, 0, 5, 6, 7, 'lingering', 0.9, 'x', 5, false, 'loss',
-            false, 0, '{{}}', '{{}}', '{{}}', '{{}}', now(), 1, 1, 0);
+        {RUN_WITH_INCIDENT}
         insert into commands (run_id, incident, number, verb, arguments, state, revision, reason,
             policy_version, attempt, expires_at, proposed_at, automatic)
-            values ('{key}', 1, 1, 'stop', '{{}}', 'proposed', 1, 'x', 3, 1, now(), now(), false);
+            values ('{KEY}', 1, 1, 'stop', '{{}}', 'proposed', 1, 'x', 3, 1, now(), now(), false);
     """
     with at_revision(engine, "0008") as connection:
         connection.execute(sql.text(script))
@@ -179,22 +181,14 @@ def test_a_run_of_an_earlier_schema_has_a_ledger_of_the_commands_that_went_out(
     engine: sql.Engine,
 ) -> None:
     """Two were proposed and one delivered; what was left out then nobody told."""
-    key = "00000000-0000-0000-0000-000000000001"
     script = f"""
-        insert into runs (run_id, project, name, created_at, state, attempts, incidents,
-            last_message_at) values ('{key}', 'p', 'r', now(), 'live', 1, 1, now());
+        {RUN_WITH_INCIDENT}
         insert into attempts (run_id, number, id, started_at, last_message_at, alive_at, lost,
             last_sequence, world_size, capabilities, agent_version, settings, dropped_samples)
-            values ('{key}', 1, 'a', now(), now(), now(), false, 1, 1, '{{}}', '1', '{{}}', 0);
-        insert into incidents (run_id, number, state, attempt, segment, onset_step, detected_step,
-            newest_step, kind, confidence, reason, peak_step, settled, signal, dropped, recurrences,
-            z_names, z_values, move_names, move_steps, opened_at, revisions, commands,
-            report_failures)
-            values ('{key}', 1, 'open', 1, 0, 5, 6, 7, 'lingering', 0.9, 'x', 5, false, 'loss',
-            false, 0, '{{}}', '{{}}', '{{}}', '{{}}', now(), 1, 1, 0);
+            values ('{KEY}', 1, 'a', now(), now(), now(), false, 1, 1, '{{}}', '1', '{{}}', 0);
         insert into commands (run_id, incident, number, verb, arguments, state, revision, reason,
             policy_version, attempt, expires_at, proposed_at, automatic, delivered_at)
-            select '{key}', 1, n, 'stop', '{{}}', 'delivered', 1, 'x', 3, 1, now(), now(), false,
+            select '{KEY}', 1, n, 'stop', '{{}}', 'delivered', 1, 'x', 3, 1, now(), now(), false,
                    case when n = 2 then now() end
             from generate_series(1, 2) n;
     """
@@ -202,7 +196,7 @@ def test_a_run_of_an_earlier_schema_has_a_ledger_of_the_commands_that_went_out(
         connection.execute(sql.text(script))
     migrate(engine)
     with engine.connect() as connection:
-        found, more = read_ledger(connection, UUID(key), PageWanted(10))
+        found, more = read_ledger(connection, UUID(KEY), PageWanted(10))
     assert [(kind, row.number) for kind, row in found] == [(COMMAND, 2)]
     assert more is None
 
@@ -226,7 +220,7 @@ def test_samples_of_every_earlier_schema_are_all_there_afterwards(
     engine: sql.Engine, revision: str
 ) -> None:
     """Step by step, with gaps, holes, what is not finite, and signals of the user's own."""
-    key, day = "00000000-0000-0000-0000-000000000001", "2026-03-04T05:06:07Z"
+    key, day = KEY, "2026-03-04T05:06:07Z"
     columns = "run_id, attempt, segment, step, loss, lr, extra_names, extra_values, batch_first"
     script = f"""
         insert into runs (run_id, project, name, created_at, state, attempts, incidents,
