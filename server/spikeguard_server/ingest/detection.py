@@ -50,25 +50,45 @@ class Kept:
 
 
 class Monitors:
-    """Monitors of recently seen runs, so that a busy run is not read from bytes every time."""
+    """Monitors of recently seen runs, so that a busy run is not read from samples every time.
 
-    def __init__(self, size: int = 2000) -> None:
-        self._size = size
+    The newest `size` as they are, some 50 kB each; of `packed` more their bytes, some 8 kB each.
+    """
+
+    def __init__(self, size: int = 2000, packed: int = 20_000) -> None:
+        self._size, self._most = size, packed
         self._kept: OrderedDict[UUID, Kept] = OrderedDict()
+        self._packed: OrderedDict[UUID, tuple[int, int, bytes]] = OrderedDict()  # as in `Kept`
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> Kept | None:
         """The monitor with its version; no longer kept, since it may be changed in vain."""
         with self._lock:
-            return self._kept.pop(run_id, None)
+            kept, packed = self._kept.pop(run_id, None), self._packed.pop(run_id, None)
+        if kept is not None or packed is None:
+            return kept
+        version, step, body = packed
+        return Kept(version, step, Monitor.load(body))
 
     def keep(self, run_id: UUID, kept: Kept) -> None:
         """Keep what was committed."""
         with self._lock:
             self._kept[run_id] = kept
             self._kept.move_to_end(run_id)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            self._packed.pop(run_id, None)
+            over = len(self._kept) - self._size
+            oldest = [self._kept.popitem(last=False) for _ in range(over)]
+        for run, old in oldest:
+            self._pack(run, old)
+
+    def _pack(self, run_id: UUID, kept: Kept) -> None:
+        body = kept.monitor.dump()
+        with self._lock:
+            if run_id in self._kept:  # came back meanwhile
+                return
+            self._packed[run_id] = kept.version, kept.step, body
+            while len(self._packed) > self._most:
+                self._packed.popitem(last=False)
 
 
 @dataclass

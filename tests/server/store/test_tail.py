@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId, Samples
+from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.detection import Kept, load_detection
 from spikeguard_server.ingest.passing import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
@@ -52,6 +54,28 @@ def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> 
         job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
     assert value(engine, "select state_step from detector_states") == 0
     assert known(engine, "gpt") == undisturbed(engine, 240)
+
+
+def test_more_runs_than_are_remembered_whole_need_no_samples_either(engine: sql.Engine) -> None:
+    """Each is put away as bytes while the other is seen to; beyond those it is forgotten."""
+    memory = Monitors(size=1, packed=1)
+    jobs = [Job(engine, run=f"run-{n}", settings=SELDOM, monitors=memory) for n in range(2)]
+    for job in jobs:
+        job.start()
+    for begin in range(1, 241, 20):
+        for job in jobs:
+            job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
+        with engine.begin() as connection:
+            connection.execute(sql.text("delete from pieces"))
+    kept = {n: memory.take(run_key(RunId("default", f"run-{n}"))) for n in range(2)}
+    assert {n: k and k.monitor.dump() for n, k in kept.items()} == dict.fromkeys(
+        kept, undisturbed(engine, 240)
+    )
+    for number, one in enumerate(kept.values()):
+        assert one is not None
+        memory.keep(UUID(int=number), one)
+    memory.keep(UUID(int=2), Kept(1, 1, Monitor()))
+    assert [memory.take(UUID(int=n)) is None for n in range(3)] == [True, False, False]
 
 
 def test_what_is_not_written_for_long_is_written_some_day(engine: sql.Engine) -> None:
