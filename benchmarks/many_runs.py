@@ -1,0 +1,186 @@
+"""What a sample costs beside 10 runs and beside 10,000: CPU time of server and Postgres.
+
+One server process on one embedded Postgres, 8 connections. Runs are added up to each number, each
+with 200 samples, so that its detector is at work; then volleys of messages of 20 samples go round
+all of them. Beyond 2,000 a process holds monitors as bytes (`Monitors`). At the end the first ten
+send once more, beside all that is stored by then.
+
+    python -m benchmarks.many_runs [--quick] [--json] [--plot FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ingest_load import Line, Run, new_run, volley
+from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
+from benchmarks.machine import machine
+from benchmarks.spread import Spread
+from spikeguard_server.postgres import embedded
+
+CONNECTIONS = 8
+BATCH = 20  # samples a message
+MESSAGES = 2_000  # of a volley
+TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Jobs:
+    """Runs, each of which sends over one and the same connection."""
+
+    lines: list[Line]
+    runs: list[Run] = field(default_factory=list)
+    _turn: Iterator[int] = field(default_factory=lambda: iter(()))
+
+    def grow(self, count: int) -> None:
+        """Add runs until there are `count`."""
+        fresh = [new_run("many", number) for number in range(len(self.runs), count)]
+        self.runs += fresh
+        requests: list[list[bytes]] = [[] for _ in self.lines]
+        for number, run in enumerate(fresh, count - len(fresh)):
+            line = self.lines[number % len(self.lines)]
+            bodies = run.start(), run.message(run.samples(200))
+            requests[number % len(self.lines)] += [line.request(body) for body in bodies]
+        volley(self.lines, requests, 0)
+        self._turn = cycle(range(count))
+
+    def round(self, messages: int, of: int | None = None) -> float:
+        """So many messages of all runs in turn, or of the first `of`; samples a second."""
+        chosen = islice(self._turn if of is None else cycle(range(of)), messages)
+        requests: list[list[bytes]] = [[] for _ in self.lines]
+        for number in chosen:
+            place, run = number % len(self.lines), self.runs[number]
+            requests[place].append(self.lines[place].request(run.message(run.samples(BATCH))))
+        return volley(self.lines, requests, messages * BATCH).rate
+
+
+def spent_s(process: int) -> float:
+    """CPU seconds of a process, and of the children that it has outlived."""
+    text = Path(f"/proc/{process}/stat").read_text()
+    return sum(map(int, text.rpartition(")")[2].split()[11:15])) / TICKS_S
+
+
+def children(process: int) -> list[int]:
+    """Those that live."""
+    found = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in found.split()]
+
+
+def family_s(process: int) -> float:
+    """CPU seconds of a process with its children, dead or alive."""
+    total = spent_s(process)
+    for child in children(process):
+        try:
+            total += spent_s(child)
+        except FileNotFoundError:  # it ended between the two looks, and is in its parent's next
+            continue
+    return total
+
+
+def measured(
+    jobs: Jobs, server: int, postgres: int, turns: int, messages: int, of: int | None = None
+) -> dict[str, Any]:
+    """Microseconds of CPU a sample, and samples a second."""
+    rates, ours, theirs = list[float](), list[float](), list[float]()
+    for _ in range(turns):
+        before = spent_s(server), family_s(postgres)
+        rates.append(jobs.round(messages, of))
+        each = 1e6 / (messages * BATCH)
+        ours.append(each * (spent_s(server) - before[0]))
+        theirs.append(each * (family_s(postgres) - before[1]))
+    return {
+        "server_us": Spread.of(ours),
+        "postgres_us": Spread.of(theirs),
+        "samples_per_second": Spread.of(rates),
+    }
+
+
+def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row for each number of runs; the last is that of ten beside all others."""
+    counts = (10, 100, 1_000) if quick else (10, 100, 1_000, 10_000)
+    turns, messages = (3, 400) if quick else (5, MESSAGES)
+    directory = Path(tempfile.mkdtemp(prefix="spikeguard-many-", dir="/tmp"))
+    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
+    found = []
+    try:
+        with embedded(directory / "postgres") as url:
+            database = new_database(url, "ours")
+            token = prepare(database)
+            before = set(children(os.getpid()))
+            with spikeguard(database, 1, directory / "log") as [port]:
+                [server] = set(children(os.getpid())) - before
+                postgres = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
+                jobs = Jobs([Line((HOST, port), "/v1/messages", token) for _ in range(CONNECTIONS)])
+                for count in counts:
+                    jobs.grow(count)
+                    jobs.round(messages)
+                    row = measured(jobs, server, postgres, turns, messages)
+                    found.append({"runs": count, "sending": count, **row})
+                    say(line_of(found[-1]))
+                row = measured(jobs, server, postgres, turns, messages, of=10)
+                found.append({"runs": counts[-1], "sending": 10, **row})
+                say(line_of(found[-1]))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return found
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """For a person."""
+    return (
+        f"{row['sending']} of {row['runs']} runs send: server {row['server_us']} us a sample, "
+        f"Postgres {row['postgres_us']} us, {row['samples_per_second']} samples/s"
+    )
+
+
+def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """The cost over the number of runs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    grown = [row for row in rows if row["sending"] == row["runs"]]
+    for name, title in (("server_us", "server, detection included"), ("postgres_us", "Postgres")):
+        spreads = [row[name] for row in grown]
+        middle = [spread.median for spread in spreads]
+        low = [spread.median - spread.least for spread in spreads]
+        high = [spread.most - spread.median for spread in spreads]
+        runs = [row["runs"] for row in grown]
+        axes.errorbar(runs, middle, yerr=(low, high), marker="o", capsize=4, label=title)
+    axes.set(xscale="log", xlabel="runs that send", ylabel="CPU time, µs a sample")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(file)
+
+
+def main() -> int:
+    """Measure and print."""
+    asked = ArgumentParser(description=__doc__)
+    asked.add_argument("--quick", action="store_true", help="up to 1,000 runs, shorter volleys")
+    asked.add_argument("--json", action="store_true")
+    asked.add_argument("--plot", type=Path, help="a PNG of the cost over the number of runs")
+    chosen = asked.parse_args()
+    rows = measure(chosen.quick, lambda line: print(line, file=sys.stderr, flush=True))
+    if chosen.plot is not None:
+        draw(rows, chosen.plot)
+    if chosen.json:
+        plain = [{k: asdict(v) if isinstance(v, Spread) else v for k, v in r.items()} for r in rows]
+        print(json.dumps({"machine": machine(), "rows": plain}, indent=1))
+    else:
+        print("\n".join(map(line_of, rows)), f"on {machine()}", sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
