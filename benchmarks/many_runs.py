@@ -150,14 +150,16 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
     axes = figure.subplots()
     grown = [row for row in rows if row["sending"] == row["runs"]]
+    runs = [row["runs"] for row in grown]
     for name, title in (("server_us", "server, detection included"), ("postgres_us", "Postgres")):
         spreads = [row[name] for row in grown]
         middle = [spread.median for spread in spreads]
         low = [spread.median - spread.least for spread in spreads]
         high = [spread.most - spread.median for spread in spreads]
-        runs = [row["runs"] for row in grown]
         axes.errorbar(runs, middle, yerr=(low, high), marker="o", capsize=4, label=title)
     axes.set(xscale="log", xlabel="runs that send", ylabel="CPU time, µs a sample")
+    axes.set_xticks(runs, [f"{count:,}" for count in runs])
+    axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
