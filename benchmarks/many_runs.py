@@ -31,6 +31,7 @@ from spikeguard_server.postgres import embedded
 CONNECTIONS = 8
 BATCH = 20  # samples a message
 MESSAGES = 2_000  # of a volley
+SILENT_S = "3600"  # or of 10,000 runs in turn each would fall silent before it sends again
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -117,7 +118,8 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
             database = new_database(url, "ours")
             token = prepare(database)
             before = set(children(os.getpid()))
-            with spikeguard(database, 1, directory / "log") as [port]:
+            silent = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S}
+            with spikeguard(database, 1, directory / "log", **silent) as [port]:
                 [server] = set(children(os.getpid())) - before
                 postgres = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
                 jobs = Jobs([Line((HOST, port), "/v1/messages", token) for _ in range(CONNECTIONS)])
