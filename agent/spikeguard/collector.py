@@ -202,11 +202,12 @@ class Collector:
         """In the optimizer's pre-hook: judge the update and remember where parameters stand."""
         self._reflex.after_step()  # what a step that failed has left on the optimizer
         self._rates, self._stepped = rates, True
-        self._keep(STEP_SKIPPED, found_by_scaler(self._optimizer))
+        found = found_by_scaler(self._optimizer)
+        self._keep(STEP_SKIPPED, found)
         norm = self._norm_at_step()
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[UPDATE_DROPPED] = self._reflex.before_step(norm, loss)
+            self._scalars[UPDATE_DROPPED] = self._reflex.before_step(norm, loss, found)
         self._sample.before_step()
         due = self.attentive or step % self._cycle == self._update_place
         if due and self._settings.exact_update_norm:

@@ -41,16 +41,11 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_loader import load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from spikeguard.shared_parts import Part, joined
 from spikeguard.targets import Tree
 
-# torch 2.6's `load` cannot be told to meet no other rank; what it was deprecated for can.
-_load_alone: Callable[..., None] = (
-    dcp_load if "no_dist" in signature(dcp_load).parameters else load_state_dict
-)
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process
 
 
@@ -142,9 +137,18 @@ def load(folder: Path, rank: int) -> Tree:
 def _read(folder: Path, parts: Mapping[str, Part]) -> None:
     reader = FileSystemReader(folder)
     try:
-        _load_alone({}, storage_reader=reader, planner=_Loading(parts), no_dist=True)
+        _loader()({}, storage_reader=reader, planner=_Loading(parts), no_dist=True)
     except CheckpointException as failed:  # a BaseException: it would end the job
         raise ValueError(f"{folder.name} cannot be read: {failed}"[:500]) from failed
+
+
+def _loader() -> Callable[..., None]:
+    """Reads without meeting other ranks: `load`, but in torch 2.6, where it always meets them."""
+    if "no_dist" in signature(dcp_load).parameters:
+        return dcp_load
+    from torch.distributed.checkpoint.state_dict_loader import load_state_dict  # newer: to go
+
+    return load_state_dict
 
 
 def _stored(metadata: Metadata, name: str) -> TensorStorageMetadata:

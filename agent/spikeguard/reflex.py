@@ -97,18 +97,24 @@ class Reflex:
     @property
     def armed(self) -> bool:
         """Whether a non-finite update will be dropped; groups may change while training."""
-        return self._enabled and (self._by_sync or can_drop(self._optimizer))
+        return self._drops(can_drop(self._optimizer))
 
-    def before_step(self, norm: Tensor, loss: Tensor | None) -> Tensor:
-        """Judge the update; returns 1.0 where it is dropped (or, unarmed, 0.0)."""
-        flag = non_finite(norm, loss)
-        if not self.armed:
+    def _drops(self, able: bool) -> bool:
+        return self._enabled and (able or self._by_sync)
+
+    def before_step(self, norm: Tensor, loss: Tensor | None, found: Tensor | None = None) -> Tensor:
+        """Judge the update; returns 1.0 where it is dropped (or, unarmed, 0.0).
+
+        `found`: what `found_by_scaler` says of this step; either may drop it.
+        """
+        flag, able = non_finite(norm, loss), can_drop(self._optimizer)
+        if not self._drops(able):
             return torch.zeros_like(flag)
-        if (found := found_by_scaler(self._optimizer)) is not None:  # either may drop
+        if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
         if self._extremes is not None:
             flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
-        if can_drop(self._optimizer):
+        if able:
             self._lend(flag)
         elif flag.item() > 0.0:  # the sync that was paid for
             self._withhold()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -73,26 +74,26 @@ class Transport:
 
     def send(self, message: Message) -> Verdict:
         """Post `message`; never raises for what the network or the server does."""
-        first, *older = self._forms(message)
-        verdict = self._post(first)
-        for form in older:
-            if verdict.advice is not Advice.GIVE_UP:
-                break
+        forms = self._forms(message)
+        verdict = self._post(next(forms))
+        while verdict.advice is Advice.GIVE_UP and (form := next(forms, None)) is not None:
             verdict = self._post(form)
             if verdict.advice is Advice.STORED:
                 self._short &= form == shortened(form)
                 verdict = replace(verdict, unknown=len(message.records) - len(form.records))
         return verdict
 
-    def _forms(self, message: Message) -> list[Message]:
-        """The newest first. Batches left out are rarely told of, so each time they are tried again:
-        a newer server may have taken the older one's place."""
-        forms = [shortened(message)] if self._short else [message]
+    def _forms(self, message: Message) -> Iterator[Message]:
+        """The newest first, an older one made only once it is asked for. Batches left out are
+        rarely told of, so each time they are tried again: a newer server may have taken the older
+        one's place."""
+        tried = shortened(message) if self._short else message
+        yield tried
         known = without_skips(message)
         for form in (shortened(known), known) if self._short else (known,):
-            if form != forms[-1]:
-                forms.append(form)
-        return forms
+            if form != tried:
+                tried = form
+                yield form
 
     def _post(self, message: Message) -> Verdict:
         try:
