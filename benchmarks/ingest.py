@@ -12,13 +12,11 @@ sample are ours alone.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -32,12 +30,12 @@ from benchmarks.ingest_servers import (
     mlflow_line,
     mlflow_runs,
     new_database,
+    postgres,
     prepare,
     spikeguard,
 )
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard_server.postgres import embedded
 
 CLIENTS = 8
 WARM_MESSAGES = 4  # of 200 samples: baselines are full, statements are prepared
@@ -119,23 +117,12 @@ class Series:
         }
 
 
-@contextmanager
-def _postgres() -> Iterator[tuple[str, Path]]:
-    directory = Path(tempfile.mkdtemp(prefix="spikeguard-ingest-", dir="/tmp"))
-    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
-    try:
-        with embedded(directory / "postgres") as url:
-            yield url, directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Everything, on one Postgres."""
     turns, size = (3, 0.4) if options.quick else (7, 1.0)
     result: dict[str, Any] = {}
     with ExitStack() as stack:
-        url, directory = stack.enter_context(_postgres())
+        url, directory = stack.enter_context(postgres("ingest"))
         ours_url = new_database(url, "ours")
         token = prepare(ours_url)
         theirs = None

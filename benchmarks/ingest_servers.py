@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 import venv
@@ -26,6 +28,7 @@ from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.migrations import migrate
+from spikeguard_server.postgres import embedded
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
 
@@ -33,6 +36,18 @@ MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0
 HOST = "127.0.0.1"
 _API = "/api/2.0/mlflow"
+
+
+@contextmanager
+def postgres(name: str) -> Iterator[tuple[str, Path]]:
+    """An empty one of a benchmark's own: its URL, and a folder that goes with it at the end."""
+    directory = Path(tempfile.mkdtemp(prefix=f"spikeguard-{name}-", dir="/tmp"))
+    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
+    try:
+        with embedded(directory / "postgres") as url:
+            yield url, directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def new_database(url: str, name: str) -> str:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ingest_load import Line, Run, new_run, volley
-from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
+from benchmarks.ingest_servers import HOST, new_database, postgres, prepare, spikeguard
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard_server.postgres import embedded
 
 CONNECTIONS = 8
 BATCH = 20  # samples a message
@@ -110,30 +107,25 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for each number of runs; the last is that of ten beside all others."""
     counts = (10, 100, 1_000) if quick else (10, 100, 1_000, 10_000)
     turns, messages = (3, 400) if quick else (5, MESSAGES)
-    directory = Path(tempfile.mkdtemp(prefix="spikeguard-many-", dir="/tmp"))
-    directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     found = []
-    try:
-        with embedded(directory / "postgres") as url:
-            database = new_database(url, "ours")
-            token = prepare(database)
-            before = set(children(os.getpid()))
-            silent = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S}
-            with spikeguard(database, 1, directory / "log", **silent) as [port]:
-                [server] = set(children(os.getpid())) - before
-                postgres = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
-                jobs = Jobs([Line((HOST, port), "/v1/messages", token) for _ in range(CONNECTIONS)])
-                for count in counts:
-                    jobs.grow(count)
-                    jobs.round(messages)
-                    row = measured(jobs, server, postgres, turns, messages)
-                    found.append({"runs": count, "sending": count, **row})
-                    say(line_of(found[-1]))
-                row = measured(jobs, server, postgres, turns, messages, of=10)
-                found.append({"runs": counts[-1], "sending": 10, **row})
+    with postgres("many") as (url, directory):
+        database = new_database(url, "ours")
+        token = prepare(database)
+        before = set(children(os.getpid()))
+        silent = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S}
+        with spikeguard(database, 1, directory / "log", **silent) as [port]:
+            [server] = set(children(os.getpid())) - before
+            postmaster = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
+            jobs = Jobs([Line((HOST, port), "/v1/messages", token) for _ in range(CONNECTIONS)])
+            for count in counts:
+                jobs.grow(count)
+                jobs.round(messages)
+                row = measured(jobs, server, postmaster, turns, messages)
+                found.append({"runs": count, "sending": count, **row})
                 say(line_of(found[-1]))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+            row = measured(jobs, server, postmaster, turns, messages, of=10)
+            found.append({"runs": counts[-1], "sending": 10, **row})
+            say(line_of(found[-1]))
     return found
 
 
