@@ -2,8 +2,7 @@
 
 One server process on one embedded Postgres, 8 connections. Runs are added up to each number, each
 with 200 samples, so that its detector is at work; then volleys of messages of 20 samples go round
-all of them. Beyond 2,000 a process holds monitors as bytes (`Monitors`). At the end the first ten
-send once more, beside all that is stored by then.
+all of them. At the end the first ten send once more, beside all that is stored by then.
 
     python -m benchmarks.many_runs [--quick] [--json] [--plot FILE]
 """

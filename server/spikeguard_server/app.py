@@ -80,7 +80,7 @@ def create_app(
         settings=settings,
         engine=engine,
         metrics=Metrics(registry or CollectorRegistry()),
-        monitors=Monitors(),
+        monitors=Monitors(settings.monitors_kept),
         ticker=Ticker(settings, engine) if ticker else None,
     )
     bell = Bell(settings)

@@ -65,6 +65,7 @@ class Settings:
     )  # older data commands nothing
     detector_snapshot_steps: int = field(default=1000, metadata=_number(1))
     detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
+    monitors_kept: int = field(default=10_000, metadata=_number(1))  # runs in memory, 50 kB each
     incident_steps_before: int = field(default=200, metadata=_number(0))
     notify_every_s: float = field(default=1.0, metadata=_number(0.02, 3600))  # looks at the outbox
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8

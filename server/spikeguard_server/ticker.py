@@ -21,7 +21,11 @@ from spikeguard_server.ingest.passing import let_time_pass, write_down
 from spikeguard_server.postmortem import gather
 from spikeguard_server.report.render import Format, render
 from spikeguard_server.repository.audit import SERVER, append
-from spikeguard_server.repository.detectors import detectors_on, prune_snapshots
+from spikeguard_server.repository.detectors import (
+    detectors_on,
+    prune_snapshots,
+    runs_with_snapshots,
+)
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.outdated import (
@@ -39,7 +43,7 @@ from spikeguard_server.repository.reports import (
     write_report,
 )
 from spikeguard_server.repository.rolling import roll_up, segments_behind, segments_unfinished
-from spikeguard_server.repository.runs import lock_run, unended_runs
+from spikeguard_server.repository.runs import lock_run
 from spikeguard_server.repository.shelves import Kind, drop_shelf, make_shelf, old_shelves
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import FLEET
@@ -196,14 +200,15 @@ def forget(engine: sql.Engine, days: float) -> None:
 
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
+    kept = settings.detector_snapshots_kept
     let_go(engine, settings)
     if settings.keep_deliveries_days > 0:
         forget(engine, settings.keep_deliveries_days)
     with engine.connect() as connection:
-        runs = unended_runs(connection)
+        runs = runs_with_snapshots(connection, kept)
     for run_id in runs:
         with engine.begin() as connection:
-            prune_snapshots(connection, run_id, settings.detector_snapshots_kept)
+            prune_snapshots(connection, run_id, kept)
 
 
 def _survive(work: Callable[[], object], what: str) -> None:

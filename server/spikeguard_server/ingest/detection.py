@@ -52,10 +52,10 @@ class Kept:
 class Monitors:
     """Monitors of recently seen runs, so that a busy run is not read from samples every time.
 
-    The newest `size` as they are, some 50 kB each; of `packed` more their bytes, some 8 kB each.
+    The newest `size` as they are, some 50 kB each; of `packed` more their bytes, some 15 kB each.
     """
 
-    def __init__(self, size: int = 2000, packed: int = 20_000) -> None:
+    def __init__(self, size: int = 10_000, packed: int = 20_000) -> None:
         self._size, self._most = size, packed
         self._kept: OrderedDict[UUID, Kept] = OrderedDict()
         self._packed: OrderedDict[UUID, tuple[int, int, bytes]] = OrderedDict()  # as in `Kept`
@@ -68,7 +68,7 @@ class Monitors:
         if kept is not None or packed is None:
             return kept
         version, step, body = packed
-        return Kept(version, step, Monitor.load(body))
+        return Kept(version, step, Monitor.unpack(body))
 
     def keep(self, run_id: UUID, kept: Kept) -> None:
         """Keep what was committed."""
@@ -82,7 +82,7 @@ class Monitors:
             self._pack(run, old)
 
     def _pack(self, run_id: UUID, kept: Kept) -> None:
-        body = kept.monitor.dump()
+        body = kept.monitor.pack()
         with self._lock:
             if run_id in self._kept:  # came back meanwhile
                 return

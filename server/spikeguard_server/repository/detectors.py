@@ -132,6 +132,13 @@ def nearest_snapshot(
     return None if row is None else (row.step, row.state)
 
 
+def runs_with_snapshots(connection: sql.Connection, beyond: int) -> list[UUID]:
+    """Runs with more snapshots than that; read without a lock."""
+    run_id = tables.detector_snapshots.c.run_id
+    query = sql.select(run_id).group_by(run_id).having(sql.func.count() > beyond)
+    return list(connection.execute(query).scalars())
+
+
 def prune_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> int:
     """Delete the oldest beyond `kept`, but none at a target or at a segment's beginning."""
     c = tables.detector_snapshots.c

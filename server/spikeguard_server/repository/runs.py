@@ -291,12 +291,6 @@ def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
     ]
 
 
-def unended_runs(connection: sql.Connection) -> list[UUID]:
-    """Runs on which time has an effect; read without a lock."""
-    c = tables.runs.c
-    return list(connection.execute(sql.select(c.run_id).where(c.state != ENDED)).scalars())
-
-
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
     if point is None:
         return {"parent_attempt": None, "parent_segment": None, "parent_step": None}

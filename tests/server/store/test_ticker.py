@@ -12,11 +12,9 @@ import sqlalchemy as sql
 from spikeguard_protocol import AttemptEnded
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.repository.detectors import prune_snapshots
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
-from spikeguard_server.ticker import Ticker, tick
+from spikeguard_server.ticker import Ticker, tick, tidy
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, spiked, state_of
 
@@ -132,10 +130,10 @@ def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
 
 
 def test_old_snapshots_go_but_never_those_at_targets_or_beginnings(engine: sql.Engine) -> None:
-    job = Job(engine, settings=Settings(detector_snapshot_steps=10))
+    settings = Settings(detector_snapshot_steps=10, detector_snapshots_kept=3)
+    job = Job(engine, settings=settings)
     job.start()
     job.train(1, 200, save_every=100)
-    with engine.begin() as connection:
-        prune_snapshots(connection, run_key(job.message(sequence=1).run_id), 3)
+    tidy(engine, settings)
     kept = [row[0] for row in rows(engine, "select step from detector_snapshots order by step")]
     assert kept == [0, 100, 170, 180, 190, 200]
