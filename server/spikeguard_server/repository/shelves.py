@@ -1,7 +1,8 @@
 """Shelves: a week's segments lie on one, and what they measured goes with it as whole partitions.
 
 Law: a shelf is dropped only when every attempt on it has been quiet for as long as its kind is
-kept, and never the newest. Incidents with their copied samples, audit and reports lie on no shelf.
+kept, judged while nobody writes, and never the newest. Incidents with their copied samples, audit
+and reports lie on no shelf.
 """
 
 from __future__ import annotations
@@ -69,7 +70,14 @@ def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float)
     """Drop one kind of one shelf, if it is still there and out of use; says so in the audit."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
     this = sql.select(shelves.c.starts).where(shelves.c.starts == shelf).with_for_update()
-    if connection.scalar(this.where(_still_there(kind), ~_in_use(days))) is None:
+    out_of_use = this.where(_still_there(kind), ~_in_use(days))
+    if connection.scalar(out_of_use) is None:
+        return False
+    # A message that is writing to it just now is seen only once it has committed. The parent is
+    # locked first, as dropping would: who found the shelf there must not wait with it in hand.
+    table = f"public.{_TABLE[kind]}, {partition(kind, shelf)}"
+    connection.exec_driver_sql(f"LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE")
+    if connection.scalar(out_of_use) is None:
         return False
     connection.exec_driver_sql(f"DROP TABLE {partition(kind, shelf)}")
     dropped = {f"{kind.value}_dropped_at": sql.func.now()}

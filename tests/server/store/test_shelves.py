@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 
 import pytest
@@ -9,7 +11,13 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.detection import load_detection
-from spikeguard_server.repository.shelves import Kind, make_shelf, old_shelves, partition
+from spikeguard_server.repository.shelves import (
+    Kind,
+    drop_shelf,
+    make_shelf,
+    old_shelves,
+    partition,
+)
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 from spikeguard_server.ticker import let_go
@@ -104,6 +112,47 @@ def test_nothing_goes_while_an_attempt_of_that_week_speaks(engine: sql.Engine) -
     age(engine, 35)
     job.train(401, 410)
     let_go(engine, MONTH)
+    assert value(engine, "select count(*) from samples") == 410
+
+
+HOLD = """
+CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;
+CREATE TRIGGER hold AFTER UPDATE ON attempts FOR EACH ROW EXECUTE FUNCTION hold()
+"""
+
+
+def until_waiting(engine: sql.Engine, lock: str) -> None:
+    """Until somebody waits for a lock of this type."""
+    query = f"select count(*) from pg_locks where not granted and locktype = '{lock}'"
+    deadline = time.monotonic() + 10
+    while not value(engine, query):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_message_that_is_written_while_its_shelf_is_to_go_keeps_the_shelf(
+    engine: sql.Engine,
+) -> None:
+    """It had written, and not committed, when the shelf was found to be out of use."""
+    job = trained(engine)
+    shelf = age(engine, 35)
+    with engine.begin() as connection:
+        connection.execute(sql.text(HOLD))
+
+    def drop() -> bool:
+        with engine.begin() as connection:
+            return drop_shelf(connection, Kind.SAMPLES, shelf, 30.0)
+
+    with ThreadPoolExecutor() as pool:
+        with engine.begin() as gate:
+            gate.execute(sql.text("select pg_advisory_xact_lock(7)"))
+            message = pool.submit(job.train, 401, 410)
+            until_waiting(engine, "advisory")
+            dropped = pool.submit(drop)
+            until_waiting(engine, "relation")
+        assert message.result().sequence == job.sequence
+        assert dropped.result() is False
     assert value(engine, "select count(*) from samples") == 410
 
 
