@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -13,6 +14,15 @@ from spikeguard_server import tables
 
 _I = tables.incidents.c
 MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be written
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The post-mortem of an incident, and since (or, once it is claimed, from) when it is due."""
+
+    run_id: UUID
+    incident: int
+    at: datetime
 
 
 def write_report(
@@ -40,51 +50,62 @@ def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: da
     _update(connection, run_id, incident, report_due_at=now, report_failures=0)
 
 
-def due_reports(connection: sql.Connection, now: datetime) -> list[tuple[UUID, int]]:
-    """Incidents whose post-mortem is due, the longest waiting first; read without a lock."""
+def due_reports(connection: sql.Connection, limit: int) -> list[Due]:
+    """Post-mortems that are due, the longest waiting first; read without a lock."""
     rows = connection.execute(
-        sql.select(_I.run_id, _I.number)
-        .where(_I.report_due_at.is_not(None), _I.report_due_at <= now)
+        sql.select(_I.run_id, _I.number, _I.report_due_at)
+        .where(_I.report_due_at <= sql.func.clock_timestamp())
         .order_by(_I.report_due_at)
-        .limit(100)
+        .limit(limit)
     )
-    return [(row.run_id, row.number) for row in rows]
+    return [Due(*row) for row in rows]
 
 
-def report_due_at(connection: sql.Connection, run_id: UUID, incident: int) -> datetime | None:
-    """Since when the incident's post-mortem is due."""
-    which = sql.select(_I.report_due_at).where(_I.run_id == run_id, _I.number == incident)
-    due_at: datetime | None = connection.execute(which).scalar_one()
-    return due_at
+def claim_report(connection: sql.Connection, due: Due, for_s: float) -> Due | None:
+    """Make it due again in `for_s`, unless it is settled; None where another replica was first."""
+    again = connection.execute(
+        sql.update(tables.incidents)
+        .where(_still(due))
+        .values(report_due_at=_in(sql.literal(for_s)))
+        .returning(_I.report_due_at)
+    ).scalar_one_or_none()
+    return None if again is None else replace(due, at=again)
 
 
-def settle_report(
-    connection: sql.Connection, run_id: UUID, incident: int, due_at: datetime | None
-) -> None:
-    """The post-mortem that was due at `due_at` is written; one that became due since is not."""
+def settle_report(connection: sql.Connection, claim: Due) -> None:
+    """The post-mortem is written; one that became due since it was claimed is not."""
     connection.execute(
         sql.update(tables.incidents)
-        .where(_I.run_id == run_id, _I.number == incident, _I.report_due_at == due_at)
+        .where(_still(claim))
         .values(report_due_at=None, report_failures=0)
     )
 
 
-def postpone_report(connection: sql.Connection, run_id: UUID, incident: int) -> None:
+def postpone_report(connection: sql.Connection, claim: Due) -> None:
     """It could not be written: try again later and later, so that the others get their turn."""
     wait_s = sql.func.least(sql.func.power(2.0, sql.func.least(_I.report_failures, 20)), MAX_WAIT_S)
-    waiting = sql.func.make_interval(0, 0, 0, 0, 0, 0, sql.cast(wait_s, sql.Double))
     _update(
         connection,
-        run_id,
-        incident,
-        report_due_at=sql.func.clock_timestamp() + waiting,
+        claim.run_id,
+        claim.incident,
+        report_due_at=_in(wait_s),
         report_failures=_I.report_failures + 1,
     )
 
 
+def _in(wait_s: sql.ColumnElement[Any]) -> sql.ColumnElement[Any]:
+    """So many seconds from now."""
+    wait = sql.func.make_interval(0, 0, 0, 0, 0, 0, sql.cast(wait_s, sql.Double))
+    return sql.func.clock_timestamp() + wait
+
+
+def _still(due: Due) -> sql.ColumnElement[bool]:
+    return sql.and_(_is(due.run_id, due.incident), _I.report_due_at == due.at)
+
+
+def _is(run_id: UUID, incident: int) -> sql.ColumnElement[bool]:
+    return sql.and_(_I.run_id == run_id, _I.number == incident)
+
+
 def _update(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:
-    connection.execute(
-        sql.update(tables.incidents)
-        .where(_I.run_id == run_id, _I.number == incident)
-        .values(**columns)
-    )
+    connection.execute(sql.update(tables.incidents).where(_is(run_id, incident)).values(**columns))

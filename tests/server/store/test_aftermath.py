@@ -12,10 +12,10 @@ from spikeguard_protocol import AttemptEnded, CommandId, ResultState
 from spikeguard_server.domain.damage import AFTERMATH_STEPS
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.reporting import write_reports
 from spikeguard_server.repository.reports import due_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
-from spikeguard_server.ticker import tick
 from tests.server.store.jobs import Job, healthy, rows, spiking, value
 from tests.server.store.test_commands import ONSET, spiked, state_of
 
@@ -35,7 +35,7 @@ def recovered(engine: sql.Engine) -> tuple[Job, CommandId, int]:
 
 
 def report(engine: sql.Engine) -> tuple[dict[str, object], str]:
-    tick(engine, SETTINGS)
+    write_reports(engine)
     body = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
     return json.loads(body["json"])["symptoms"], body["md"].decode()
 
@@ -122,10 +122,10 @@ def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
     for _ in range(3):
         with engine.begin() as connection:
             connection.execute(sql.text("update incidents set report_due_at = now()"))
-        tick(engine, SETTINGS)
+        write_reports(engine)
         wait = "select extract(epoch from report_due_at - clock_timestamp()) from incidents"
         waits.append(float(value(engine, wait)))
     assert value(engine, "select count(*) from reports") == 0
     assert waits == pytest.approx([1.0, 2.0, 4.0], abs=0.9)
     with engine.connect() as connection:
-        assert due_reports(connection, datetime.now(UTC)) == []
+        assert due_reports(connection, 100) == []

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spikeguard_protocol import BatchRange, RunId, Samples
+from spikeguard_server.housekeeping import roll
 from spikeguard_server.repository.curves import Column, Curves, keep
 from spikeguard_server.repository.packing import packed
 from spikeguard_server.repository.pieces import SegmentKey, read_curves, read_rollups
 from spikeguard_server.repository.reading_series import Window, read_series
 from spikeguard_server.repository.rolling import BLOCK, SPAN
 from spikeguard_server.tables import run_key
-from spikeguard_server.ticker import roll
 from tests.server.store.jobs import Job, columns, rows, same_number, value
 
 KEY = SegmentKey(run_key(RunId("default", "gpt")), 1, 0)

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
+from spikeguard_server.housekeeping import let_go
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.repository.shelves import (
     Kind,
@@ -20,7 +21,6 @@ from spikeguard_server.repository.shelves import (
 )
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
-from spikeguard_server.ticker import let_go
 from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
 
 MONTH = Settings(keep_samples_days=30.0)

@@ -10,11 +10,13 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded
+from spikeguard_server.housekeeping import tidy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.reporting import write_reports
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.settings import Settings
-from spikeguard_server.ticker import Ticker, tick, tidy
+from spikeguard_server.ticker import Ticker
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, spiked, state_of
 
@@ -97,11 +99,11 @@ def test_a_post_mortem_is_written_once_the_incident_closes(engine: sql.Engine) -
     job, command, revision = spiked(engine)
     approve(engine, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    tick(engine, SETTINGS)
+    write_reports(engine)
     assert value(engine, "select count(*) from reports") == 0
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, segment=1, shift=20, batch=50)
-    tick(engine, SETTINGS)
+    write_reports(engine)
     written = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
     assert sorted(written) == ["html", "json", "md"]
     assert b"Ada" in written["md"]

@@ -1,0 +1,16 @@
+"""Work that nobody asked for and that must not end with one failure: it is tried again later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+def survive(work: Callable[[], object], what: str) -> None:
+    """Do `work`; a failure is logged and keeps nothing else waiting."""
+    try:
+        work()
+    except Exception:
+        _log.exception("%s failed; it is tried again", what)

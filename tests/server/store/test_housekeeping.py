@@ -1,0 +1,153 @@
+"""One thing that fails keeps nothing else from being done, and post-mortems keep nobody waiting."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_server.grants import put_policy
+from spikeguard_server.housekeeping import tidy
+from spikeguard_server.reporting import write_reports
+from spikeguard_server.repository.reports import Due, claim_report, due_reports, settle_report
+from spikeguard_server.settings import Settings
+from spikeguard_server.ticker import Ticker
+from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.test_aftermath import recovered
+
+CLONED = ("incidents", "incident_revisions")
+
+
+def execute(engine: sql.Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(sql.text(statement))
+
+
+def clone(engine: sql.Engine, until: int) -> None:
+    """Incidents 2 to `until` of the run, each as its first was and with its post-mortem due."""
+    for table in CLONED:
+        number = "number" if table == "incidents" else "incident"
+        changed = f"jsonb_build_object('{number}', n)"
+        execute(
+            engine,
+            f"insert into {table} select (jsonb_populate_record(t, {changed})).*"
+            f" from {table} t, generate_series(2, {until}) n where t.{number} = 1",
+        )
+
+
+def claimed(engine: sql.Engine, for_s: float) -> Due:
+    """The one post-mortem that is due, claimed as a replica does."""
+    with engine.begin() as connection:
+        [due] = due_reports(connection, 10)
+        claim = claim_report(connection, due, for_s)
+        assert claim is not None
+        assert claim_report(connection, due, for_s) is None
+    return claim
+
+
+def until_true(engine: sql.Engine, query: str, timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not value(engine, query):
+        assert time.monotonic() < deadline, query
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("broken", ["a", "b"])
+def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
+    engine: sql.Engine, broken: str
+) -> None:
+    """Neither one run's snapshots those of another, nor shelves what has nothing to do with them.
+
+    Tidied for either run, since nobody says which comes first.
+    """
+    settings = Settings(
+        detector_snapshot_steps=10, detector_snapshots_kept=3, keep_deliveries_days=30.0
+    )
+    for name in ("a", "b"):
+        job = Job(engine, run=name, settings=settings)
+        job.start()
+        job.train(1, 100, save_every=1000)
+    bad = value(engine, f"select run_id from runs where name = '{broken}'")
+    execute(
+        engine,
+        "create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$",
+        "create trigger refuse before delete on detector_snapshots for each row"
+        f" when (old.run_id = '{bad}') execute function refuse()",
+        "alter table shelves rename to hidden",
+        "insert into tokens (role, hash, created_at, created_by, expires_at, parent)"
+        " values ('viewer', 'x', now(), 'Ada', now() - interval '90 days', 1)",
+    )
+    tidy(engine, settings)
+    left = "select name, count(*) from detector_snapshots join runs using (run_id) group by name"
+    whole = {"a": "b", "b": "a"}[broken]
+    assert {str(name): count for name, count in rows(engine, left)} == {broken: 11, whole: 4}
+    assert value(engine, "select count(*) from tokens") == 0
+
+
+def test_an_escalation_is_on_time_though_a_hundred_post_mortems_are_due(
+    engine: sql.Engine,
+) -> None:
+    recovered(engine)
+    clone(engine, 100)
+    with engine.begin() as connection:
+        put_policy(connection, "default", {"escalation": [3600]}, "Ada")
+    other = Job(engine, run="other")
+    other.start()
+    other.train(1, 400, batch=100)
+    other.train(401, 560, spiking(401), batch=40)
+    ticker = Ticker(Settings(tick_s=0.05), engine)
+    ticker.start()
+    try:
+        until_true(engine, "select count(*) > 0 from reports")
+        execute(engine, "update escalations set next_at = now()")
+        until_true(engine, "select count(*) = 1 from audit where action = 'escalate'", 3.0)
+        assert value(engine, "select count(*) from incidents where report_due_at is not null") > 50
+        assert ticker.alive
+    finally:
+        asked = time.monotonic()
+        ticker.stop()
+    assert time.monotonic() - asked < 10
+    assert not ticker.alive
+    assert value(engine, "select count(*) % 3 from reports") == 0
+
+
+def test_replicas_share_post_mortems_and_write_each_once(engine: sql.Engine) -> None:
+    recovered(engine)
+    clone(engine, 4)
+    execute(
+        engine,
+        "create table written (incident int)",
+        "create function log_it() returns trigger language plpgsql as"
+        " $$ begin insert into written values (new.incident); return new; end $$",
+        "create trigger log_it after insert or update on reports for each row"
+        " when (new.format = 'md') execute function log_it()",
+    )
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(write_reports, engine) for _ in range(2)]:
+            done.result()
+    assert rows(engine, "select * from written order by 1") == [(1,), (2,), (3,), (4,)]
+    assert value(engine, "select count(*) from incidents where report_due_at is not null") == 0
+
+
+def test_a_post_mortem_whose_replica_died_is_written_by_another(engine: sql.Engine) -> None:
+    recovered(engine)
+    claimed(engine, 0.5)
+    write_reports(engine)
+    assert value(engine, "select count(*) from reports") == 0
+    time.sleep(0.6)
+    write_reports(engine)
+    assert value(engine, "select count(*) from reports") == 3
+
+
+def test_what_became_due_while_its_post_mortem_was_written_is_written_anew(
+    engine: sql.Engine,
+) -> None:
+    recovered(engine)
+    claim = claimed(engine, 60.0)
+    execute(engine, "update incidents set report_due_at = now()")
+    with engine.begin() as connection:
+        settle_report(connection, claim)
+    assert value(engine, "select count(*) from incidents where report_due_at is not null") == 1
