@@ -260,6 +260,21 @@ def detection_of(
     return Detection.of(run_id, monitor, row)
 
 
+def check_detection(connection: sql.Connection, run_id: UUID) -> Detection:
+    """An empty one, by which nothing is judged and which is not saved; no sample is read.
+
+    As `load_detection` where an older release wrote the state: the run is learned anew. Raises
+    `Unready` where a newer one did.
+    """
+    row = load_state(connection, run_id, -1)
+    if row is not None and row.state is not None:
+        try:
+            read_monitor(row.state)
+        except OlderStateVersion:
+            return Detection.anew(connection, run_id, row)
+    return Detection(run_id, Monitor())
+
+
 def read_monitor(state: bytes) -> Monitor:
     """The monitor in `state`; `Unready` where this server is too old for it, `OlderStateVersion`
     where it is too new."""

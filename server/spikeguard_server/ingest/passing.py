@@ -14,7 +14,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandState
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.ingest.aftermath import end_aftermath
-from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
 from spikeguard_server.ingest.escalation import escalate
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.ingest.results import give_up
@@ -27,6 +27,7 @@ from spikeguard_server.repository.runs import (
     ENDED,
     LIVE,
     SILENT,
+    RunRow,
     attempts_of,
     lock_run,
     save_attempt,
@@ -44,7 +45,7 @@ def let_time_pass(
     now = now or database_now(connection)
     if run is None:
         return
-    detection = load_detection(connection, run_id, None)
+    detection = _detection(connection, run, settings, now)
     for attempt in attempts_of(connection, run_id):
         intake = Intake(connection, settings, now, run, attempt, detection)
         _lose(intake)
@@ -56,6 +57,19 @@ def let_time_pass(
             _end(intake)
     detection.save(connection)
     save_run(connection, run)
+
+
+def _detection(
+    connection: sql.Connection, run: RunRow, settings: Settings, now: datetime
+) -> Detection:
+    """The monitor where an incident has to close, else without its samples.
+
+    A network that fails silences every run at once.
+    """
+    over = now - run.last_message_at >= timedelta(seconds=settings.ended_after_s)
+    if over and run.open_incident is not None:
+        return load_detection(connection, run.run_id, None)
+    return check_detection(connection, run.run_id)
 
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
@@ -109,8 +123,6 @@ def _fall_silent(intake: Intake) -> None:
     silent = _silent_for(intake, run.last_message_at)
     if run.state == LIVE and silent >= intake.settings.silent_after_s:
         run.state = SILENT
-        if intake.detection.version > 0:
-            intake.detection.write_down()
         _note(intake, LIVE, SILENT, f"no message for {silent:.0f} s")
 
 

@@ -86,19 +86,27 @@ def test_what_is_not_written_for_long_is_written_some_day(engine: sql.Engine) ->
     assert value(engine, "select state_step from detector_states") >= 2000
 
 
-def test_a_run_that_falls_silent_needs_its_samples_no_longer(engine: sql.Engine) -> None:
-    """They may be dropped before it is started again."""
+def test_a_run_that_falls_silent_is_not_read_for_it_and_its_replica_still_knows_it(
+    engine: sql.Engine,
+) -> None:
+    """A network that fails silences thousands at once, and brings them all back at once."""
     job = Job(engine, settings=Settings(detector_snapshot_steps=10**6, silent_after_s=60.0))
     job.start()
     job.train(1, 100, save_every=10**9)
-    before = known(engine, "gpt")
+    before = rows(engine, "select * from detector_states")
+    hide, show = "alter table pieces rename to hidden", "alter table hidden rename to pieces"
+    later = datetime.now(UTC) + timedelta(seconds=90)
+    key = run_key(RunId("default", "gpt"))
     with engine.begin() as connection:
-        later = datetime.now(UTC) + timedelta(seconds=90)
-        let_time_pass(connection, run_key(RunId("default", "gpt")), job.settings, later)
+        connection.execute(sql.text(hide))
+        let_time_pass(connection, key, job.settings, later)
+        connection.execute(sql.text(show))
     assert value(engine, "select state from runs") == "silent"
-    with engine.begin() as connection:
-        connection.execute(sql.text("delete from pieces"))
-    assert known(engine, "gpt") == before
+    assert rows(engine, "select * from detector_states") == before
+    assert job.monitors is not None
+    kept = job.monitors.take(key)
+    assert kept is not None
+    assert kept.version >= value(engine, "select anchor from detector_states")
 
 
 def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> None:
