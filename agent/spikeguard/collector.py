@@ -26,6 +26,7 @@ from torch import Tensor
 from spikeguard.clipping import Rule
 from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.norms import combine, each_norm, global_norm, gradients, own_norm, second_moments
+from spikeguard.parameters import Parameters
 from spikeguard.readback import Readback
 from spikeguard.reflex import Reflex, found_by_scaler, loss_scale
 from spikeguard.replicas import bits_of
@@ -65,8 +66,7 @@ class Collector:
         tokens_per_step: int | None = None,
     ) -> None:
         self._optimizer, self._reflex, self._settings = optimizer, reflex, settings
-        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
+        self._model, self._listed = model, Parameters(model, optimizer)
         self._sharded = is_sharded(model.parameters())
         self._layers: dict[str, Tensor] = {}
         self._step = 0
@@ -105,7 +105,7 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
         return norm
 
     @torch.no_grad()
@@ -113,14 +113,14 @@ class Collector:
         """Take the norm before clipping, then scale as `rule` says; returns that norm.
 
         One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
-        for each trained parameter; one without a gradient has norm 0 and is left alone.
+        for each parameter; one without a gradient has norm 0 and is left alone.
         """
         self._take_up(rule)
         if not rule.per_parameter:
             norm, each = self._measured(), None
-            held = gradients(self._parameters)
+            held = gradients(self._parameters())
         else:
-            held = gradients(self._parameters)
+            held = gradients(self._parameters())
             norms = each_norm(held)
             norm, each = combine(norms), self._spread(norms) if norms else None
         if norm is None:
@@ -133,13 +133,21 @@ class Collector:
         return norm
 
     def _spread(self, norms: list[Tensor]) -> Tensor:
-        """(n,) fp32, one for each trained parameter, 0 where it has no gradient."""
+        """(n,) fp32, one for each parameter, 0 where it has no gradient."""
         found = iter(norms)
         absent = torch.zeros_like(norms[0])
         device = norms[0].device
         return torch.stack(
-            [absent if p.grad is None else next(found).to(device) for p in self._parameters]
+            [absent if p.grad is None else next(found).to(device) for p in self._listed.tensors]
         )
+
+    def _parameters(self) -> list[Tensor]:
+        """All that may hold a gradient, with those of groups that were added since."""
+        if self._listed.outdated:
+            self._listed.grow()
+            self._everything = all_parameters(self._optimizer)
+            self._weights = list(self._model.parameters())
+        return self._listed.tensors
 
     def _scale(self, held: list[Tensor], factor: Tensor) -> None:
         shards = [local(grad) for grad in held]
@@ -147,7 +155,7 @@ class Collector:
             for device, here in _by_device(shards).items():
                 torch._foreach_mul_(here, factor.to(device, non_blocking=True))
             return
-        pairs = zip(factor.unbind(), self._parameters, strict=True)
+        pairs = zip(factor.unbind(), self._listed.tensors, strict=True)
         factors = [f for f, p in pairs if p.grad is not None]
         torch._foreach_mul_(
             shards, [f.to(g.device, g.dtype) for f, g in zip(factors, shards, strict=True)]
@@ -158,15 +166,19 @@ class Collector:
             return
         self._rule = rule
         saved, self._saved = self._saved, None
-        if saved is not None and saved["kind"] == type(rule).__name__:
+        if saved is None or saved["kind"] != type(rule).__name__:
+            return
+        if not rule.per_parameter or self._listed.begins_with(saved.get("rows")):
             rule.load_state_dict(saved["state"])
 
     def state_dict(self) -> dict[str, Any]:
         """What clipping and reflex have learnt: goes into snapshots and checkpoints."""
-        rule = self._rule
-        clipping = {"kind": type(rule).__name__, "state": rule.state_dict()} if rule else None
+        rule, clipping = self._rule, self._saved
+        if rule is not None:
+            clipping = {"kind": type(rule).__name__, "state": rule.state_dict()}
+            clipping |= {"rows": self._listed.rows} if rule.per_parameter else {}
         return {
-            "clipping": clipping or self._saved,
+            "clipping": clipping,
             "reflex": self._reflex.state_dict(),
             "optional": self.optional.state_dict(),
         }
@@ -184,8 +196,8 @@ class Collector:
     def _measured(self) -> Tensor | None:
         """The gradients' global norm; where each one's is wanted, composed of those."""
         if not self._wants_layers(self._step + 1):
-            return global_norm(gradients(self._parameters))
-        pairs = zip(self._names, self._parameters, strict=True)
+            return global_norm(gradients(self._parameters()))
+        pairs = zip(self._listed.names, self._parameters(), strict=True)
         held = [(name, p.grad) for name, p in pairs if p.grad is not None]
         norms = each_norm([grad for _, grad in held])
         self._layers = dict(zip((name for name, _ in held), norms, strict=True))
@@ -255,7 +267,7 @@ class Collector:
         """
         place = step % self._cycle
         if place == self._param_place or self.attentive:
-            self._measure(PARAM_NORM, [p.detach() for p in self._parameters])
+            self._measure(PARAM_NORM, self._listed.trained)
         if place == self._moment_place or self.attentive:
             self._measure(ADAM_V_NORM, second_moments(self._optimizer))
         if self.compares and (step + 1) % self._compare_every == 0:

@@ -12,7 +12,8 @@ The paper starts each gamma at the least norm of the warm-up; here it is the exp
 from the first step on, divided by 1 - beta^t (Adam's correction of its start), so that one small
 norm of the warm-up does not rule what follows. `relative` is lambda_rel, `warm_up_norm` lambda_abs.
 Law: statistics of all parameters are one vector, so a step costs the same few operations for any
-number of them. A norm that is not finite enters no average.
+number of them. A norm that is not finite enters no average, nor does one of exactly 0: a parameter
+without a gradient. One that gets its first gradient late warms up then, on its own.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class AdaGC:
         factor = torch.where(
             warm, factor_to(each, limit), factor_to(norm, torch.full_like(norm, self._first))
         )
-        finite = torch.isfinite(each)
+        there = each != 0.0
+        factor = torch.where(there, factor, torch.ones_like(factor))
+        finite = torch.isfinite(each) & there
         known = finite & torch.isfinite(factor * each)
         kept = torch.where(known, factor * each, torch.zeros_like(each))
         average = torch.where(known, self._beta * average + (1.0 - self._beta) * kept, average)
@@ -80,7 +83,7 @@ class AdaGC:
         balance = torch.where(moved, torch.zeros_like(balance), balance)
         logs = torch.where(balance > 0.0, logs, torch.zeros_like(logs))
         self._state = torch.stack([average, count, balance, logs])
-        share = (factor < 1.0).float().mean()
+        share = (factor < 1.0).sum() / there.sum().clamp_min(1)
         left = torch.linalg.vector_norm(each * factor)
         self._rate = averaged(self._rate, share)
         signals: dict[str, Tensor] = {
@@ -92,8 +95,11 @@ class AdaGC:
         return Clipped(factor, signals)
 
     def _on(self, each: Tensor) -> Tensor:
-        if self._state is None or self._state.shape[1] != len(each):
+        rows = 0 if self._state is None else self._state.shape[1]
+        if self._state is None or rows > len(each):
             self._state = torch.zeros(4, len(each), device=each.device)
+        elif rows < len(each):  # parameters were added: theirs are the last
+            self._state = torch.nn.functional.pad(self._state, (0, len(each) - rows))
         return self._state.to(each.device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
