@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from spikeguard.data import READ_ONCE
 from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.faults import log
 from spikeguard.parts import Parts
@@ -24,6 +25,8 @@ def introduce(
     left its answer there alone. The server keeps the first that it hears.
     """
     progress = parts.progress
+    if parts.feed.read_once and parts.world.leads:
+        log.warning("no rollback in this attempt: %s", READ_ONCE)
     report(
         AttemptStarted(
             progress.parent,

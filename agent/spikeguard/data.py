@@ -4,7 +4,8 @@ Position p is one optimizer step's batch, `micro_batches` items of the loader. A
 `state_dict` and `load_state_dict` is rewound by its state, any other re-iterable by starting its
 pass again with the random numbers it began with and counting. What is left out is read, named and
 thrown away, unless the loader has `skip_to(position)`: its next item is then the first of that
-position, and `names_of(position)`, if it has that too, says what lay there.
+position, and `names_of(position)`, if it has that too, says what lay there. An iterator without
+those two can be read once: forward only, nothing goes back over it.
 Law: what is left out draws no random numbers of the job, so a run with a skip equals one that
 never had those batches. The loader's own errors are the loop's and pass through.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any, TypeVar
 
+from spikeguard.errors import ResumeError
 from spikeguard.ledger import Ledger
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.naming import Names
@@ -24,6 +26,11 @@ from spikeguard.targets import Tree
 from spikeguard.training_state import random_state, restore_random_state
 
 Batch = TypeVar("Batch")
+
+READ_ONCE = (
+    "the loader is an iterator, which can be read once: give guard.batches() one with state_dict() "
+    "and load_state_dict(), or one that is no iterator and begins anew each time"
+)
 
 
 class DataFeed:
@@ -50,9 +57,20 @@ class DataFeed:
         self._pass_random: Tree | None = None
         self._rewind: Tree | None = None
 
+    def take(self, loader: Iterable[Any]) -> None:
+        """The loop's data come from `loader`; raises `ResumeError` where it cannot go on there."""
+        self.in_use, self._loader = True, loader
+        if self._rewind is not None and self._rewind.get("pass", 1) > 1 and self.read_once:
+            raise ResumeError(f"the run stands in pass {self._rewind['pass']}, and {READ_ONCE}")
+
+    @property
+    def read_once(self) -> bool:
+        """Whether what was read of the loader is gone; asked of its type, since `iter` may act."""
+        return isinstance(self._loader, Iterator) and not _has_state(self._loader)
+
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield micro-batches until the loader ends or the run is stopped."""
-        self.in_use, self._loader = True, loader
+        self.take(loader)
         iterator: Iterator[Any] | None = None if self._rewind is not None else self._opened()
         while not self.stopped:
             try:
@@ -92,6 +110,8 @@ class DataFeed:
         """Why the data cannot go back there from here; None if it can."""
         if tree["kind"] == "none" or not self.in_use:
             return "the loop does not take its data from guard.batches()"
+        if self.read_once:
+            return READ_ONCE
         if tree["kind"] == "state" and not _has_state(self._loader):
             return "the loader has no load_state_dict()"
         if tree["kind"] == "count" and tree["pass"] != self._pass:

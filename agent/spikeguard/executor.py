@@ -92,7 +92,8 @@ class Executor:
         if self._feed.restarts:
             data = (Verb.STOP,)  # a framework may have read ahead
         back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
-        rollback = (Verb.ROLLBACK,) if self._feed.in_use and back else ()
+        returns = self._feed.in_use and back and not self._feed.read_once
+        rollback = (Verb.ROLLBACK,) if returns else ()
         disk = self._recovery.checkpoints
         save = (Verb.CHECKPOINT_NOW,) if disk is not None and disk.on_demand else ()
         return (*data, *rollback, *always, *save)

@@ -119,9 +119,10 @@ class Guard:
         """Yield micro-batches of `loader`; leaves out what was skipped, goes back in a rollback.
 
         Rollback needs a loader with `state_dict()` and `load_state_dict()`, or one that can be
-        iterated anew from the random numbers its pass began with.
+        iterated anew from the random numbers its pass began with. Raises `ResumeError` where the
+        run stands in a later pass over an iterator, which can be read once.
         """
-        self._p.feed.in_use = True
+        self._p.feed.take(loader)
         self._begin()
         yield from self._p.feed.batches(loader)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from spikeguard import ResumeError
 from spikeguard_protocol import (
     BatchRange,
     Medium,
@@ -18,6 +19,7 @@ from spikeguard_protocol import (
     Rollback,
     ScaleLr,
     SkipBatches,
+    Verb,
 )
 
 from .job import Job, Loader, assert_same, batch_at, order, result, target_at
@@ -135,6 +137,56 @@ def test_a_loader_without_a_state_is_rewound_by_counting(tmp_path: Path) -> None
     never.train_to(90)
     never.guard.finish()
     assert_same(job.everything(), never.everything())
+
+
+def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
+    """What a generator gave out is gone: a rollback over it would train on what comes later."""
+    job = Job(tmp_path, loader=iter(Plain()))
+    job.train_to(45)
+    assert Verb.ROLLBACK not in job.guard.capabilities
+    assert Verb.SKIP_BATCHES in job.guard.capabilities
+    feed, held = job.guard._p.feed, job.guard._p.recovery.snapshots
+    assert held is not None
+    tree = held.load(target_at(job, 40, Medium.MEMORY))
+    assert tree is not None
+    assert "state_dict() and load_state_dict()" in str(feed.refusal(tree["data"]))
+    back = order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40, BatchRange(43, 45)), 1)
+    order(job, SkipBatches(BatchRange(50, 55)), 2)
+    job.train_to(60)
+    job.guard.finish()
+    assert result(job, back).state is ResultState.REFUSED
+    never = Job(loader=iter(Plain(((50, 55),))))
+    never.train_to(60)
+    assert_same(job.everything(), never.everything())
+    never.guard.finish()
+
+
+def test_a_restart_over_a_fresh_iterator_counts_to_where_it_stood(tmp_path: Path) -> None:
+    first = Job(tmp_path, loader=iter(Plain()))
+    first.train_to(30)
+    first.guard.finish()
+    straight = Job(loader=iter(Plain()))
+    straight.train_to(45)
+    straight.guard.finish()
+    second = Job(tmp_path, loader=iter(Plain()))
+    assert second.guard.resume() == 25
+    second.train_to(45)
+    second.guard.finish()
+    assert_same(second.everything(), straight.everything())
+
+
+def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -> None:
+    """Which pass the new iterator begins nobody knows: counting in it could train on other data."""
+    first = Job(tmp_path, loader=iter(Plain()))
+    first.train_to(10)
+    first.loader, first._batches = iter(Plain()), None
+    first.train_to(30)
+    first.guard.finish()
+    second = Job(tmp_path, loader=iter(Plain()))
+    assert second.guard.resume() == 25
+    with pytest.raises(ResumeError, match=r"pass 2, .* state_dict\(\) and load_state_dict\(\)"):
+        second.train_step()
+    second.guard.finish()
 
 
 def test_a_shuffling_data_loader_repeats_its_order_after_a_rollback(tmp_path: Path) -> None:
