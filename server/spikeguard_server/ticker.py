@@ -19,10 +19,10 @@ import sqlalchemy as sql
 
 from spikeguard_server.housekeeping import roll, tidy
 from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.reporting import write_reports
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.repository.engine import database_now
 from spikeguard_server.retried import survive
+from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 
 HOUSEKEEPING_S: Final = 600.0

@@ -12,8 +12,8 @@ from spikeguard_protocol import AttemptEnded, CommandId, ResultState
 from spikeguard_server.domain.damage import AFTERMATH_STEPS
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.reporting import write_reports
 from spikeguard_server.repository.reports import due_reports
+from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 from tests.server.store.jobs import Job, healthy, rows, spiking, value

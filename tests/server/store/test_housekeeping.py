@@ -10,8 +10,8 @@ import sqlalchemy as sql
 
 from spikeguard_server.grants import put_policy
 from spikeguard_server.housekeeping import tidy
-from spikeguard_server.reporting import write_reports
 from spikeguard_server.repository.reports import Due, claim_report, due_reports, settle_report
+from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 from tests.server.store.jobs import Job, rows, spiking, value

@@ -13,8 +13,8 @@ from spikeguard_protocol import AttemptEnded
 from spikeguard_server.housekeeping import tidy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.reporting import write_reports
 from spikeguard_server.repository.due import runs_due
+from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 from tests.server.store.jobs import Job, rows, spiking, value
