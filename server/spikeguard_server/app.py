@@ -19,7 +19,9 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
+from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
@@ -45,6 +47,7 @@ from spikeguard_server.feed import Feed
 from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.ingest.bell import Bell
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.pages import refusal_page
 from spikeguard_server.routes.answers import Answer, answer_of
@@ -102,6 +105,7 @@ def create_app(
     app.state.services = services
     app.state.bell = bell
     app.state.feed = feed
+    app.state.button = Button(settings, engine)
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
@@ -203,6 +207,7 @@ _TOLD: tuple[type[Exception], ...] = (
     DomainIllegalMove,
     DataError,
     OperationalError,
+    DatabaseInternalError,
     PoolTimeout,
 )
 
@@ -232,6 +237,8 @@ def service_error(error: Exception) -> ServiceError:
             return _no_connection(error)
         case OperationalError():
             return Unready("The database cannot be reached, or did not answer in time", WAIT)
+        case DatabaseInternalError() if isinstance(error.orig, ReadOnlySqlTransaction):
+            return Unready("The database takes no writes for now", WAIT)
     return InternalError()
 
 

@@ -1,26 +1,20 @@
-"""Channels and silences as people change them, each with its entry in the audit; the test button.
+"""Channels and silences as people change them, each with its entry in the audit.
 
-Law: the caller owns the transaction, but for the test, which holds none while its message travels.
-No secret enters the audit: of a target it says what may be shown, or that it changed.
+Law: the caller owns the transaction. No secret enters the audit: of a target it says what may be
+shown, or that it changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import monotonic
 from typing import Any
 
 import sqlalchemy as sql
 
 from spikeguard_server.domain.changes import Change, channel_changes
 from spikeguard_server.domain.channel import Channel, channel_from_mapping
-from spikeguard_server.domain.telling import NewSilence, Result
-from spikeguard_server.domain.topics import Topic
-from spikeguard_server.errors import Busy, NotFound
-from spikeguard_server.notify.addresses import read_networks
-from spikeguard_server.notify.facts import test_message
-from spikeguard_server.notify.kinds import Carriage
-from spikeguard_server.notify.telling import attempt
+from spikeguard_server.domain.telling import NewSilence
+from spikeguard_server.errors import NotFound
 from spikeguard_server.repository.audit import append
 from spikeguard_server.repository.channels import (
     add_silence,
@@ -30,13 +24,8 @@ from spikeguard_server.repository.channels import (
     remove_channel,
     write_channel,
 )
-from spikeguard_server.repository.conversations import Entry, log, wake
-from spikeguard_server.repository.engine import database_now
-from spikeguard_server.repository.reading_notices import last_test_s_ago, read_channel
-from spikeguard_server.settings import Settings
+from spikeguard_server.repository.conversations import wake
 from spikeguard_server.tables import FLEET
-
-TEST_EVERY_S = 5.0
 
 
 def put_channel(
@@ -93,34 +82,6 @@ def speak_again(
         subject=f"silence {number} of {project}", reason=reason,
     )  # fmt: skip
     wake(connection, project)
-
-
-def press_test(
-    engine: sql.Engine, settings: Settings, project: str, name: str, person: str
-) -> Entry:
-    """Send a test to a channel and say what became of it; raise `NotFound` or `Busy`."""
-    with engine.begin() as connection:
-        channel, _ = read_channel(connection, project, name)
-        ago, number = last_test_s_ago(connection, project, name)
-        if ago is not None and ago < TEST_EVERY_S:
-            raise Busy(
-                f"{name} was tested {ago:.1f} s ago",
-                "Wait a little",
-                retry_after_s=int(TEST_EVERY_S),
-            )
-        now = database_now(connection)
-        message = test_message(project, now, person, number + 1)
-        _record(connection, person, "channel.tested", project, name)
-    began = monotonic()
-    networks = read_networks(settings.notify_networks)
-    failure = attempt(channel, message, Carriage(networks, False, now.timestamp()))
-    took_ms = (monotonic() - began) * 1000.0
-    result = Result.SENT if failure is None else Result.GIVEN_UP
-    reason = message.title if failure is None else failure.reason
-    entry = Entry(FLEET, project, None, name, frozenset({Topic.TEST}), result, reason, took_ms)
-    with engine.begin() as connection:
-        log(connection, [entry])
-    return entry
 
 
 def _record(

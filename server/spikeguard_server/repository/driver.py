@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sql
+from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DBAPIError
 
 from spikeguard_server.repository.packing import FLOAT8_ARRAY, INT8_ARRAY, ArrayLoader
@@ -24,7 +25,7 @@ def driver(connection: sql.Connection) -> Iterator[psycopg.Connection[Any]]:
     try:
         yield raw
     except psycopg.Error as error:
-        if raw.closed:
+        if raw.closed or isinstance(error, ReadOnlySqlTransaction):
             connection.invalidate(error)
         raise DBAPIError.instance(
             "a message's statement", None, error, psycopg.Error,

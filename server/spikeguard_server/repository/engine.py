@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sql
+from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DisconnectionError
 
 from spikeguard_server.repository.packing import teach
@@ -36,6 +37,7 @@ def open_engine(settings: Settings) -> sql.Engine:
         settings.database_url,
         pool_size=settings.pool_size,
         max_overflow=0,
+        hide_parameters=True,  # they hold keys of channels, and errors are logged
         pool_timeout=settings.pool_timeout_s,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
@@ -46,6 +48,8 @@ def open_engine(settings: Settings) -> sql.Engine:
     sql.event.listen(engine, "connect", _connected)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
+    if not settings.primary_url:
+        sql.event.listen(engine, "handle_error", _judge)
     return engine
 
 
@@ -71,6 +75,12 @@ def _check(connection: psycopg.Connection[Any], record: Any, proxy: Any) -> None
         connection.rollback()
     except psycopg.Error as error:
         raise DisconnectionError from error
+
+
+def _judge(context: sql.ExceptionContext) -> None:
+    """Refused to write: after a failover the address leads on, and these connections stayed."""
+    if isinstance(context.original_exception, ReadOnlySqlTransaction):
+        context.is_disconnect = True  # upon which the pool lets go of them all
 
 
 def database_now(connection: sql.Connection) -> datetime:

@@ -17,7 +17,7 @@ from spikeguard_server.errors import NotFound
 from spikeguard_server.repository.channels import channel_of
 from spikeguard_server.repository.reading import PageWanted, Row
 from spikeguard_server.repository.reading_runs import cut
-from spikeguard_server.tables import FLEET, attempts, runs
+from spikeguard_server.tables import attempts, runs
 from spikeguard_server.tables_notices import channels, deliveries, escalations, silences
 
 _C, _S, _D = channels.c, silences.c, deliveries.c
@@ -75,18 +75,6 @@ def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[C
             f"Project {project} has no channel {name}", "GET /v1/channels lists those there are"
         )
     return channel_of(row), row
-
-
-def last_test_s_ago(
-    connection: sql.Connection, project: str, channel: str
-) -> tuple[float | None, int]:
-    """Seconds since a channel was last tested, None if never; and how often it was."""
-    age = sql.extract("epoch", sql.func.clock_timestamp() - sql.func.max(_D.at))
-    query = sql.select(age, sql.func.count()).where(
-        _D.project == project, _D.channel == channel, _D.run_id == FLEET
-    )
-    seconds, times = connection.execute(query).one()
-    return (None if seconds is None else float(seconds)), times
 
 
 def read_silences(connection: sql.Connection, project: str, limit: int = 200) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""Whether the database is a standby, which takes no writes, and how far it is behind its primary.
+"""Whether the database takes writes, whether it is a standby, and how far behind its primary.
 
 Law: reads only.
 """
@@ -24,6 +24,12 @@ _LAG = sql.text("""
 def is_standby(connection: sql.Connection) -> bool:
     """Whether the database replays what another one wrote."""
     return bool(connection.execute(sql.select(sql.func.pg_is_in_recovery())).scalar_one())
+
+
+def takes_no_writes(connection: sql.Connection) -> bool:
+    """Whether a transaction begun now may not write: on a standby, or where that is set."""
+    setting = sql.func.current_setting("transaction_read_only")
+    return bool(connection.execute(sql.select(setting)).scalar_one() == "on")
 
 
 def lag_s(connection: sql.Connection) -> float | None:

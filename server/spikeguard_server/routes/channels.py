@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import Busy, NotFound
-from spikeguard_server.notify.upkeep import drop_channel, press_test, put_channel
+from spikeguard_server.notify.button import Button
+from spikeguard_server.notify.upkeep import drop_channel, put_channel
 from spikeguard_server.repository.reading_notices import (
     list_deliveries,
     read_channel,
@@ -125,12 +126,13 @@ def delete_channel(
     response_class=Answer,
     responses=refusals(NO_CHANNEL, Busy("oncall was tested 1.2 s ago", "Wait a little")),
 )
-def test_channel(
-    services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
+async def test_channel(
+    request: Request, caller: CallerDep, project: Project, channel: ChannelName
 ) -> Answer:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    entry = press_test(services.engine, services.settings, project, channel, person_of(caller))
-    return Answer(TestBody(result=entry.result, reason=entry.reason, took_ms=entry.took_ms or 0.0))
+    button: Button = request.app.state.button
+    tested = await button.press(project, channel, person_of(caller))
+    return Answer(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
 
 
 @router.get(

@@ -30,10 +30,12 @@ from spikeguard_server.metrics import Metrics
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.routes.limits import careful_headers
+from spikeguard_server.routes.looks import Looks
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
+READY_S: Final = 1.0  # how old the word that the database is there may be
 COOKIE: Final = "spikeguard_session"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -68,6 +70,7 @@ class Services:
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
+    readiness: Looks[float | None] = field(default_factory=lambda: Looks(READY_S))  # a lag
 
     @property
     def silent_after(self) -> timedelta:

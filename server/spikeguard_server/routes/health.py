@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter
 from pydantic import Field
 
 from spikeguard_server.errors import Unready
 from spikeguard_server.migrations import current_revision, newest_revision
-from spikeguard_server.repository.reading_standby import lag_s
+from spikeguard_server.repository.reading_standby import lag_s, takes_no_writes
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import ServicesDep
+from spikeguard_server.routes.door import Services, ServicesDep
 from spikeguard_server.routes.shapes import Shape, example
 
 router = APIRouter(tags=["health"])
@@ -45,10 +47,24 @@ async def get_health(services: ServicesDep) -> Answer:
     response_class=Answer,
     responses=refusals(Unready("The database cannot be reached", "Start it, or wait for it")),
 )
-def get_readiness(services: ServicesDep) -> Answer:
-    """The database is reachable and migrated, this process's ticker runs, and a standby is not
-    far behind."""
+async def get_readiness(services: ServicesDep) -> Answer:
+    """The database is reachable, migrated and takes writes, this process's ticker runs, and a
+    standby is not far behind. True within a second, however many ask."""
+    lag = await services.readiness.get(partial(_look, services))
+    if services.ticker is not None and not services.ticker.alive:
+        raise Unready("This process's ticker stopped", "Start the process again")
+    return Answer(Readiness(status="ok", primary=services.primary, lag_s=lag))
+
+
+def _look(services: Services) -> float | None:
+    """How far a standby is behind; raise `Unready`, or what the database raises."""
     with services.engine.connect() as connection:
+        if services.primary is None and takes_no_writes(connection):
+            connection.invalidate()  # the next look asks whoever answers at that address then
+            raise Unready(
+                "The database takes no writes: it is a standby, or somebody made it read-only",
+                "Wait for the failover to end, or let DATABASE_URL lead to the primary",
+            )
         if current_revision(connection) != newest_revision():
             raise Unready(
                 "The database is not at this version's schema", "Run `spikeguard migrate`"
@@ -58,6 +74,4 @@ def get_readiness(services: ServicesDep) -> Answer:
         raise Unready(
             f"The standby is {lag:.0f} s behind its primary", "Ask the primary, or wait for it"
         )
-    if services.ticker is not None and not services.ticker.alive:
-        raise Unready("This process's ticker stopped", "Start the process again")
-    return Answer(Readiness(status="ok", primary=services.primary, lag_s=lag))
+    return lag

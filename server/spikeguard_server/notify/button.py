@@ -1,0 +1,121 @@
+"""The test button of a channel: a message now, and what became of it.
+
+Law: a press is claimed before anything is sent, so that of many at once one is carried. Carried by
+a thread of its own, few at a time: a channel that hangs keeps no other call from being answered. No
+transaction is open meanwhile.
+"""
+
+from __future__ import annotations
+
+from asyncio import wrap_future
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import BoundedSemaphore, Thread
+from time import monotonic
+from typing import Final
+
+import sqlalchemy as sql
+
+from spikeguard_server.domain.channel import Channel
+from spikeguard_server.domain.telling import Result
+from spikeguard_server.errors import Busy
+from spikeguard_server.notify.addresses import read_networks
+from spikeguard_server.notify.facts import test_message
+from spikeguard_server.notify.kinds import Carriage
+from spikeguard_server.notify.message import Message
+from spikeguard_server.notify.telling import attempt
+from spikeguard_server.repository.audit import append
+from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.presses import begin_press, end_press, lock_presses
+from spikeguard_server.repository.reading_notices import read_channel
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import FLEET
+
+EVERY_S: Final = 5.0
+AT_ONCE: Final = 4  # tests that travel, of one process
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What became of a test."""
+
+    result: Result
+    reason: str
+    took_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    number: int
+    channel: Channel
+    message: Message
+    carriage: Carriage
+
+
+class Button:
+    """Carries the tests of this process."""
+
+    def __init__(self, settings: Settings, engine: sql.Engine) -> None:
+        self._settings, self._engine = settings, engine
+        self._room = BoundedSemaphore(AT_ONCE)
+
+    async def press(self, project: str, name: str, person: str) -> Tested:
+        """Send a test to a channel in a person's name; raise `NotFound` or `Busy`."""
+        if not self._room.acquire(blocking=False):
+            raise Busy(
+                f"{AT_ONCE} tests are on their way", "Wait for what becomes of them", limit=AT_ONCE
+            )
+        done: Future[Tested] = Future()
+        done.set_running_or_notify_cancel()  # it is carried to its end, also if nobody waits
+        given = (done, project, name, person)
+        Thread(target=self._carry, args=given, name="test of a channel", daemon=True).start()
+        return await wrap_future(done)
+
+    def _carry(self, done: Future[Tested], project: str, name: str, person: str) -> None:
+        try:
+            tested = press(self._engine, self._settings, project, name, person)
+        except BaseException as error:
+            self._room.release()
+            done.set_exception(error)
+        else:
+            self._room.release()
+            done.set_result(tested)
+
+
+def press(engine: sql.Engine, settings: Settings, project: str, name: str, person: str) -> Tested:
+    """Send a test to a channel and say what became of it; raise `NotFound` or `Busy`."""
+    with engine.begin() as connection:
+        claimed = _claim(connection, settings, project, name, person)
+    began = monotonic()
+    failure = attempt(claimed.channel, claimed.message, claimed.carriage)
+    took_ms = (monotonic() - began) * 1000.0
+    result = Result.SENT if failure is None else Result.GIVEN_UP
+    reason = claimed.message.title if failure is None else failure.reason
+    with engine.begin() as connection:
+        end_press(connection, claimed.number, result, reason, took_ms)
+    return Tested(result, reason, took_ms)
+
+
+def _claim(
+    connection: sql.Connection, settings: Settings, project: str, name: str, person: str
+) -> _Claimed:
+    channel, _ = read_channel(connection, project, name)
+    before = lock_presses(connection, project, name)
+    if before.under_way:
+        raise _too_soon(f"A test of {name} is on its way")
+    if before.s_ago is not None and before.s_ago < EVERY_S:
+        raise _too_soon(f"{name} was tested {before.s_ago:.1f} s ago")
+    now = database_now(connection)
+    append(
+        connection, FLEET, actor=person, action="channel.tested",
+        subject=f"channel {name} of {project}",
+    )  # fmt: skip
+    return _Claimed(
+        begin_press(connection, project, name), channel,
+        test_message(project, now, person, before.times + 1),
+        Carriage(read_networks(settings.notify_networks), False, now.timestamp()),
+    )  # fmt: skip
+
+
+def _too_soon(told: str) -> Busy:
+    return Busy(told, "Wait a little", retry_after_s=int(EVERY_S))
