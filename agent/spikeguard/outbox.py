@@ -42,6 +42,7 @@ from spikeguard_protocol.identity import ATTEMPT_PATTERN
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 SEAL_RECORDS = 900
+SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 BREATH_S = 0.0002  # after each record
@@ -65,6 +66,7 @@ class _Letter:
     size: int = 0
     records: int = 0
     at: float = field(default_factory=time.monotonic)  # of the newest record
+    begun_at: float = math.inf  # of the oldest
     lines: list[bytes] | None = None
     stage: Stage = Stage.WHOLE
     watched: bool = False  # some of it was made while the server asked for detail
@@ -79,11 +81,13 @@ class Outbox:
         self.folder = folder
         self._limit = limit
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
-        self._overflowed = 0
+        self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
+        self._declared: Counter[str] = Counter()  # of those, what the server is told of
         self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
         self.dropped: Counter[str] = Counter()  # by what it was, for want of room
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
+        self._sizes: tuple[int, int] | None = None  # of those, on disk and in memory; None: to add
         self._closing = threading.Event()
         self._unreadable_since: float | None = None  # the disk, monotonic
         self.ended = self.closed = False
@@ -105,14 +109,17 @@ class Outbox:
         `at`: when it was made, monotonic seconds, where the caller knows.
         """
         if len(self._waiting) >= WAITING and self._has_no_room(record):
-            self._overflowed += 1
             return
         self._waiting.append((time.monotonic() if at is None else at, record))
 
     def _has_no_room(self, record: Record | Draft) -> bool:
         """Samples and detail go first: what commands came to is rare and worth more."""
         plain = callable(record) or isinstance(record, Samples | LayerNorms)
-        return plain or len(self._waiting) >= 2 * WAITING
+        if not plain and len(self._waiting) < 2 * WAITING:
+            return False
+        key = threading.get_ident(), "samples" if plain else "records"
+        self._overflowed[key] = self._overflowed.get(key, 0) + 1
+        return True
 
     @property
     def sequence(self) -> int:
@@ -158,7 +165,7 @@ class Outbox:
         """The server stored everything up to `sequence`."""
         with self._io:
             while not self.closed and self._sealed and self._sealed[0].sequence <= sequence:
-                letter = self._sealed.popleft()
+                letter, self._sizes = self._sealed.popleft(), None
                 with suppress(OSError):  # of a disk that is gone: then it lies in memory
                     self._path(letter).unlink(missing_ok=True)
 
@@ -180,6 +187,7 @@ class Outbox:
             for letter in missing:
                 self._rewrite(letter, [Gap(letter.sequence, letter.sequence, "no longer held", 0)])
             self._sealed.extendleft(reversed(missing))
+            self._sizes = None
 
     def close(self) -> None:
         """Stop the writer; what was not acknowledged stays for the next attempt."""
@@ -204,7 +212,7 @@ class Outbox:
     def _write_on(self) -> None:
         """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
-            while (self._waiting or self._overflowed) and not self._closing.is_set():
+            while (self._waiting or self._undeclared()) and not self._closing.is_set():
                 with self._io:
                     if self.closed:
                         return
@@ -214,11 +222,12 @@ class Outbox:
                 self._bound()
 
     def _drain(self, at_most: int = sys.maxsize) -> None:
-        if lost := self._overflowed:
-            self._overflowed -= lost
+        if lost := self._undeclared():
             number = self._open.sequence
-            self._add(time.monotonic(), Gap(number, number, "the loop outran the disk", lost))
-            self.dropped["samples"] += lost
+            said = Gap(number, number, "the loop outran the disk", lost["samples"])
+            self._add(time.monotonic(), said)
+            self._declared += lost
+            self.dropped += lost
         while self._waiting and at_most > 0:
             self._add(*self._waiting.popleft())
             at_most -= 1
@@ -226,14 +235,23 @@ class Outbox:
             with suppress(OSError):  # sealing sees that the file is short
                 self._file.flush()
 
+    def _undeclared(self) -> Counter[str]:
+        """What the loop could not put since; nobody but the threads that put counts it up."""
+        lost: Counter[str] = Counter()
+        for (_, what), count in tuple(self._overflowed.items()):
+            lost[what] += count
+        return lost - self._declared
+
     def _add(self, at: float, record: Record | Draft) -> None:
+        if at - self._open.begun_at > SEAL_S:
+            self._seal()
         line = self._line(record)
         letter = self._open
         assert letter.lines is not None
         letter.lines.append(line)
         letter.size += len(line)
         letter.records += 1
-        letter.at = at
+        letter.at, letter.begun_at = at, min(at, letter.begun_at)
         letter.watched |= at <= self.watched_until
         self._append_to_disk(line)
         if letter.size > SEAL_BYTES or letter.records >= SEAL_RECORDS:
@@ -261,6 +279,7 @@ class Outbox:
         if file is not None and _synced(file) and self._on_disk(letter):
             letter.lines = None
         self._sealed.append(letter)
+        self._sizes = None
 
     def _on_disk(self, letter: _Letter) -> bool:
         try:
@@ -294,7 +313,7 @@ class Outbox:
     def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
         lines = [encoded(record) for record in records]
         letter.size, letter.records = sum(map(len, lines)), len(lines)
-        letter.lines = lines
+        letter.lines, self._sizes = lines, None
         try:
             path = self._path(letter)
             path.with_suffix(".new").write_bytes(b"".join(lines))
@@ -313,9 +332,14 @@ class Outbox:
                     self._thin(place, letter, stage)
 
     def _fits(self) -> bool:
+        on_disk, in_memory = self._sizes or self._added_up()
+        return self._open.size + on_disk <= self._limit and in_memory <= MEMORY_BYTES
+
+    def _added_up(self) -> tuple[int, int]:
+        """Kept until a message comes, goes or is thinned: a long outage leaves thousands."""
         in_memory = sum(letter.size for letter in self._sealed if letter.lines is not None)
-        on_disk = self._open.size + sum(letter.size for letter in self._sealed) - in_memory
-        return on_disk <= self._limit and in_memory <= MEMORY_BYTES
+        self._sizes = sum(letter.size for letter in self._sealed) - in_memory, in_memory
+        return self._sizes
 
     def _thin(self, place: int, letter: _Letter, stage: Stage) -> None:
         letter.stage = stage

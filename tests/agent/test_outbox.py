@@ -271,6 +271,33 @@ def test_a_loop_that_outruns_the_disk_loses_samples_that_are_counted(tmp_path: P
     box.close()
 
 
+def test_what_several_threads_could_not_put_is_counted_once_however_it_falls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the writer declares what it has seen of the losses, the loop goes on losing."""
+    monkeypatch.setattr(spikeguard.outbox, "WAITING", 20)
+    box = outbox(tmp_path, 2**30)
+    box.start()
+
+    def put(record: Record) -> None:
+        for _ in range(3_000):
+            box.put(record)
+
+    target = TargetSaved("memory-1", 0, 1, 1, Medium.MEMORY)
+    putters = [threading.Thread(target=put, args=(r,)) for r in (sample(1), sample(2), target)]
+    for putter in putters:
+        putter.start()
+    for putter in putters:
+        putter.join()
+    records = everything(box)
+    box.close()
+    lost = sum(r.samples_lost for r in records if isinstance(r, Gap))
+    kept = sum(len(r.steps) for r in records if isinstance(r, Samples))
+    assert lost == box.dropped["samples"] > 0
+    assert lost + kept == 6_000
+    assert box.dropped["records"] + records.count(target) == 3_000
+
+
 def test_without_a_disk_the_newest_messages_stay_in_memory(tmp_path: Path) -> None:
     """The folder becomes a file after the start: every write fails, nothing is lost."""
     box = outbox(tmp_path)
