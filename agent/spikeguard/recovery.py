@@ -22,7 +22,7 @@ from spikeguard.learning_rate import LrScale, ScaledRates
 from spikeguard.lineage import is_abandoned
 from spikeguard.progress import Progress
 from spikeguard.saving import Saves
-from spikeguard.shared_parts import divided
+from spikeguard.shared_parts import Part, divided
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target, Tree, target_name
 from spikeguard.training_state import TrainingState
@@ -89,8 +89,12 @@ class Recovery:
             return False
         self.settle()
         target = self._target("checkpoint", Medium.DISK)
-        self.writing = True
-        return self._saves.begin(target, *divided(self.live(), self._state.shared))
+        begun = self._saves.begin(target, self._divided)
+        self.writing |= begun
+        return begun
+
+    def _divided(self) -> tuple[Tree, dict[str, Part]]:
+        return divided(self.live(), self._state.shared)
 
     def checkpoint(self) -> str | None:
         """Write the state and wait for it; its name, or None if a rank failed. Collective."""
@@ -119,7 +123,9 @@ class Recovery:
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
-        if self._saves is not None and self._saves.directory.background:
+        if self._world.ties.broken:
+            self._faults.note("checkpoint", "none is written: the ranks lost step with each other")
+        elif self._saves is not None and self._saves.directory.background:
             self.begin_checkpoint()
         else:
             self.checkpoint()

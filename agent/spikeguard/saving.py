@@ -9,6 +9,7 @@ that dies before leaves a folder that is none, and the earlier checkpoints untou
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from spikeguard.shared_parts import Part
 from spikeguard.targets import Target, Tree
 from spikeguard.training_state import event_after_copy, host_copy
 from spikeguard.world import World, all_agree
+
+Divided = Callable[[], tuple[Tree, dict[str, Part]]]  # each rank's own, and what all share
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,12 @@ class Saves:
         """Whether this rank still writes."""
         return self._written is not None and not self._written.done()
 
-    def begin(self, target: Target, own: Tree, parts: dict[str, Part]) -> bool:
+    def begin(self, target: Target, divided: Divided) -> bool:
         """Copy the state and have it written; False if a rank cannot, or writes still. Collective.
 
-        `own` and `parts` may refer to live tensors: they are copied before this returns, or on
-        CUDA before anything that is queued later.
+        `divided` collects it, from objects of the loop's that may fail: that is this rank's no.
+        What it returns may refer to live tensors: they are copied before this returns, or on CUDA
+        before anything that is queued later.
         """
         staged = None
         if self.busy:
@@ -56,7 +60,7 @@ class Saves:
             )
         else:
             with self._faults.shield("checkpoint"):
-                staged = self._staged(own, parts)
+                staged = self._staged(*divided())
         if not all_agree(self._world, staged is not None) or staged is None:
             return False
         self._target, self._written = target, Future()
