@@ -70,7 +70,7 @@ class Agreement:
 
         Where that is not known the first comparison tells: ranks that differ then are no replicas.
         """
-        self._world, self._lag, self._sharded = world, lag, sharded
+        self._world, self._lag, self.sharded = world, lag, sharded
         self._ballot = Ballot(world.rank, world.size, sharded)
         self._free = deque(_slot(self._ballot.length) for _ in range(lag + 1))
         self._flying: deque[_Slot] = deque()
@@ -93,17 +93,29 @@ class Agreement:
         with in_step(self._world):
             return [self._settle() for _ in range(len(self._flying))]
 
+    def forsaken(self) -> list[Row]:
+        """Rows of the slots that nobody will read any more, oldest first; once.
+
+        The slots stay: an exchange that hangs may write to its numbers yet.
+        """
+        rows = [slot.row for slot in self._flying if slot.row is not None]
+        for slot in self._flying:
+            slot.row = None
+        return rows
+
     def _post(self, word: Word, row: Row | None) -> None:
         slot = self._free.popleft()
+        slot.row = row
         self._flying.append(slot)
         self._ballot.fill(slot.numbers, word if self._world.leads else None, row)
         assert self._world.group is not None
-        slot.row, slot.work = row, self._world.group.allreduce([slot.tensor])
+        slot.work = self._world.group.allreduce([slot.tensor])
 
     def _settle(self) -> Agreed:
-        slot = self._flying.popleft()
+        slot = self._flying[0]
         slot.work.wait(self._world.timeout)
-        tally = Tally(slot.row, slot.numbers.tolist(), self._sharded)
+        self._flying.popleft()
+        tally = Tally(slot.row, slot.numbers.tolist(), self.sharded)
         slot.row = slot.work = None
         self._free.append(slot)
         return Agreed(tally, self._apart(tally), self._replicated)

@@ -27,16 +27,7 @@ def introduce(
     progress = parts.progress
     if parts.feed.read_once and parts.world.leads:
         log.warning("no rollback in this attempt: %s", READ_ONCE)
-    report(
-        AttemptStarted(
-            progress.parent,
-            parts.world.size,
-            tuple(capabilities),
-            parts.version,
-            parts.tokens_per_step,
-            parts.facts,
-        )
-    )
+    report(introduction(parts, capabilities))
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
     report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
@@ -45,6 +36,18 @@ def introduce(
     for result in parts.journal.unfinished() if parts.world.leads else []:
         parts.journal.end(result)
         report(result)
+
+
+def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted:
+    """What an attempt says of itself; the newest that it said holds."""
+    return AttemptStarted(
+        parts.progress.parent,
+        parts.world.size,
+        tuple(capabilities),
+        parts.version,
+        parts.tokens_per_step,
+        parts.facts,
+    )
 
 
 def resume(parts: Parts) -> int:

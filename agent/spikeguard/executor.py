@@ -86,7 +86,9 @@ class Executor:
         self._seen = 0
 
     def capabilities(self) -> tuple[Verb, ...]:
-        """What can be carried out in this loop."""
+        """What can be carried out in this loop; nothing once its ranks agree no more."""
+        if self._world.ties.broken:
+            return ()
         always = (Verb.SCALE_LR, Verb.WATCH)
         data: tuple[Verb, ...] = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
         if self._feed.restarts:
@@ -121,6 +123,11 @@ class Executor:
         text = share_text(self._world, json.dumps(to_json(delivery.order)) if delivery else "")
         if text:
             self._execute(from_json(Order, json.loads(text)))
+
+    def refuse_all(self, reason: str) -> None:
+        """Answer whatever has come, and tell once more what the server missed."""
+        while (delivery := self._waiting()) is not None:
+            self._answer(delivery.order, ResultState.REFUSED, reason)
 
     def _waiting(self) -> Delivery | None:
         """The oldest delivered order that has no result; repeats results the server missed."""

@@ -29,6 +29,7 @@ from spikeguard.endings import Endings
 from spikeguard.executor import Executor
 from spikeguard.forward import Forward
 from spikeguard.left_out_log import LeftOutLog
+from spikeguard.lost_step import LostStep
 from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
@@ -64,6 +65,7 @@ class Guard:
             self._drain,
             parts.faults,
         )
+        self._lost_step = LostStep(parts, self._reporter, self._executor, self._report)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = _cadence(parts)
@@ -234,7 +236,7 @@ class Guard:
         with self._p.faults.shield("finish"):
             self._drain()
         with self._p.faults.shield("finish"):
-            self._p.recovery.settle(self._p.settings.agreement_timeout_s)
+            self._p.recovery.settle(self._p.world.timeout.total_seconds())
         with self._p.faults.shield("finish"):
             leave_world(self._p.world)
         self._cut_short(reason or ("stopped" if self.stopped else "finished"))
@@ -318,6 +320,7 @@ class Guard:
     def _agree(self, agreement: Agreement) -> None:
         """The same where all ranks have to know it first."""
         if agreement.broken:
+            self._lost_step.go_on(agreement)
             return
         with self._p.faults.shield("agreement"), in_step(self._p.world):
             mailbox = self._p.mailbox

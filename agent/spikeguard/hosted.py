@@ -228,7 +228,7 @@ def resumable(checkpoints: CheckpointDirectory, home: Path, run: RunId) -> Targe
 
     Collective where `torch.distributed` is initialised.
     """
-    world = join_world(120.0)
+    world = join_world()
     chosen = ""
     if world.leads:
         chosen = _newest_allowed(checkpoints, home, run)

@@ -16,7 +16,7 @@ from spikeguard.forward import Forward
 from spikeguard.parts import Parts
 from spikeguard.readback import DEPTH, arrived, copied, take
 from spikeguard.row import Row
-from spikeguard.tally import Word
+from spikeguard.tally import Word, alone
 from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
 
 
@@ -26,8 +26,26 @@ class AgreedDraft(NamedTuple):
     row: Row
     agreed: Agreed
 
+    def read(self) -> dict[str, float]:
+        """The step's values by name."""
+        return self.agreed.values()
+
     def __call__(self) -> Samples:
-        return self.row.record(self.agreed.values())
+        return self.row.record(self.read())
+
+
+class OwnDraft(NamedTuple):
+    """The same as one rank of several has it, once they agree no more."""
+
+    row: Row
+    sharded: bool
+
+    def read(self) -> dict[str, float]:
+        """The step's values by name; waits for the device if they have not arrived."""
+        return alone(self.row.read(), self.sharded)
+
+    def __call__(self) -> Samples:
+        return self.row.record(self.read())
 
 
 class Reporter:
@@ -53,11 +71,22 @@ class Reporter:
         """A step was made in a job of one process: pass on what has arrived."""
         rows = self._rows
         if not rows and type(row.scalars) is dict:  # on a CPU there is nothing to wait for
-            self._pass_on(row)
+            self._pass_on(row, row)
             return
         rows.append(row)
         while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
             self._sample(rows.popleft())
+
+    def go_on_apart(self, agreement: Agreement, wait: bool = False) -> None:
+        """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
+        rows = self._rows
+        rows.extendleft(reversed(agreement.forsaken()))
+        if not self._p.world.leads:
+            rows.clear()
+        while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
+            row = rows.popleft()
+            take(row.scalars)
+            self._pass_on(row, OwnDraft(row, agreement.sharded))
 
     def deliver_together(self, agreement: Agreement, word: Word) -> Agreed | None:
         """All ranks at the same boundary: pass on an earlier step; what was agreed then."""
@@ -71,6 +100,8 @@ class Reporter:
         if agreement is not None and not agreement.broken:
             self._drain_together(agreement, announced)
             return
+        if agreement is not None:
+            self.go_on_apart(agreement, wait=True)
         while self._rows:
             self._sample(self._rows.popleft())
 
@@ -100,15 +131,15 @@ class Reporter:
 
     def _sample(self, row: Row, agreed: Agreed | None = None) -> None:
         take(row.scalars)
-        self._pass_on(row, agreed)
+        self._pass_on(row, row if agreed is None else AgreedDraft(row, agreed))
 
-    def _pass_on(self, row: Row, agreed: Agreed | None = None) -> None:
+    def _pass_on(self, row: Row, draft: Row | AgreedDraft | OwnDraft) -> None:
         if self._forward is not None:
-            self._forward.put(row.step, row.read() if agreed is None else agreed.values())
+            self._forward.put(row.step, draft.read())
         outbox = self._outbox
         if outbox is None:
             return
-        outbox.put(row if agreed is None else AgreedDraft(row, agreed), row.at)
+        outbox.put(draft, row.at)
         if row.layers is not None or row.activations is not None:
             for detail in self._recorder.pass_on(row, self._p.collector.attentive):
                 outbox.put(detail)

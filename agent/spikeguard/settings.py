@@ -54,7 +54,7 @@ class Settings:
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
     handle_sigterm: bool = True  # only where nobody else handles it
     agreement_lag: int = 2  # steps between a vote and its reading, at least 2
-    agreement_timeout_s: float = 120.0  # for the slowest rank
+    agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
 
     def __post_init__(self) -> None:
         for field in fields(self):

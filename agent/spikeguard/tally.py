@@ -35,6 +35,7 @@ _HIGHEST = 3
 _EACH = _HIGHEST + len(HIGHEST)
 _OPTIONAL = frozenset({*MEANS, *HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
+LOST_STEP = "ranks_lost_step"  # 1.0 where the ranks agree no more: the sample is rank 0's alone
 EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS})  # what a vote wants of a sample
 Pin = tuple[int, int]  # step and segment of a snapshot
 Numbers: TypeAlias = "memoryview[float]"  # doubles
@@ -132,6 +133,12 @@ class Tally(NamedTuple):
         if apart:
             values[REPLICA_APART] = float(apart[0])
         return values
+
+
+def alone(own: Mapping[str, float], sharded: bool) -> dict[str, float]:
+    """`own`, what one rank measured, told as that rank's; its parts of norms are nobody's norm."""
+    hidden = _UNDERWAY.union(PARTS) if sharded else _UNDERWAY
+    return {**{n: v for n, v in own.items() if n not in hidden}, LOST_STEP: 1.0}
 
 
 def _squares(values: Mapping[str, float]) -> list[float]:

@@ -3,7 +3,8 @@
 Owns a gloo group of its own, so that nothing here meets the job's collectives.
 Law: every call below is collective: all ranks make it at the same step boundary or none does.
 They block, so the loop meets them only at start and while a command is carried out. After one
-failed, ranks may wait in different calls, so this rank makes no other (`Ties.broken`).
+failed, ranks may wait in different calls, so this rank makes no other (`Ties.broken`) and hangs up,
+which makes the others' calls fail too.
 The group ends with the attempt: a thread of gloo's that still holds a tensor when the interpreter
 shuts down asks for an interpreter lock that nobody gives any more, and aborts the process.
 """
@@ -14,10 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+LEAST = timedelta(minutes=2)  # that a rank is waited for, unless somebody says otherwise
+NEVER_SENT = 1_000_003  # a tag
 SAVING = timedelta(hours=1)  # for the rank whose disk is slowest; one that dies is seen at once
 
 
@@ -50,13 +54,26 @@ class World:
         return self.rank == 0
 
 
-def join_world(timeout_s: float) -> World:
-    """Form the agent's group if `torch.distributed` is initialised with more than one rank."""
-    timeout = timedelta(seconds=timeout_s)
+def join_world(timeout_s: float = 0.0) -> World:
+    """Form the agent's group if `torch.distributed` is initialised with more than one rank.
+
+    `timeout_s`: how long a rank is waited for; 0: as long as the job's own collectives wait, so
+    that a rank that may be late for those (it saves, or evaluates alone) is not given up here.
+    """
+    timeout = timedelta(seconds=timeout_s) if timeout_s else _patience_of_the_job()
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return World(0, 1, timeout)
     group = dist.new_group(backend="gloo", timeout=timeout)
     return World(dist.get_rank(), dist.get_world_size(), timeout, Ties(group))
+
+
+def _patience_of_the_job() -> timedelta:
+    """The longest timeout of the job's default group, `LEAST` where torch does not say."""
+    found = [LEAST]
+    with suppress(Exception):  # no public name leads to it
+        job: Any = dist.group.WORLD
+        found += [job._get_backend(device).options._timeout for device in job._device_types]
+    return max(found)
 
 
 def open_saving(world: World) -> None:
@@ -93,8 +110,21 @@ def in_step(world: World) -> Iterator[None]:
     try:
         yield
     except Exception:
-        world.ties.broken = world.size > 1  # nobody waits elsewhere in a job of one process
+        if world.size > 1:  # nobody waits elsewhere in a job of one process
+            world.ties.broken = True
+            _hang_up(world)
         raise
+
+
+def _hang_up(world: World) -> None:
+    """Have the other ranks fail now instead of waiting for one that does not come any more.
+
+    Gloo closes all connections of a group in which something was waited for in vain.
+    """
+    with suppress(Exception):
+        assert world.group is not None
+        never = world.group.recv([torch.zeros(1)], (world.rank + 1) % world.size, NEVER_SENT)
+        never.wait(timedelta(milliseconds=1))
 
 
 def share_text(world: World, text: str) -> str:

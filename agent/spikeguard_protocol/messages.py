@@ -51,7 +51,10 @@ def _check_target(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """The run's processes started. Always the first record of an attempt."""
+    """The run's processes started. Always the first record of an attempt.
+
+    Told again where what it can do has changed: the newest holds.
+    """
 
     parent: SegmentPoint | None  # where the checkpoint or the journal says it goes on from
     world_size: int

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def main(folder: Path, steps: int, case: str) -> None:
     torch.set_num_threads(1)
     model, optimizer = model_and_optimizer()
     network = DistributedDataParallel(model)
-    threads = sorted(_threads())
+    threads, average = sorted(_threads()), Average(rank)
     guard = attach(
         network,
         optimizer,
@@ -63,10 +64,11 @@ def main(folder: Path, steps: int, case: str) -> None:
             replica_checksum_every=10,
             activation_layers=("0",),
             sampled_signals_every=1,
-            agreement_timeout_s=2 if case == "broken_drain" else 20,
+            agreement_timeout_s=1 if case == "late" else 100,
         ),
+        state=[average] if case == "broken_state" else [],
     )
-    seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": []}
+    seen: dict[str, Any] = {"resumed": guard.resume(), "trail": [], "dropped": [], "held": 0}
     if case == "broken_load" and rank == 1:
         setattr(guard._p.recovery, "load", _cannot_load)  # noqa: B010
     if case == "broken_restore" and rank == 1:
@@ -76,7 +78,7 @@ def main(folder: Path, steps: int, case: str) -> None:
     if case == "broken_vote" and rank == 1:
         executor.all_agree = _fails_at_the_second_vote  # type: ignore[attr-defined]
     try:
-        _train(guard, network, model, optimizer, rank, steps, case, seen, folder)
+        _train(guard, network, model, optimizer, rank, steps, case, seen, folder, average)
         guard.finish()
         seen["bits"] = bits(model)
         seen["threads"] = [threads, sorted(_threads())]
@@ -120,6 +122,7 @@ def _train(
     case: str,
     seen: Any,
     folder: Path,
+    average: Average,
 ) -> None:
     for batch in guard.batches(RankLoader(rank, dist.get_world_size())):
         losses = guard.sequence_losses((network(batch) - batch.roll(1, 1)).square().mean(1))
@@ -135,7 +138,13 @@ def _train(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         before = guard.steps
+        average.steps = before + 1
+        if case == "late" and rank == 0 and before == 24:
+            time.sleep(2.5)  # it saves, or evaluates, alone
+        began = time.monotonic()
         guard.step()
+        seen["waited_s"] = max(seen.get("waited_s", 0.0), time.monotonic() - began)
+        seen["held"] = max(seen["held"], len(guard._reporter._rows))
         if case == "sender_killed" and guard._p.mailbox.deliveries and "killed" not in seen:
             seen["killed"] = before
             _kill_thread("spikeguard-sender")
@@ -147,6 +156,21 @@ def _train(
         seen["trail"].append([before + 1, guard.steps, guard.position, weights])
         if guard.steps >= steps:
             return
+
+
+class Average:
+    """A part of the training state that rank 1 has no memory for at step 20."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.steps = rank, 0
+
+    def state_dict(self) -> dict[str, int]:
+        if self.rank == 1 and self.steps == 20:
+            raise MemoryError
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
 
 
 def words_of(batch: Tensor) -> Tensor:

@@ -19,9 +19,12 @@ from torch import nn
 
 from spikeguard import Settings, attach
 from spikeguard.errors import EXIT_HALF_APPLIED
+from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard_protocol import (
+    AttemptStarted,
     BatchRange,
     CommandResult,
+    Medium,
     Message,
     ResultState,
     Rollback,
@@ -261,6 +264,41 @@ def test_a_failure_before_the_order_is_written_changes_no_rank(tmp_path: Path) -
     (refused,) = wire.records(CommandResult)
     assert refused.state is ResultState.REFUSED
     assert "begun" not in (tmp_path / "guard/journal.jsonl").read_text()
+
+
+def test_ranks_that_lost_step_train_on_and_rank_0_tells_what_it_sees(tmp_path: Path) -> None:
+    """Rank 0 comes 2.5 s late to step 25, the others wait for 1 s: samples go on, marked, nothing
+    piles up, the server hears that nothing can be ordered, and an order is refused with a reason.
+    """
+    with served(Wire()) as wire:
+        order_once(wire, 60, lambda t: Rollback(t.name, t.step))
+        status, seen = run_ranks(wire, tmp_path, 400, "late")
+        loss, marked = wire.column("loss"), wire.column("ranks_lost_step")
+        first, *_, last = wire.records(AttemptStarted)
+        (refused,) = set(wire.records(CommandResult))
+    assert status == 0
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert sorted(step for _, step in loss) == list(range(1, 401))
+    assert 20 <= min(step for _, step in marked) <= 26
+    assert {*range(30, 401)} <= {step for _, step in marked}
+    assert not {LOSS_SUM, LOSS_WEIGHT} & {n for s in wire.records(Samples) for n in s.signals}
+    assert max(rank["held"] for rank in seen) <= 5
+    assert "rollback" in first.capabilities
+    assert last.capabilities == ()
+    assert "lost step at step 2" in last.settings["ranks"]
+    assert refused.state is ResultState.REFUSED
+    assert "restart the job" in refused.reason
+
+
+def test_a_state_that_cannot_be_told_on_one_rank_costs_one_checkpoint(tmp_path: Path) -> None:
+    """Rank 1 runs out of memory where it collects its state: no rank waits for its vote."""
+    with served(Wire()) as wire:
+        status, seen = run_ranks(wire, tmp_path, 50, "broken_state")
+        disk = {r.step for r in wire.records(TargetSaved) if r.medium is Medium.DISK}
+    assert status == 0
+    assert disk == {40}
+    assert max(rank["waited_s"] for rank in seen) < 10.0
+    assert (seen[0]["faults"], seen[1]["faults"]) == ({}, {"snapshot": 1, "checkpoint": 1})
 
 
 def test_a_failure_after_the_order_was_written_ends_every_rank(tmp_path: Path) -> None:
