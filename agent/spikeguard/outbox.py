@@ -30,12 +30,14 @@ from spikeguard.lines import count_samples, decoded, encoded, merged
 from spikeguard.thinning import Neighbours, Stage, samples_in, thinned
 from spikeguard_protocol import (
     AttemptEnded,
+    AttemptStarted,
     Gap,
     LayerNorms,
     Message,
     Record,
     RunId,
     Samples,
+    SegmentStarted,
 )
 from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
@@ -47,6 +49,7 @@ MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 BREATH_S = 0.0002  # after each record
 UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
+SEGMENTS = 64  # newest ones that a server which lost them is told of again
 HURRY = 100  # one record more at a time for so many that wait
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _NOTE = re.compile(r"([0-9]{12}) (open|ended)")
@@ -88,6 +91,8 @@ class Outbox:
         self._io = threading.Lock()  # between writer and sender, never the loop
         self._sealed: deque[_Letter] = deque()
         self._sizes: tuple[int, int] | None = None  # of those, on disk and in memory; None: to add
+        self._started: AttemptStarted | None = None
+        self._segments: deque[SegmentStarted] = deque(maxlen=SEGMENTS)
         self._closing = threading.Event()
         self._unreadable_since: float | None = None  # the disk, monotonic
         self.ended = self.closed = False
@@ -178,16 +183,21 @@ class Outbox:
                     self._rewrite(letter, [Gap(sequence, sequence, reason[:500], lost)])
 
     def declare_lost(self, first: int) -> None:
-        """The server waits for `first`, which is no longer here: send a gap for each before."""
+        """The server waits for `first`, which is no longer here: its database was restored.
+
+        One gap up to what is here, and again who this attempt is and where its segments begin.
+        """
         with self._io:
             if self.closed:
                 return
             oldest = self._sealed[0].sequence if self._sealed else self._open.sequence
-            missing = [_Letter(n) for n in range(first, oldest)]
-            for letter in missing:
-                self._rewrite(letter, [Gap(letter.sequence, letter.sequence, "no longer held", 0)])
-            self._sealed.extendleft(reversed(missing))
-            self._sizes = None
+            if first < oldest:
+                letter = _Letter(first)
+                gap = Gap(first, oldest - 1, "no longer held", 0)
+                again = [self._started] if self._started is not None else []
+                self._rewrite(letter, [gap, *again, *self._segments])
+                self._sealed.appendleft(letter)
+                self._sizes = None
 
     def close(self) -> None:
         """Stop the writer; what was not acknowledged stays for the next attempt."""
@@ -243,6 +253,10 @@ class Outbox:
         return lost - self._declared
 
     def _add(self, at: float, record: Record | Draft) -> None:
+        if isinstance(record, AttemptStarted):
+            self._started = record
+        elif isinstance(record, SegmentStarted):
+            self._segments.append(record)
         if at - self._open.begun_at > SEAL_S:
             self._seal()
         line = self._line(record)

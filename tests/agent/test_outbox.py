@@ -18,6 +18,7 @@ import spikeguard.outbox
 from spikeguard.outbox import Outbox, leftovers
 from spikeguard_protocol import (
     AttemptEnded,
+    AttemptStarted,
     BatchRange,
     CommandResult,
     Gap,
@@ -28,6 +29,8 @@ from spikeguard_protocol import (
     ResultState,
     RunId,
     Samples,
+    SegmentReason,
+    SegmentStarted,
     TargetSaved,
 )
 
@@ -248,14 +251,25 @@ def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path:
     box.close()
 
 
-def test_numbers_that_the_server_misses_are_declared(tmp_path: Path) -> None:
+def test_numbers_that_the_server_misses_are_one_gap_however_many(tmp_path: Path) -> None:
+    """And the attempt introduces itself again: whoever misses them may have forgotten it."""
     box = outbox(tmp_path)
-    for _ in range(3):
+    introduction = (
+        AttemptStarted(None, 1, ("rollback",), "0.1"),
+        SegmentStarted(0, SegmentReason.START, None, 0),
+    )
+    for record in introduction:
+        box.put(record)
+    for _ in range(1_000):
         box.acknowledge(oldest(box).sequence)
     box.put(sample(9))
-    assert oldest(box).sequence == 4
+    assert oldest(box).sequence == 1_001
     box.declare_lost(2)
-    assert [type(record).__name__ for record in everything(box)] == ["Gap", "Gap", "Samples"]
+    assert (oldest(box).sequence, oldest(box).records) == (
+        2, (Gap(2, 1_000, "no longer held", 0), *introduction)
+    )  # fmt: skip
+    box.acknowledge(2)
+    assert (oldest(box).sequence, oldest(box).records) == (1_001, (sample(9),))
     box.close()
 
 

@@ -18,12 +18,14 @@ SILENT_S = 600.0  # a busy machine may take minutes for a file whose jobs send n
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[str]:
-    """Answers in a thread of its own, without a ticker; yields its address."""
+def serving(settings: Settings, port: int = 0) -> Iterator[str]:
+    """Answers in a thread of its own, without a ticker; yields its address.
+
+    `port` 0: a free one."""
     engine = open_engine(settings)
     app = create_app(settings, engine, ticker=False)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", proxy_headers=False))
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", port) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
