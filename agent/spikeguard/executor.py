@@ -138,8 +138,15 @@ class Executor:
                 return delivery
             if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
                 self._answered_at[stored.command] = now
-                self._report(stored)
+                self._report(self._told_again(delivery.order, stored))
         return None
+
+    def _told_again(self, order: Order, stored: CommandResult) -> CommandResult:
+        """What the journal says; a refusal where it speaks of another order of that name."""
+        if self._journal.answers(order):
+            return stored
+        reason = "another command of this number was carried out before: the server has lost it"
+        return CommandResult(order.command, ResultState.REFUSED, reason, self._progress.steps)
 
     def _carry_out(self, delivery: Delivery) -> None:
         reason = self._void(delivery)

@@ -74,6 +74,7 @@ class Journal:
 
     def __init__(self, path: Path | None, run: RunId) -> None:
         self.results: dict[str, CommandResult] = {}
+        self._asked: dict[str, str] = {}  # command with a result -> what was asked of whom
         self.begun: dict[str, tuple[int, bool]] = {}  # command -> step, whether a restart keeps it
         self.ledger = Ledger()
         self.abandonments: list[Abandonment] = []
@@ -95,7 +96,7 @@ class Journal:
     ) -> None:
         """Write ahead what `command` is about to change; raise OSError where that fails.
 
-        `order` is for people: what was asked, and of which attempt.
+        `order` is for people here: what was asked, and of which attempt.
         """
         self._append(
             {
@@ -112,6 +113,14 @@ class Journal:
     def end(self, result: CommandResult, order: Order | None = None) -> None:
         """Write what became of a command; from then on this is the answer."""
         self._append({"entry": "result", **_for_people(order), "result": to_json(result)})
+
+    def answers(self, order: Order) -> bool:
+        """Whether the result of that name is of this order, as far as the entry says.
+
+        A server whose database was restored to before a command gives its number to another one.
+        """
+        asked = self._asked.get(order.command)
+        return asked is None or asked == _asked_of(_for_people(order))
 
     def shared(self) -> str:
         """What the other ranks need, as text."""
@@ -180,6 +189,8 @@ class Journal:
             result = from_json(CommandResult, entry["result"])
             self.results[result.command] = result
             self.begun.pop(result.command, None)
+            if "action" in entry:
+                self._asked[result.command] = _asked_of(entry)
 
     def _apply_effects(self, skips: list[list[Any]], abandoned: list[list[Any]]) -> None:
         for first, end, command in skips:
@@ -223,8 +234,12 @@ class Journal:
         return None
 
 
+def _asked_of(entry: dict[str, Any]) -> str:
+    return json.dumps([entry["attempt"], entry["action"]], sort_keys=True)
+
+
 def _for_people(order: Order | None) -> dict[str, Any]:
-    """What nothing is decided by: when, and what was asked of whom."""
+    """When, and what was asked of whom."""
     asked = {"attempt": order.attempt, "action": to_json(order.action)} if order else {}
     return {"at": time.time(), **asked}
 

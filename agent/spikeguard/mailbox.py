@@ -54,8 +54,11 @@ class Mailbox:
         """
         now = time.monotonic()
         asked_at = now if asked_at is None else asked_at
-        known = {d.order.command: d for d in self.deliveries}
-        fresh = [known.get(order.command) or Delivery(order, asked_at) for order in ack.orders]
+        known = {(d.order.command, d.order.action): d for d in self.deliveries}
+        fresh = [
+            known.get((order.command, order.action)) or Delivery(order, asked_at)
+            for order in ack.orders
+        ]
         before = self.deliveries, self.asked_attentive, self.protected
         self.deliveries = tuple(fresh)
         self.asked_attentive = ack.attentive

@@ -126,6 +126,29 @@ def test_a_repeated_order_is_obeyed_once(tmp_path: Path) -> None:
     job.guard.finish()
 
 
+def test_another_order_of_a_number_that_was_used_is_refused_and_never_called_done(
+    tmp_path: Path,
+) -> None:
+    """A server that was restored from a backup counts on from there; also after a restart."""
+    first = Job(tmp_path)
+    first.train_to(5)
+    command = order(first, Watch(5))
+    before = first.guard._p.mailbox.deliveries[0].order
+    first.train_step()
+    for again in (False, True):
+        job = Job(tmp_path) if again else first
+        job.guard._executor._answered_at.clear()  # as if it was long ago
+        another = replace(before, action=ScaleLr(0.5, 10), attempt=job.guard.attempt)
+        job.guard._p.mailbox.hear(Ack(1, (another,)))
+        job.train_step()
+        assert result(job, command).reason == "watching for 5 steps"
+        assert job.guard._p.rates.scale is None
+        job.guard.finish()
+        told = sorted((tmp_path / "guard" / "outbox" / job.guard.attempt).glob("*.jsonl"))
+        lines = [line for file in told for line in file.read_text().splitlines()]
+        assert sum("another command of this number" in line for line in lines) == 1
+
+
 def test_an_order_repeated_by_the_server_does_not_get_more_time(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.train_to(5)
