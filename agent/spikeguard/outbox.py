@@ -12,7 +12,6 @@ the newest messages stay in memory.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import re
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
+from spikeguard.folder import attempt_folders, claim, read_note, remove, synced
 from spikeguard.lines import count_samples, decoded, encoded, merged
 from spikeguard.thinning import Neighbours, Stage, samples_in, thinned
 from spikeguard_protocol import (
@@ -39,7 +39,6 @@ from spikeguard_protocol import (
     Samples,
     SegmentStarted,
 )
-from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
@@ -52,7 +51,6 @@ UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; wha
 SEGMENTS = 64  # newest ones that a server which lost them is told of again
 HURRY = 100  # one record more at a time for so many that wait
 _NUMBER = re.compile(r"[0-9]{1,15}")
-_NOTE = re.compile(r"([0-9]{12}) (open|ended)")
 
 
 class Draft(Protocol):
@@ -96,7 +94,7 @@ class Outbox:
         self._closing = threading.Event()
         self._unreadable_since: float | None = None  # the disk, monotonic
         self.ended = self.closed = False
-        self._own = -1 if folder is None else _claim(folder)
+        self._own = -1 if folder is None else claim(folder)
         newest = self._find_leftovers() if folder is not None else 0
         self._open = _Letter(newest + 1, lines=[])
         self._file: IO[bytes] | None = None
@@ -215,7 +213,7 @@ class Outbox:
             self.closed = True
             own, self._own = self._own, -1  # the number may be somebody else's file in a moment
             if self.folder is not None and self.empty:
-                _remove(self.folder)
+                remove(self.folder)
             if own >= 0:
                 os.close(own)
 
@@ -290,7 +288,7 @@ class Outbox:
         letter, self._open = self._open, _Letter(self._open.sequence + 1, lines=[])
         self._note(letter.sequence, "open")
         file, self._file = self._file, None
-        if file is not None and _synced(file) and self._on_disk(letter):
+        if file is not None and synced(file) and self._on_disk(letter):
             letter.lines = None
         self._sealed.append(letter)
         self._sizes = None
@@ -390,7 +388,7 @@ class Outbox:
 
     def _find_leftovers(self) -> int:
         """Take in the messages of an attempt that was killed; returns the highest number."""
-        newest, self.ended = _read_note(self._own)
+        newest, self.ended = read_note(self._own)
         for path in self._left_files():
             with suppress(OSError):  # gone meanwhile
                 stat = path.stat()
@@ -416,7 +414,7 @@ def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
     Never raises: what cannot be read stays where it is.
     """
     found = []
-    for folder in _attempt_folders(parent):
+    for folder in attempt_folders(parent):
         try:
             outbox = Outbox(folder, run, folder.name, limit)
         except (OSError, ValueError):
@@ -428,56 +426,3 @@ def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
         else:
             found.append(outbox)
     return found
-
-
-def _attempt_folders(parent: Path) -> list[Path]:
-    """Oldest first; two attempts may tidy the same parent, so any of them may vanish meanwhile."""
-    dated = []
-    with suppress(OSError):
-        for path in parent.iterdir():
-            if ATTEMPT_PATTERN.fullmatch(path.name):
-                with suppress(OSError):
-                    dated.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(dated)]
-
-
-def _read_note(handle: int) -> tuple[int, bool]:
-    """Highest number and whether the attempt ended; a power loss may leave NULs in its place."""
-    try:
-        text = os.pread(handle, 32, 0).decode("ascii", "replace")
-    except OSError:
-        return 0, False
-    note = _NOTE.match(text)
-    return (int(note[1]), note[2] == "ended") if note else (0, False)
-
-
-def _claim(folder: Path) -> int:
-    """Lock the folder for this process; raise OSError (BlockingIOError) if another lives in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _remove(folder: Path) -> None:
-    try:
-        (folder / "lock").unlink(missing_ok=True)
-        folder.rmdir()
-    except OSError:
-        return  # something else lies there: not ours to remove
-
-
-def _synced(file: IO[bytes]) -> bool:
-    try:
-        file.flush()
-        os.fdatasync(file.fileno())
-    except OSError:
-        return False
-    finally:
-        with suppress(OSError):
-            file.close()
-    return True

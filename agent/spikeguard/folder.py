@@ -1,0 +1,72 @@
+"""The folder in which an attempt's outbox lies: claimed by one process, noted in, removed.
+
+Law: nothing here knows what a message is. The lock's file also holds the highest number of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from spikeguard_protocol.identity import ATTEMPT_PATTERN
+
+_NOTE = re.compile(r"([0-9]{12}) (open|ended)")
+
+
+def attempt_folders(parent: Path) -> list[Path]:
+    """Oldest first; two attempts may tidy the same parent, so any of them may vanish meanwhile."""
+    dated = []
+    with suppress(OSError):
+        for path in parent.iterdir():
+            if ATTEMPT_PATTERN.fullmatch(path.name):
+                with suppress(OSError):
+                    dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated)]
+
+
+def read_note(handle: int) -> tuple[int, bool]:
+    """Highest number and whether the attempt ended; a power loss may leave NULs in its place."""
+    try:
+        text = os.pread(handle, 32, 0).decode("ascii", "replace")
+    except OSError:
+        return 0, False
+    note = _NOTE.match(text)
+    return (int(note[1]), note[2] == "ended") if note else (0, False)
+
+
+def claim(folder: Path) -> int:
+    """Lock the folder for this process; raise OSError (BlockingIOError) if another lives in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def remove(folder: Path) -> None:
+    """Take away the folder of an attempt that left nothing."""
+    try:
+        (folder / "lock").unlink(missing_ok=True)
+        folder.rmdir()
+    except OSError:
+        return  # something else lies there: not ours to remove
+
+
+def synced(file: IO[bytes]) -> bool:
+    """Close `file`; whether all of it is on the disk."""
+    try:
+        file.flush()
+        os.fdatasync(file.fileno())
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            file.close()
+    return True
