@@ -27,6 +27,7 @@ from spikeguard_server.repository.notices import Notice, take_notices
 from spikeguard_server.repository.reading_notices import Told, read_told
 
 NO_CHANNEL = "the project has no channel"
+UNREADABLE = "this release cannot read the channel"
 ONLY_A_LOOK = "watching asks nothing of anybody"
 
 
@@ -36,7 +37,7 @@ def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -
     if not notices:
         return 0
     told = read_told(connection, run_id, history_after_s)
-    channels = channels_of(connection, told.project)
+    channels, unread = channels_of(connection, told.project)
     known = begun(connection, run_id)
     entries: list[Entry] = []
     for number in sorted({notice.incident or 0 for notice in notices}):
@@ -45,8 +46,10 @@ def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -
         looks = frozenset(notice.topic for notice in mine if _only_a_look(notice)) - topics
         if looks:
             entries.append(_dropped(run_id, told, number, None, looks, ONLY_A_LOOK))
-        if topics and not channels:
+        if topics and not channels and not unread:
             entries.append(_dropped(run_id, told, number, None, topics, NO_CHANNEL))
+        if topics:
+            entries += [_dropped(run_id, told, number, n, topics, UNREADABLE) for n in unread]
         for channel in channels:
             key = Key(run_id, number, channel.name)
             entries += _offer(connection, key, told, channel, topics, key in known)

@@ -1,28 +1,54 @@
 """The threads that tell people: one that looks what is due, a few that carry.
 
 Law: any number of replicas may look at once. A channel that does not answer holds up its own
-conversations and no other's, and never a message, a decision or the ticker. A server that is told
-to stop does not wait for a channel: what travels then is told again by whoever comes next.
+conversations and no other's, and never a message, a decision or the ticker; channels that did not
+answer lately share a few of the lanes, so that no number of them takes up all. What cannot be read
+of one run or conversation holds up no other. A server that is told to stop does not wait for a
+channel: what travels then is told again by whoever comes next.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from threading import Event, Lock, Thread
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import BoundedSemaphore, Event, Lock, Thread
+from time import monotonic
 
 import sqlalchemy as sql
+from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_server.notify.dispatch import dispatch
 from spikeguard_server.notify.telling import Count, tell, uncounted
-from spikeguard_server.repository.conversations import Key, due_conversations
+from spikeguard_server.repository.conversations import Due, Key, due_conversations, put_off
 from spikeguard_server.repository.notices import note_returned, runs_with_notices
 from spikeguard_server.settings import Settings
 
-CARRIERS = 4
+LANES = 12  # channels that are told at once
+OF_A_PROJECT = 8  # of them
+TROUBLED = 4  # of them, that did not answer lately
+AT_DESK = 2  # connections that carriers hold at once
+PUT_OFF_S = 60.0  # what cannot be told as it stands
 STOP_TIMEOUT_S = 3.0
 Place = tuple[str, str]  # project, channel
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Line:
+    """What one channel is to be told now."""
+
+    troubled: bool
+    keys: list[Key] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A channel that is being told."""
+
+    troubled: bool
+    thread: Thread
 
 
 class Notifier:
@@ -32,8 +58,9 @@ class Notifier:
         self._settings, self._engine, self._count = settings, engine, count
         self._stopping = Event()
         self._thread: Thread | None = None
-        self._carriers: dict[Place, Thread] = {}
+        self._lanes: dict[Place, _Lane] = {}
         self._lock = Lock()
+        self._desk = BoundedSemaphore(AT_DESK)
 
     @property
     def alive(self) -> bool:
@@ -49,10 +76,11 @@ class Notifier:
         """Stop, and wait a little for what travels."""
         self._stopping.set()
         with self._lock:
-            carriers = list(self._carriers.values())
+            carriers = [lane.thread for lane in self._lanes.values()]
+        until = monotonic() + STOP_TIMEOUT_S
         for thread in (self._thread, *carriers):
             if thread is not None:
-                thread.join(STOP_TIMEOUT_S)
+                thread.join(max(0.0, until - monotonic()))
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.notify_every_s):
@@ -61,46 +89,66 @@ class Notifier:
             except Exception:
                 _log.exception("notifier: it is tried again")
 
-    def _share_out(self, lines: Mapping[Place, Sequence[Key]]) -> None:
+    def _share_out(self, lines: Mapping[Place, _Line]) -> None:
         """A channel's conversations go to one carrier at a time."""
-        for place, keys in lines.items():
+        for place, line in lines.items():
             with self._lock:
-                if place in self._carriers or len(self._carriers) >= CARRIERS:
+                if not self._has_room(place, line.troubled):
                     continue
-                carrier = Thread(target=self._carry, args=(place, keys), daemon=True)
-                self._carriers[place] = carrier
+                carrier = Thread(target=self._carry, args=(place, line.keys), daemon=True)
+                self._lanes[place] = _Lane(line.troubled, carrier)
             carrier.start()
 
+    def _has_room(self, place: Place, troubled: bool) -> bool:
+        if place in self._lanes or len(self._lanes) >= LANES:
+            return False
+        if sum(project == place[0] for project, _ in self._lanes) >= OF_A_PROJECT:
+            return False
+        return not troubled or sum(lane.troubled for lane in self._lanes.values()) < TROUBLED
+
     def _carry(self, place: Place, keys: Sequence[Key]) -> None:
-        """Until one fails: what the channel did not answer it will not answer now."""
+        """Until the channel does not answer: what it did not answer it will not answer now."""
         try:
             for key in keys:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or not self._tell(place, key):
                     return
-                if not tell(self._engine, key, self._settings, self._count):
-                    return
-        except Exception:
-            _log.exception("notifier: channel %s of %s failed; it is tried again", *place[::-1])
         finally:
             with self._lock:
-                del self._carriers[place]
+                del self._lanes[place]
+
+    def _tell(self, place: Place, key: Key) -> bool:
+        """Whether to go on with the next."""
+        try:
+            return tell(self._engine, key, self._settings, self._count, self._desk)
+        except SQLAlchemyError:
+            _log.exception("notifier: channel %s of %s waits for the database", *place[::-1])
+            return False
+        except Exception:
+            _log.exception("notifier: a message to channel %s of %s is put off", *place[::-1])
+            with suppress(SQLAlchemyError), self._desk, self._engine.begin() as connection:
+                put_off(connection, key, PUT_OFF_S)
+            return True
 
 
-def _lines(due: Sequence[tuple[str, Key]]) -> dict[Place, list[Key]]:
-    lines: dict[Place, list[Key]] = {}
-    for project, key in due:
-        lines.setdefault((project, key.channel), []).append(key)
+def _lines(due: Sequence[Due]) -> dict[Place, _Line]:
+    lines: dict[Place, _Line] = {}
+    for each in due:
+        place = (each.project, each.key.channel)
+        lines.setdefault(place, _Line(each.troubled)).keys.append(each.key)
     return lines
 
 
-def look(engine: sql.Engine, settings: Settings) -> Sequence[tuple[str, Key]]:
-    """Empty the outbox into conversations; which of them are due, by project."""
+def look(engine: sql.Engine, settings: Settings) -> Sequence[Due]:
+    """Empty the outbox into conversations; which of them are due."""
     with engine.begin() as connection:
         note_returned(connection)
         waiting = runs_with_notices(connection)
     for run_id in waiting:
-        with engine.begin() as connection:
-            dispatch(connection, run_id, settings.history_after_s)
+        try:
+            with engine.begin() as connection:
+                dispatch(connection, run_id, settings.history_after_s)
+        except Exception:
+            _log.exception("notifier: what waits of run %s is tried again", run_id)
     with engine.connect() as connection:
         return due_conversations(connection)
 
@@ -108,6 +156,6 @@ def look(engine: sql.Engine, settings: Settings) -> Sequence[tuple[str, Key]]:
 def tell_all(engine: sql.Engine, settings: Settings) -> int:
     """Look once and tell what is due, one after the other; how many conversations that were."""
     due = look(engine, settings)
-    for _, key in due:
-        tell(engine, key, settings)
+    for each in due:
+        tell(engine, each.key, settings)
     return len(due)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
@@ -28,6 +30,7 @@ from spikeguard_server.domain.telling import (
     judge,
 )
 from spikeguard_server.notify.addresses import read_networks
+from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.facts import message_of, read_facts, said
 from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.links import with_link
@@ -41,6 +44,7 @@ from spikeguard_server.repository.conversations import (
     claim,
     log,
     postpone,
+    postpone_rest,
     settle,
 )
 from spikeguard_server.repository.engine import database_now
@@ -69,7 +73,9 @@ class Untold:
 
 
 Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
+Room = AbstractContextManager[Any]  # held while the database is asked, never while one sends
 GONE = "gone"  # the kind of a channel that is there no more
+UNREADABLE_S = 60.0  # until a newer release beside this one, or after it, had its turn
 
 
 def uncounted(kind: str, result: Result) -> None:
@@ -77,9 +83,16 @@ def uncounted(kind: str, result: Result) -> None:
     del kind, result
 
 
-def tell(engine: sql.Engine, key: Key, settings: Settings, count: Count = uncounted) -> bool:
-    """Tell one conversation, if it is due and free; whether its channel answered, if asked."""
-    with engine.begin() as connection:
+def tell(
+    engine: sql.Engine,
+    key: Key,
+    settings: Settings,
+    count: Count = uncounted,
+    room: Room = nullcontext(),  # noqa: B008
+) -> bool:
+    """Tell one conversation, if it is due and free; whether its channel answered, if asked. Where
+    it did not, all that is due there waits."""
+    with room, engine.begin() as connection:
         held = claim(connection, key)
         ready = None if held is None else _prepare(connection, held, settings)
     if ready is None:
@@ -90,7 +103,7 @@ def tell(engine: sql.Engine, key: Key, settings: Settings, count: Count = uncoun
     began, kind = monotonic(), ready.channel.kind.value
     failure = attempt(ready.channel, ready.message, ready.carriage)
     took_ms = (monotonic() - began) * 1000.0
-    with engine.begin() as connection:
+    with room, engine.begin() as connection:
         if failure is not None:
             count(kind, _failed(connection, ready, failure, took_ms))
             return not failure.again
@@ -118,8 +131,9 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
     try:
         channel = find_channel(connection, held.project, held.key.channel)
     except ProtocolError as error:
-        channel = None
         _log.warning("channel %s of %s cannot be read: %s", held.key.channel, held.project, error)
+        _hold(connection, held, Verdict(Act.HOLD, UNREADABLE, UNREADABLE_S))
+        return Untold(GONE, Result.HELD)
     if channel is None:
         _drop(connection, held, "the channel is gone")
         return Untold(GONE, Result.DROPPED)
@@ -187,6 +201,7 @@ def _failed(
     if failure.again and failures < GIVE_UP_AFTER:
         wait_s = backoff_s(failures, failure.after_s)
         postpone(connection, held, wait_s, failures=failures)
+        postpone_rest(connection, held, wait_s)
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
         return Result.FAILED

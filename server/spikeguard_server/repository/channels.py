@@ -5,25 +5,38 @@ Law: the caller owns the transaction and the audit. A target leaves here only in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.domain.channel import Channel, channel_from_mapping
+from spikeguard_server.domain.channel import Channel, ChannelError, channel_from_mapping
 from spikeguard_server.domain.telling import NewSilence
 from spikeguard_server.repository.text import storable
 from spikeguard_server.tables_notices import channels, silences
 
 _C, _S = channels.c, silences.c
+_log = logging.getLogger(__name__)
 
 
 def channel_of(row: Any) -> Channel:
     """A row of `channels` as the domain sees it."""
     plain = {"kind": row.kind, "target": row.target, **row.rules}
     return channel_from_mapping(row.project, row.name, plain)
+
+
+def readable(rows: Iterable[Any]) -> list[tuple[Channel, Any]]:
+    """The channels of `rows`, each with its row, but for those that only another release reads."""
+    found = []
+    for row in rows:
+        try:
+            found.append((channel_of(row), row))
+        except ChannelError as error:
+            _log.warning("channel %s of %s cannot be read: %s", row.name, row.project, error)
+    return found
 
 
 def lock_channels(connection: sql.Connection, project: str) -> None:
@@ -39,10 +52,14 @@ def find_channel(connection: sql.Connection, project: str, name: str) -> Channel
     return None if row is None else channel_of(row)
 
 
-def channels_of(connection: sql.Connection, project: str) -> list[Channel]:
-    """Every channel of a project, by name."""
+def channels_of(
+    connection: sql.Connection, project: str
+) -> tuple[Sequence[Channel], Sequence[str]]:
+    """Every channel of a project, by name, and the names of those that cannot be read here."""
     query = sql.select(channels).where(_C.project == project).order_by(_C.name)
-    return [channel_of(row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    found = [channel for channel, _ in readable(rows)]
+    return found, sorted({row.name for row in rows} - {channel.name for channel in found})
 
 
 def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None:

@@ -21,6 +21,7 @@ from spikeguard_server.repository.text import storable
 from spikeguard_server.tables_notices import conversations, deliveries
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
+EACH = 20  # conversations of one channel that are handed out at a time
 _K = conversations.c
 
 
@@ -31,6 +32,15 @@ class Key:
     run_id: UUID
     incident: int  # 0 = the run itself
     channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A conversation that is to be told now. `troubled`: its channel did not answer lately."""
+
+    project: str
+    key: Key
+    troubled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +103,32 @@ def begun(connection: sql.Connection, run_id: UUID) -> set[Key]:
     return {Key(*row) for row in rows}
 
 
-def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tuple[str, Key]]:
-    """(project, key) of what is to be told now and in nobody's hands, the longest due first."""
-    now = sql.func.clock_timestamp()
+def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
+    """What is to be told now and in nobody's hands: of every channel one, then of every channel
+    the next, so that none is left out because another has much to tell. Channels that answer come
+    first; within one, who was tried most often, then who is due the longest."""
+    now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
+    free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
+    turn = sql.func.row_number().over(
+        partition_by=(*place, free), order_by=(_K.failures.desc(), _K.due_at)
+    )
+    troubled = sql.func.max(_K.failures).over(partition_by=place) > 0
+    waiting = (
+        sql.select(*place, _K.run_id, _K.incident, _K.due_at)
+        .add_columns(free.label("free"), turn.label("turn"), troubled.label("troubled"))
+        .where(_K.due_at.is_not(None))
+        .subquery()
+    )
+    w = waiting.c
     rows = connection.execute(
-        sql.select(_K.project, _K.run_id, _K.incident, _K.channel)
-        .where(_K.due_at <= now, _K.leased_until.is_(None) | (_K.leased_until <= now))
-        .order_by(_K.due_at)
+        sql.select(waiting)
+        .where(w.free, w.turn <= EACH)
+        .order_by(w.turn, w.troubled, w.due_at)
         .limit(limit)
     )
-    return [(row.project, Key(row.run_id, row.incident, row.channel)) for row in rows]
+    return [
+        Due(row.project, Key(row.run_id, row.incident, row.channel), row.troubled) for row in rows
+    ]
 
 
 def claim(connection: sql.Connection, key: Key) -> Conversation | None:
@@ -178,6 +204,31 @@ def postpone(
         .where(*_is(held.key))
         .values(due_at=due, leased_until=None, failures=failures, held_for=reason)
     )
+
+
+def postpone_rest(connection: sql.Connection, held: Conversation, wait_s: float) -> None:
+    """Let all else that is due on the channel of `held` wait as well, as tried in vain like it:
+    what a channel does not answer to one it does not answer to the next."""
+    now = sql.func.statement_timestamp()
+    others = (
+        sql.select(_K.run_id, _K.incident, _K.channel)
+        .where(_K.project == held.project, _K.channel == held.key.channel, _K.due_at <= now)
+        .where(
+            _K.leased_until.is_(None) | (_K.leased_until <= now), sql.not_(sql.and_(*_is(held.key)))
+        )
+        .with_for_update(skip_locked=True)
+    )
+    connection.execute(
+        sql.update(conversations)
+        .where(sql.tuple_(_K.run_id, _K.incident, _K.channel).in_(others))
+        .values(due_at=now + timedelta(seconds=wait_s), failures=_K.failures + 1)
+    )
+
+
+def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
+    """Leave a conversation alone for a while: it cannot be told as it stands."""
+    later = sql.func.statement_timestamp() + timedelta(seconds=wait_s)
+    connection.execute(sql.update(conversations).where(*_is(key)).values(due_at=later))
 
 
 def wake(connection: sql.Connection, project: str) -> None:

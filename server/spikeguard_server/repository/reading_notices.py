@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.domain.channel import Channel
 from spikeguard_server.errors import NotFound
-from spikeguard_server.repository.channels import channel_of
+from spikeguard_server.repository.channels import channel_of, readable
 from spikeguard_server.repository.reading import PageWanted, Row
 from spikeguard_server.repository.reading_runs import cut
 from spikeguard_server.tables import attempts, runs
@@ -63,7 +63,7 @@ def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) ->
 def read_channels(connection: sql.Connection, project: str) -> list[tuple[Channel, Row]]:
     """The channels of a project, by name, each with its row."""
     query = sql.select(channels).where(_C.project == project).order_by(_C.name)
-    return [(channel_of(row), row) for row in connection.execute(query)]
+    return readable(connection.execute(query))
 
 
 def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[Channel, Row]:

@@ -22,8 +22,8 @@ def fleet(desk: Desk) -> Fleet:
 
 
 def told(desk: Desk, metrics: Metrics) -> None:
-    for _, key in look(desk.engine, desk.settings):
-        tell(desk.engine, key, desk.settings, metrics.count_notice)
+    for due in look(desk.engine, desk.settings):
+        tell(desk.engine, due.key, desk.settings, metrics.count_notice)
 
 
 def counted(metrics: Metrics) -> dict[tuple[str, str], float]:

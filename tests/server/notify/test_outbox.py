@@ -239,10 +239,10 @@ def test_a_sender_that_died_is_followed_by_another_when_its_lease_ends(
     desk: Desk, listener: Listener
 ) -> None:
     desk.webhook(listener)
-    [(_, key)] = look(desk.engine, desk.settings)
+    [due] = look(desk.engine, desk.settings)
     with desk.engine.begin() as connection:
-        assert claim(connection, key) is not None
-    assert tell(desk.engine, key, desk.settings)
+        assert claim(connection, due.key) is not None
+    assert tell(desk.engine, due.key, desk.settings)
     assert listener.received == []
     desk.later(91)
     desk.tell()
