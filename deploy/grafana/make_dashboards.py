@@ -257,6 +257,9 @@ def run() -> dashboard.Dashboard:
               Query(f"spikeguard_run_loss_nats{which}", "loss"), height=10),
         lines("Gradient norm", "Global L2 norm before clipping.",
               Query(f"spikeguard_run_grad_norm{which}", "gradient norm"), height=10),
+        lines("Deviation of the loss", "How many robust deviations the newest loss lies above its "
+              "trend; a calm run stays within 3 or so.",
+              Query(f"spikeguard_run_z{which}", "deviations")),
         states("Open spikes", "When this run had a spike open.",
                Query(f"spikeguard_run_incident_open{which}", "spike"), "calm", "spike"),
         lines("Progress", "Optimizer steps a minute; below zero where a rollback took it back.",

@@ -1,7 +1,7 @@
 """What Prometheus is told: of this process, and of the fleet as the database knows it.
 
 Law: registries are passed in. Names carry their unit; a label takes values from a closed set, but
-for `project` and `run` of the fleet: `MAX_RUNS` live runs at most, and gone when a run is.
+for `project` and `run` of the fleet: `MAX_RUNS` unended runs at most, and gone when a run is.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class RunGauges:
-    """One live run as the fleet page shows it."""
+    """One unended run as the fleet page shows it."""
 
     project: str
     run: str
@@ -106,6 +106,8 @@ class RunGauges:
     tokens_per_second: float | None
     age_s: float
     incident_open: bool
+    kind: str | None = None  # of the open incident
+    approval_age_s: float | None = None  # of its oldest proposal that waits for a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Fleet:
     approvals_waiting: int
     oldest_approval_s: float
     dropped_samples: int
-    live: tuple[RunGauges, ...] = ()  # at most MAX_RUNS, the newest
+    live: tuple[RunGauges, ...] = ()  # at most MAX_RUNS: open incidents, then newest messages
     budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
     notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
@@ -127,6 +129,7 @@ class Fleet:
     delays: Mapping[int, int] = field(
         default_factory=dict
     )  # steps to detect it -> closed incidents
+    not_shown: int = 0  # unended runs beyond those of `live`
 
 
 def fleet_text(fleet: Fleet) -> bytes:
@@ -166,6 +169,12 @@ def fleet_text(fleet: Fleet) -> bytes:
         "spikeguard_approval_oldest_age_seconds",
         "How long the oldest of them has waited; 0 if none does.",
         fleet.oldest_approval_s,
+    )
+    _gauge(
+        registry,
+        "spikeguard_runs_not_shown",
+        f"Runs that have not ended and have no gauges of their own: beyond {MAX_RUNS}.",
+        fleet.not_shown,
     )
     _notices(registry, fleet)
     _live_runs(registry, fleet.live)
@@ -267,6 +276,10 @@ _RUN_GAUGES: Final = {
     "spikeguard_run_tokens_per_second": ("Training speed.", "tokens_per_second"),
     "spikeguard_run_data_age_seconds": ("Seconds since its last message.", "age_s"),
     "spikeguard_run_incident_open": ("1 while a spike is open.", "incident_open"),
+    "spikeguard_run_approval_age_seconds": (
+        "How long its oldest proposal has waited for a person.",
+        "approval_age_s",
+    ),
 }
 
 
@@ -275,7 +288,15 @@ def _live_runs(registry: CollectorRegistry, live: Iterable[RunGauges]) -> None:
         attribute: Gauge(name, help_text, ("project", "run"), registry=registry)
         for name, (help_text, attribute) in _RUN_GAUGES.items()
     }
+    kinds = Gauge(
+        "spikeguard_run_incident_info",
+        "1 while a spike is open: of what kind it is so far.",
+        ("project", "run", "kind"),
+        registry=registry,
+    )
     for run in live:
+        if run.kind is not None:
+            kinds.labels(run.project, run.run, run.kind).set(1)
         for attribute, gauge in gauges.items():
             if (value := getattr(run, attribute)) is not None:
                 gauge.labels(run.project, run.run).set(float(value))

@@ -134,6 +134,11 @@ attempts = sql.Table(
     _needed("dropped_samples", Count),  # by declared gaps
     sql.UniqueConstraint("run_id", "id"),
     _of("runs"),
+    sql.Index(
+        "attempts_dropped_idx",
+        "dropped_samples",
+        postgresql_where=sql.text("dropped_samples > 0"),
+    ),
     postgresql_with=HOT,
 )
 
@@ -299,6 +304,14 @@ incidents = sql.Table(
         postgresql_where=sql.text("state <> 'closed'"),
     ),
     sql.Index(None, "opened_at", "run_id", "number"),
+    sql.Index(
+        "incidents_closed_idx",
+        "kind",
+        "outcome",
+        "detected_step",
+        "onset_step",
+        postgresql_where=sql.text("outcome IS NOT NULL"),
+    ),
     postgresql_with=HOT,
 )
 
@@ -378,6 +391,8 @@ commands = sql.Table(
         "number",
         postgresql_where=sql.text("state IN ('proposed', 'approved', 'delivered')"),
     ),
+    sql.Index("commands_verb_state_idx", "verb", "state"),
+    sql.Index("commands_automatic_idx", "decided_at", postgresql_where=sql.text("automatic")),
 )
 
 command_revisions = sql.Table(

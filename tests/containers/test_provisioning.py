@@ -59,7 +59,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.latency.labels("GET", "/").observe(1.0)
     metrics.messages.labels("stored").inc()
-    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True)
+    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1.0)
     commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
     closed = {("divergent", "recovered"): 1}
     fleet = Fleet(
@@ -192,10 +192,30 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
     for alert in _alerts():
         assert alert["labels"]["severity"] in {"critical", "warning", "none"}
         assert alert["annotations"]["summary"]
-        page, _, anchor = alert["annotations"]["runbook"].partition("#")
-        assert page == "docs/operations.md"
+        base, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert base == "{{ $externalLabels.spikeguard_runbook }}"
         assert anchor == alert["alert"].lower()
-        assert anchor in anchors, f"{page} has no section {alert['alert']}"
+        assert anchor in anchors, f"docs/operations.md has no section {alert['alert']}"
+
+
+def test_an_alert_about_a_run_leads_to_its_page() -> None:
+    """And the bases of all links are what the stack is told once."""
+    for alert in _alerts():
+        about_a_run = "$labels.run" in alert["annotations"]["summary"]
+        assert about_a_run == ("dashboard_url" in alert["annotations"]), alert["alert"]
+    said = CONFIG["global"]["external_labels"]
+    given = SERVICES["prometheus"]["environment"]
+    assert said == {
+        "spikeguard_runbook": "${SPIKEGUARD_RUNBOOK_URL}",
+        "spikeguard_dashboard": "${SPIKEGUARD_DASHBOARD_URL}",
+    }
+    assert {f"${{{name}}}" for name in given} == set(said.values())
+    assert (
+        given["SPIKEGUARD_DASHBOARD_URL"]
+        == SERVICES["server"]["environment"]["SPIKEGUARD_DASHBOARD_URL"]
+    )
+    text = (ROOT / "docs/operations.md").read_text()
+    assert all(f"`{name}`" in text for name in given)
 
 
 def test_every_alert_has_a_test_of_its_rule() -> None:

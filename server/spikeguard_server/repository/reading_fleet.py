@@ -1,6 +1,8 @@
 """The fleet in numbers, for Prometheus.
 
-Law: reads only; at most `MAX_RUNS` runs are named, the newest live ones.
+Law: reads only; at most `MAX_RUNS` runs are named, those with an open incident first. What grows
+with history (closed incidents, finished commands, dropped samples) is counted in indexes alone, so
+that every replica tells the same at once.
 """
 
 from __future__ import annotations
@@ -22,28 +24,34 @@ from spikeguard_server.tables_notices import channels, conversations, notices
 
 _ALL = sql.true()
 _DAY = timedelta(seconds=DAY_S)
-_OPEN = incidents.c.outcome.is_(None)
+_OPEN = incidents.c.state != "closed"
+_CLOSED = incidents.c.outcome.is_not(None)
+_LOST = attempts.c.dropped_samples > 0
+_UNENDED = runs.c.state != "ended"
 
 
 def read_fleet(connection: sql.Connection) -> Fleet:
-    """Counts over every run, and the newest live runs."""
+    """Counts over every run, and the runs that have not ended."""
     waits = connection.execute(
         sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
     ).one()
     waiting_notices, oldest_s = _backlog(connection)
+    live, unended = _live(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
-        closed_incidents=_pairs(connection, incidents.c.kind, incidents.c.outcome, where=~_OPEN),
+        closed_incidents=_pairs(connection, incidents.c.kind, incidents.c.outcome, where=_CLOSED),
         commands=_pairs(connection, commands.c.verb, commands.c.state),
         approvals_waiting=waits[0],
         oldest_approval_s=connection.scalar(_age(sql.literal(waits[1]))) or 0.0
         if waits[1]
         else 0.0,
         dropped_samples=int(
-            connection.scalar(sql.select(sql.func.sum(attempts.c.dropped_samples))) or 0
+            connection.scalar(sql.select(sql.func.sum(attempts.c.dropped_samples)).where(_LOST))
+            or 0
         ),
-        live=_live(connection),
+        live=live,
+        not_shown=unended - len(live),
         budgets_spent=_budgets_spent(connection),
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
@@ -55,7 +63,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
 def _delays(connection: sql.Connection) -> dict[int, int]:
     """Steps from onset to detection -> closed incidents; of open ones the onset may still move."""
     steps = sql.func.greatest(incidents.c.detected_step - incidents.c.onset_step, 0)
-    found = connection.execute(sql.select(steps, sql.func.count()).where(~_OPEN).group_by(steps))
+    found = connection.execute(sql.select(steps, sql.func.count()).where(_CLOSED).group_by(steps))
     return {int(row[0]): int(row[1]) for row in found}
 
 
@@ -133,14 +141,30 @@ def _pairs(
     return {(a, b): count for a, b, count in _counts(connection, first, second, where=where)}
 
 
-def _live(connection: sql.Connection) -> tuple[RunGauges, ...]:
-    query = (
-        sql.select(runs, _seconds_since(runs.c.last_message_at).label("age_s"))
-        .where(runs.c.state != "ended")
-        .order_by(runs.c.created_at.desc())
-        .limit(MAX_RUNS)
+def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int]:
+    """The runs that are shown, and how many have not ended."""
+    rows = connection.execute(_LIVE).all()
+    return tuple(_gauges(row) for row in rows), rows[0].unended if rows else 0
+
+
+_WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where(
+    commands.c.run_id == runs.c.run_id, waiting()
+)
+_KIND = sql.select(incidents.c.kind).where(
+    incidents.c.run_id == runs.c.run_id, incidents.c.number == runs.c.open_incident
+)
+_LIVE = (
+    sql.select(
+        runs,
+        _seconds_since(runs.c.last_message_at).label("age_s"),
+        _KIND.scalar_subquery().label("kind"),
+        _WAITED.scalar_subquery().label("approval_age_s"),
+        sql.func.count().over().label("unended"),
     )
-    return tuple(_gauges(row) for row in connection.execute(query))
+    .where(_UNENDED)
+    .order_by(runs.c.open_incident.is_(None), runs.c.last_message_at.desc(), runs.c.run_id)
+    .limit(MAX_RUNS)
+)
 
 
 def _gauges(row: sql.Row[Any]) -> RunGauges:
@@ -154,4 +178,6 @@ def _gauges(row: sql.Row[Any]) -> RunGauges:
         tokens_per_second=row.tokens_per_second,
         age_s=row.age_s,
         incident_open=row.open_incident is not None,
+        kind=row.kind,
+        approval_age_s=row.approval_age_s,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 from prometheus_client.parser import text_string_to_metric_families
 
-from spikeguard_protocol import Role, Rollback, Verb
+from spikeguard_protocol import AttemptEnded, Role, Rollback, Verb
 from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
 from spikeguard_server.grants import Grant, put_policy
 from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 UNITS = re.compile(r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|info|created)$")
 COUNTS = {
     "spikeguard_runs",
+    "spikeguard_runs_not_shown",
     "spikeguard_incidents_closed",
     "spikeguard_commands_finished",
     "spikeguard_commands_unfinished",
@@ -186,5 +188,124 @@ def test_what_only_grows_is_a_counter_and_what_may_fall_is_a_gauge() -> None:
     assert "spikeguard_dropped_samples_total 70.0" in text
 
 
-def test_the_number_of_series_is_bounded() -> None:
-    assert MAX_RUNS * 6 <= 5000
+def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> None:
+    """Counted in what a fleet tells in which every run shows all it can."""
+    full = RunGauges("p", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1.0)
+    runs = tuple(replace(full, run=f"r-{n}") for n in range(MAX_RUNS))
+    per_run, total = (len(_of_runs(fleet_text(_fleet(live=shown)))) for shown in ((full,), runs))
+    assert total == MAX_RUNS * per_run <= 5000
+    text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    assert f"{per_run} series a run" in text
+    assert f"{MAX_RUNS} runs" in text
+    assert f"{total:,} series" in text
+
+
+def _fleet(live: tuple[RunGauges, ...]) -> Fleet:
+    return Fleet({}, {}, {}, {}, 0, 0.0, 0, live)
+
+
+def _of_runs(exposition: bytes) -> list[str]:
+    """The lines that name a run."""
+    return [line for line in exposition.decode().splitlines() if 'run="' in line]
+
+
+def _execute(engine: sql.Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(sql.text(statement))
+
+
+def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
+    engine: sql.Engine,
+) -> None:
+    """Of the rest those that spoke last; who is left out is counted."""
+    store_jobs.Job(engine, run="flagship").start()
+    store_jobs.Job(engine, run="quiet").start()
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 560, store_jobs.spiking(401), batch=40)
+    new = "md5('run' || n)::uuid, 'new-' || n, now() + interval '1 hour', now() + interval '1 hour'"
+    _execute(
+        engine,
+        "insert into runs (run_id, name, created_at, last_message_at, project, state, attempts,"
+        f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS}) n",
+        "update runs set created_at = now() - interval '60 days' where name in ('gpt', 'flagship')",
+        "update runs set last_message_at = now() + interval '2 hours' where name = 'flagship'",
+    )
+    with engine.connect() as connection:
+        fleet = read_fleet(connection)
+    assert [run.run for run in fleet.live[:2]] == ["gpt", "flagship"]
+    assert len(fleet.live) == MAX_RUNS
+    assert "quiet" not in {run.run for run in fleet.live}
+    assert fleet.not_shown == 3
+    spike = fleet.live[0]
+    assert spike.incident_open
+    assert spike.kind in {"divergent", "lingering"}
+    assert spike.approval_age_s is not None
+    assert fleet.live[1].kind is fleet.live[1].approval_age_s is None
+    told = fleet_text(fleet).decode()
+    assert "spikeguard_runs_not_shown 3.0" in told
+    info = f'spikeguard_run_incident_info{{kind="{spike.kind}",project="default",run="gpt"}} 1.0'
+    assert info in told
+
+
+def test_nothing_is_told_of_a_run_that_has_ended(engine: sql.Engine) -> None:
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 560, store_jobs.spiking(401), batch=40)
+    told = []
+    for ended in ((), (AttemptEnded("finished"),)):
+        job.send(*ended)
+        with engine.connect() as connection:
+            told.append(_of_runs(fleet_text(read_fleet(connection))))
+    assert {line.partition("{")[0] for line in told[0]} >= {
+        "spikeguard_run_incident_info",
+        "spikeguard_run_approval_age_seconds",
+        "spikeguard_run_loss_nats",
+    }
+    assert told[1] == []
+
+
+def _vacuum(engine: sql.Engine) -> None:
+    """Until indexes alone may be read: not before everybody sees all rows."""
+    hidden = "select 1 from pg_class where relname in ('attempts', 'incidents', 'commands')"
+    hidden += " and relallvisible < relpages / 2"
+    deadline = time.monotonic() + 20
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sql.text("vacuum analyze attempts, incidents, commands"))
+        while connection.scalar(sql.text(hidden)):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+            connection.execute(sql.text("vacuum attempts, incidents, commands"))
+
+
+def test_the_fleet_is_told_without_reading_what_history_has_piled_up(engine: sql.Engine) -> None:
+    """Closed incidents, finished commands and lost samples are counted in indexes alone."""
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 560, store_jobs.spiking(401), batch=40)
+    job.send(AttemptEnded("finished"))
+    many = (("attempts", "number"), ("incidents", "number"), ("commands", "incident"))
+    for table, key in many:
+        own = "'number', n" if key == "number" else "'incident', n, 'number', c.number"
+        extra = ", 'id', 'x' || n" if table == "attempts" else ""
+        _execute(
+            engine,
+            f"insert into {table} select (jsonb_populate_record(c, jsonb_build_object({own}{extra})"
+            f")).* from {table} c, generate_series(2, 3000) n where c.{key} = 1",
+        )
+    _vacuum(engine)
+    asked: list[tuple[str, Any]] = []
+    with engine.connect() as connection:
+        sql.event.listen(
+            connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
+        )
+        read_fleet(connection)
+    whole = re.compile(r"Seq Scan on (attempts|incidents|commands)")
+    with engine.connect() as connection:
+        for statement, values in asked:
+            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
+            assert not whole.search("\n".join(plan)), (statement, plan)
