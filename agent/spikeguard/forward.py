@@ -4,15 +4,20 @@
 
 Law: nothing of a tracker runs in the loop's thread, raises into it or is waited for: values go
 through a bounded queue (the oldest are dropped and counted) to a thread of its own. A tracker that
-fails is counted too and asked again at the next step.
+fails is counted too and asked again at the next step. MLflow's active run belongs to the thread
+that started it, so its id is taken when the `Forward` is made: in another thread MLflow would open
+a run of its own.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch.distributed as dist
 
 from spikeguard_protocol import Signal
 
@@ -33,7 +38,10 @@ class Forward:
     """A writer that is fed from the side."""
 
     def __init__(self, writer: Any, prefix: str = "train/") -> None:
-        """`writer`: a SummaryWriter, a W&B run, the mlflow module, or `write(values, step)`."""
+        """`writer`: a SummaryWriter, a W&B run, the mlflow module, or `write(values, step)`.
+
+        Raises TypeError for anything else, ValueError for mlflow without an active run (rank 0).
+        """
         self._write, self._prefix = writing(writer), prefix
         self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -86,6 +94,8 @@ def writing(writer: Any) -> Write:
     """How `writer` is told of one step's values; raise TypeError for what is none."""
     if hasattr(writer, "add_scalar"):
         return lambda values, step: _each(writer.add_scalar, values, step)
+    if hasattr(writer, "active_run") and hasattr(writer, "log_metrics"):
+        return _into_active_run(writer)
     if hasattr(writer, "log_metrics"):
         return lambda values, step: writer.log_metrics(values, step=step)
     if hasattr(writer, "log"):
@@ -97,6 +107,24 @@ def writing(writer: Any) -> Write:
         f"Forward takes a SummaryWriter, a W&B run, the mlflow module or a function of "
         f"(values, step), not a {type(writer).__name__}"
     )
+
+
+def _into_active_run(mlflow: Any) -> Write:
+    """Into the run that is active here and now; other ranks, which forward nothing, need none."""
+    active = mlflow.active_run()
+    if active is None and _leads():
+        raise ValueError(
+            "Forward(mlflow): no MLflow run is active in this thread. Call mlflow.start_run() "
+            "before, in the same thread"
+        )
+    run_id = active.info.run_id if active is not None else None
+    return lambda values, step: mlflow.log_metrics(values, step=step, run_id=run_id)
+
+
+def _leads() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _each(add_scalar: Callable[..., Any], values: dict[str, float], step: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,9 +43,20 @@ class Wandb(Tracker):
 
 
 class Mlflow(Tracker):
-    """The mlflow module's."""
+    """The mlflow module's: a thread that has no active run and names none opens another."""
 
-    def log_metrics(self, values: dict[str, float], step: int) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self._mine = threading.local()
+        self._mine.run = SimpleNamespace(info=SimpleNamespace(run_id="training"))
+        self.opened: list[str] = []
+
+    def active_run(self) -> Any:
+        return getattr(self._mine, "run", None)
+
+    def log_metrics(self, values: dict[str, float], step: int, run_id: str | None = None) -> None:
+        active = self.active_run()
+        self.opened.append(run_id or (active.info.run_id if active else "another"))
         self.take(values, step)
 
 
@@ -64,6 +76,49 @@ def test_every_step_arrives_under_its_usual_names_from_another_thread(
     assert sorted(tracker.seen) == list(range(1, 13))
     assert {"train/loss", "train/grad_norm_raw", "train/learning_rate"} <= set(tracker.seen[1])
     assert tracker.threads == {"spikeguard-forward"}
+
+
+def test_mlflow_gets_the_values_into_the_run_that_was_active(tmp_path: Path) -> None:
+    tracker = Mlflow()
+    trained(tmp_path, Forward(tracker))
+    assert set(tracker.opened) == {"training"}
+
+
+def test_mlflow_without_an_active_run_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But on the other ranks, which forward nothing."""
+    tracker = Mlflow()
+    tracker._mine.run = None
+    with pytest.raises(ValueError, match=r"Call mlflow.start_run\(\) before"):
+        Forward(tracker)
+    monkeypatch.setenv("RANK", "1")
+    Forward(tracker)
+
+
+def test_the_real_mlflow_opens_no_other_run(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    with mlflow.start_run() as run:
+        forward = Forward(mlflow)
+        trained(tmp_path, forward)
+    assert forward.error is None
+    assert [found.info.run_id for found in mlflow.search_runs(output_format="list")] == [
+        run.info.run_id
+    ]
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/loss")
+    assert sorted(value.step for value in history) == list(range(1, 13))
+
+
+def test_the_real_tensorboard_has_every_step(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "events"))
+    forward = Forward(writer)
+    trained(tmp_path, forward)
+    writer.close()
+    assert forward.error is None
+    read = events.EventAccumulator(str(tmp_path / "events")).Reload()
+    assert [event.step for event in read.Scalars("train/loss")] == list(range(1, 13))
 
 
 def test_a_tracker_that_fails_is_counted_and_never_raised(tmp_path: Path) -> None:
