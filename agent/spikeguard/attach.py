@@ -20,6 +20,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.agreement import Agreement
+from spikeguard.arguments import check_arguments
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.collector import Collector
 from spikeguard.data import DataFeed
@@ -81,14 +82,26 @@ def attach(
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out and for no other, so that the record says which documents they were.
     """
-    _check_arguments(model, optimizer, scheduler, state, tokens_per_step, micro_batches)
-    if name_batch is not None and not callable(name_batch):
-        kind = type(name_batch).__name__
-        raise AttachError(
-            "name_batch", f"it is a {kind}", "Give a function of one item of the loader"
-        )
-    if checkpoints is not None and not isinstance(checkpoints, CheckpointDirectory):
-        raise AttachError("checkpoints", "it is no CheckpointDirectory", "Wrap the path in one")
+    check_arguments(
+        model,
+        optimizer,
+        {
+            "run": run,
+            "project": project,
+            "scheduler": scheduler,
+            "state": state,
+            "checkpoints": checkpoints,
+            "server": server,
+            "token": token,
+            "directory": directory,
+            "tokens_per_step": tokens_per_step,
+            "micro_batches": micro_batches,
+            "settings": settings,
+            "feed": feed,
+            "forward": forward,
+            "name_batch": name_batch,
+        },
+    )
     chosen = with_environment(settings or Settings())
     connection = read_connection(run, project, server, token)
     watched = watched_layers(unwrapped(model), chosen)
@@ -162,46 +175,6 @@ def attach(
         outbox.start()
         sender.start()
     return guard
-
-
-def _check_arguments(
-    model: Any,
-    optimizer: Any,
-    scheduler: Any,
-    state: Sequence[Any],
-    tokens_per_step: int | None,
-    micro_batches: int,
-) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise AttachError("model", f"it is a {type(model).__name__}", "Give a torch.nn.Module")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        kind = type(optimizer).__name__
-        raise AttachError("optimizer", f"it is a {kind}", "Give a torch.optim.Optimizer")
-    owned = {id(p) for p in model.parameters()}
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not owned & trained:
-        raise AttachError(
-            "optimizer", "it trains no parameter of the model", "Make it from model.parameters()"
-        )
-    if scheduler is not None:
-        _check_state("scheduler", scheduler)
-    if not isinstance(state, list | tuple):
-        raise AttachError("state", f"it is a {type(state).__name__}", "Give a list of objects")
-    for item in state:
-        _check_state("state", item)
-    if tokens_per_step is not None and tokens_per_step < 1:
-        raise AttachError("tokens_per_step", f"it is {tokens_per_step}", "Give at least 1, or None")
-    if micro_batches < 1:
-        raise AttachError("micro_batches", f"it is {micro_batches}", "Give at least 1")
-
-
-def _check_state(argument: str, item: Any) -> None:
-    if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-        raise AttachError(
-            argument,
-            f"{type(item).__name__} has no state_dict() and load_state_dict()",
-            "Give objects that have both, so that a rollback can take them back",
-        )
 
 
 def _directory(

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.agreement import Agreement
+from spikeguard.arguments import GUARDED
 from spikeguard.beginning import introduce, resume
 from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
@@ -78,6 +79,8 @@ class Guard:
             *parts.collector.optional.handles,
         ]
         self._endings = Endings(self._cut_short, parts.settings.handle_sigterm)
+        self._guarded = (model, optimizer)
+        GUARDED.update(self._guarded)
 
     @property
     def steps(self) -> int:
@@ -242,6 +245,7 @@ class Guard:
         self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
             hook.remove()
+        GUARDED.difference_update(self._guarded)
         self._optional.end()
         with self._p.faults.shield("finish"):
             self._p.rates.after_step()

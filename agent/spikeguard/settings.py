@@ -5,7 +5,9 @@ Law: every limit and every timeout has a name, a unit and a default here.
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -69,7 +71,8 @@ _LEAST = {
     "drop_z_warm_up": 2,
     "sampled_signals_every": 1,
 }
-_MOST = {"flight_recorder": 1_000}
+_MOST: dict[str, float] = {"flight_recorder": 1_000, "replay_limit_s": math.inf}
+_LONGEST_S = 1e6  # of any other duration: beyond it no thread can be waited for
 
 
 def _check(name: str, value: Any, default: Any) -> None:
@@ -81,11 +84,20 @@ def _check(name: str, value: Any, default: Any) -> None:
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
-    elif not isinstance(value, int | float) or not value >= _LEAST.get(name, 0):
-        remedy = f"Give at least {_LEAST.get(name, 0)}"
-        raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
-    elif value > _MOST.get(name, value):
-        raise AttachError("settings", f"{name} is {value}", f"Give at most {_MOST[name]}")
+    else:
+        _check_number(name, value, default)
+
+
+def _check_number(name: str, value: Any, default: float) -> None:
+    least, most = _LEAST.get(name, 0), _MOST.get(name, _LONGEST_S if name.endswith("_s") else None)
+    kinds, kind = (int, "a whole number") if isinstance(default, int) else (int | float, "a number")
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise AttachError("settings", f"{name} is {value!r:.80}", f"Give {kind}, at least {least}")
+    if not value >= least:
+        raise AttachError("settings", f"{name} is {value}", f"Give at least {least}")
+    if value > (sys.float_info.max if most is None else most):
+        limit = "a finite number" if most is None else f"at most {most:g}"
+        raise AttachError("settings", f"{name} is {value}", f"Give {limit}")
 
 
 @dataclass(frozen=True, slots=True)

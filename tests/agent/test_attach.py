@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import subprocess
 import sys
 import tomllib
@@ -17,7 +18,9 @@ import torch
 from torch import nn
 
 import spikeguard
-from spikeguard import CheckpointDirectory
+from spikeguard import CheckpointDirectory, Settings
+from spikeguard.data import DataFeed
+from spikeguard.ledger import Ledger
 from spikeguard.settings import read_connection, with_environment
 
 from .job import Job
@@ -38,8 +41,24 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("state", {"state": [object()]}),
     ("state", {"state": MODEL}),
     ("checkpoints", {"checkpoints": "runs/checkpoints"}),
+    ("checkpoints", {"checkpoints": Path("runs/checkpoints")}),
     ("tokens_per_step", {"tokens_per_step": 0}),
+    ("tokens_per_step", {"tokens_per_step": "4096"}),
+    ("tokens_per_step", {"tokens_per_step": 4096.0}),
     ("micro_batches", {"micro_batches": 0}),
+    ("micro_batches", {"micro_batches": True}),
+    ("micro_batches", {"micro_batches": None}),
+    ("run", {"run": 7}),
+    ("project", {"project": 7}),
+    ("server", {"server": 8000}),
+    ("token", {"token": b"secret"}),
+    ("directory", {"directory": 3}),
+    ("settings", {"settings": {}}),
+    ("settings", {"settings": Settings}),
+    ("forward", {"forward": print}),
+    ("feed", {"feed": None}),
+    ("feed", {"feed": DataFeed(Ledger(), 1)}),
+    ("name_batch", {"name_batch": "doc_ids"}),
 ]
 
 
@@ -74,9 +93,51 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         spikeguard.attach(MODEL, OPTIMIZER, run="one", directory=tmp_path / "file")
 
 
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(spikeguard.AttachError, match="agreement_lag is 1"):
-        spikeguard.Settings(agreement_lag=1)
+WRONG_SETTINGS: list[tuple[str, Any, str]] = [
+    ("agreement_lag", 1, "Give at least 2"),
+    ("agreement_lag", 2.5, "Give a whole number, at least 2"),
+    ("slow_signals_every", 2.5, "Give a whole number, at least 1"),
+    ("slow_signals_every", "10", "Give a whole number, at least 1"),
+    ("snapshot_every", True, "Give a whole number, at least 0"),
+    ("flight_recorder", 1_001, "Give at most 1000"),
+    ("flush_s", math.inf, "Give at most 1e"),
+    ("agreement_timeout_s", 1e12, "Give at most 1e"),
+    ("timeout_s", math.nan, "Give at least 0"),
+    ("timeout_s", None, "Give a number, at least 0"),
+    ("update_sample_share", math.inf, "Give a finite number"),
+    ("drop_z", -1.0, "Give at least 0"),
+    ("drop_non_finite", 1, "Give True or False"),
+    ("activation_layers", "blocks", "Give a tuple"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "remedy"), WRONG_SETTINGS)
+def test_a_setting_out_of_range_is_named_with_the_remedy(
+    name: str, value: Any, remedy: str
+) -> None:
+    chosen: dict[str, Any] = {name: value}
+    with pytest.raises(spikeguard.AttachError, match=f"{name} is .*{remedy}"):
+        Settings(**chosen)
+
+
+def test_a_count_of_items_read_again_may_be_unlimited() -> None:
+    assert Settings(replay_limit_s=math.inf).replay_limit_s == math.inf
+
+
+def test_an_optimizer_or_a_model_has_one_guard_at_a_time(tmp_path: Path) -> None:
+    """Two would hook it twice; a guard that has finished makes way."""
+    model = nn.Linear(2, 2)
+    optimizer, another = (torch.optim.AdamW(model.parameters()) for _ in range(2))
+    guard = spikeguard.attach(model, optimizer, run="test", directory=tmp_path)
+    for argument, given in (("optimizer", optimizer), ("model", another)):
+        with pytest.raises(spikeguard.AttachError, match=r"finish\(\) it first") as raised:
+            spikeguard.attach(model, given, run="test", directory=tmp_path / "other")
+        assert raised.value.argument == argument
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    assert not another._optimizer_step_pre_hooks
+    guard.finish()
+    spikeguard.attach(model, optimizer, run="test", directory=tmp_path).finish()
+    assert not optimizer._optimizer_step_pre_hooks
 
 
 def test_the_environment_names_run_server_and_token(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     ) -> None:
         """The objects are known: attach, and count on from where `Trainer` resumed."""
         accelerator = self._trainer.accelerator
+        if self.guard is not None:  # of a pass that an error ended
+            self.guard.finish()
         self.guard = spikeguard.attach(
             accelerator.unwrap_model(live["model"], keep_torch_compile=False),
             stock(live["optimizer"]),

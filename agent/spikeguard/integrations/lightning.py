@@ -105,6 +105,8 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             )
         schedules = trainer.lr_scheduler_configs
         self._checkpoints.trainer = trainer
+        if self.guard is not None:  # of a pass that an error ended
+            self.guard.finish()
         self.guard = spikeguard.attach(
             pl_module,
             trainer.optimizers[0],

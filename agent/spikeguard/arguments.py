@@ -1,0 +1,111 @@
+"""What `attach()` accepts, checked before anything has begun.
+
+Law: a wrong argument is named with what is wrong and what to give instead, on every rank alike;
+nothing is opened, hooked or changed here. An optimizer or a model has one guard at a time: two
+would hook it twice, and each would count the other's steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from spikeguard.checkpoints import CheckpointDirectory
+from spikeguard.data import DataFeed
+from spikeguard.errors import AttachError
+from spikeguard.forward import Forward
+from spikeguard.settings import Settings
+
+GUARDED: WeakSet[Any] = WeakSet()  # models and optimizers whose guard has not finished
+
+_Kind = type | tuple[type, ...]
+_KINDS: Mapping[str, tuple[_Kind, str]] = {
+    "run": (str, "Give a name, a str"),
+    "project": (str, "Give a name, a str"),
+    "server": (str, "Write it like 'http://HOST:PORT', or leave it out to work offline"),
+    "token": (str, "Give the text that `spikeguard token create` has printed"),
+    "directory": ((str, PathLike), "Give the path of a folder"),
+    "checkpoints": (CheckpointDirectory, "Wrap the path in a CheckpointDirectory"),
+    "settings": (Settings, "Give Settings(...), or None for the defaults"),
+    "forward": (Forward, "Wrap the tracker: Forward(writer)"),
+}
+
+
+def check_arguments(model: Any, optimizer: Any, named: Mapping[str, Any]) -> None:
+    """Raise `AttachError` for the first of `named` (by argument) that cannot work."""
+    _check_watched(model, optimizer)
+    for argument, (kind, remedy) in _KINDS.items():
+        value = named[argument]
+        if value is not None and not isinstance(value, kind):
+            raise AttachError(argument, _is_a(value), remedy)
+    if named["scheduler"] is not None:
+        _check_state("scheduler", named["scheduler"])
+    _check_states(named["state"])
+    if named["tokens_per_step"] is not None:
+        _check_count("tokens_per_step", named["tokens_per_step"], ", or None")
+    _check_count("micro_batches", named["micro_batches"])
+    _check_feed(named["feed"])
+    _check_function("name_batch", named["name_batch"])
+
+
+def _is_a(value: Any) -> str:
+    return f"it is a {type(value).__name__}"
+
+
+def _check_watched(model: Any, optimizer: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise AttachError("model", _is_a(model), "Give a torch.nn.Module")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise AttachError("optimizer", _is_a(optimizer), "Give a torch.optim.Optimizer")
+    owned = {id(p) for p in model.parameters()}
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not owned & trained:
+        raise AttachError(
+            "optimizer", "it trains no parameter of the model", "Make it from model.parameters()"
+        )
+    for argument, watched in (("optimizer", optimizer), ("model", model)):
+        if watched in GUARDED:
+            raise AttachError(
+                argument, "it has a guard already", "Go on with that one, or finish() it first"
+            )
+
+
+def _check_states(state: Sequence[Any]) -> None:
+    if not isinstance(state, list | tuple):
+        raise AttachError("state", _is_a(state), "Give a list of objects")
+    for item in state:
+        _check_state("state", item)
+
+
+def _check_state(argument: str, item: Any) -> None:
+    if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+        raise AttachError(
+            argument,
+            f"{type(item).__name__} has no state_dict() and load_state_dict()",
+            "Give objects that have both, so that a rollback can take them back",
+        )
+
+
+def _check_count(argument: str, value: Any, otherwise: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AttachError(argument, f"it is {value!r:.80}", f"Give a whole number{otherwise}")
+    if value < 1:
+        raise AttachError(argument, f"it is {value}", f"Give at least 1{otherwise}")
+
+
+def _check_feed(feed: Any) -> None:
+    if not (isinstance(feed, type) and issubclass(feed, DataFeed)):
+        raise AttachError(
+            "feed",
+            f"it is {feed!r:.80}",
+            "Leave it out, or give spikeguard.hosted.HostedFeed where a framework owns the loop",
+        )
+
+
+def _check_function(argument: str, value: Callable[..., Any] | None) -> None:
+    if value is not None and not callable(value):
+        raise AttachError(argument, _is_a(value), "Give a function of one item of the loader")
