@@ -89,6 +89,7 @@ class Collector:
         self._scalars: dict[str, Tensor] = {}
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None
+        self._limit: float | None = None  # that the step's norm was clipped to
         self._rates: Sequence[Any] = ()
         self._stepped = False  # the optimizer's, since the last `finish_step`
         self._rule: Rule | None = None
@@ -106,6 +107,7 @@ class Collector:
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
+            self._limit = max_norm if isinstance(max_norm, float | int) else None
         return norm
 
     @torch.no_grad()
@@ -235,6 +237,7 @@ class Collector:
             self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
         elif scale is not None:
             self._scalars[GRAD_NORM] = norm / scale
+            self._limit = None  # that was one of the scaled norm
         if scale is not None:
             self._layers = {name: value / scale for name, value in self._layers.items()}
         return norm if scale is None else norm / scale
@@ -292,6 +295,7 @@ class Collector:
             self._readback.send(self._scalars),
             layers,
             activations,
+            self._limit,
         )
         self._forget()
         return row
@@ -308,7 +312,7 @@ class Collector:
 
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
-        self._layers, self._stepped = {}, False
+        self._layers, self._stepped, self._limit = {}, False, None
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import NamedTuple
 
+from spikeguard.clipping.rules import clipped_to
 from spikeguard.readback import Pending, Scalars, read
 from spikeguard_protocol import BatchRange, Samples, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
+GRAD_NORM = Signal.GRAD_NORM.value
 STEP_TIME = Signal.STEP_TIME.value
 TOKENS_PER_SECOND = Signal.TOKENS_PER_SECOND.value
 
@@ -30,10 +32,13 @@ class Row(NamedTuple):
     scalars: Scalars
     layers: Pending | None = None  # gradient norm by parameter
     activations: Pending | None = None  # L2 by layer, where asked for
+    limit: float | None = None  # that the gradients' norm was clipped to, where that is all
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
         values = {**read(self.scalars), **self.known}
+        if self.limit is not None and GRAD_NORM in values:
+            values |= clipped_to(values[GRAD_NORM], self.limit)
         took_s = 0.0 if self.before is None else self.at - self.before
         if took_s > 0.0:
             values[STEP_TIME] = took_s

@@ -76,6 +76,7 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "grad_norm_mean": ("Gradient norm, mean", "of the clipping rule"),
     "grad_norm_std": ("Gradient norm, deviation", "of the clipping rule"),
     "clip_rate": ("Clip rate", "share of recent steps"),
+    "parameters_clipped": ("Parameters clipped", "share of the tensors"),
     "spike_rate": ("Spike rate", "share of recent steps"),
     "token_entropy": ("Token entropy", "nats"),
     "unseen_tokens": ("Tokens never seen before", "share of the step"),

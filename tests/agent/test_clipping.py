@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, Toward, ZClip
+from spikeguard.clipping.rules import clipped_to
 from spikeguard_protocol import Medium, Rollback, Samples
 
 from .job import FAST, Job, assert_same, order, target_at
@@ -149,9 +152,12 @@ def test_the_hybrid_clips_parameters_and_then_what_is_left() -> None:
     rule = Hybrid(ZClip(max_threshold=None, warm_up=20), AdaGC(relative=2.0, warm_up=20))
     for n in range(60):
         judged(rule, [0.3, 0.4 + 0.01 * math.sin(n)])
-    left = judged(rule, [0.3, 50.0])
+    norms = torch.tensor([0.3, 50.0])
+    clipped = rule.judge(torch.linalg.vector_norm(norms), norms)
+    left = [float(n) for n in clipped.factor * norms]
     assert left[1] < 0.5
     assert math.hypot(*left) < 0.55
+    assert float(clipped.signals["parameters_clipped"]) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -233,6 +239,41 @@ def test_a_new_attempt_takes_up_what_the_rule_had_learnt(tmp_path: Path) -> None
 def norm_of_gradients(job: Job) -> float:
     held = [p.grad for p in job.model.parameters() if p.grad is not None]
     return math.sqrt(sum(g.square().sum().item() for g in held))
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.05, 0.19, 9.0, math.inf, math.nan])
+def test_what_is_told_of_plain_clipping_is_what_torch_made_of_the_gradients(norm: float) -> None:
+    weights = nn.Parameter(torch.zeros(4))
+    weights.grad = torch.full((4,), norm / 2)
+    raw = torch.nn.utils.clip_grad_norm_(weights, 0.2)
+    told = clipped_to(float(raw), 0.2)
+    left = torch.linalg.vector_norm(weights.grad)
+    assert told["grad_norm_clipped"] == pytest.approx(float(left), rel=1e-4, nan_ok=True)
+    assert told["grad_clipped"] == float(norm > 0.2)
+    expected = float(left / raw) if 0.0 < norm < math.inf else {0.0: 1.0, math.inf: 0.0}.get(norm)
+    assert told["clip_lambda"] == pytest.approx(
+        math.nan if expected is None else expected, rel=1e-4, nan_ok=True
+    )
+
+
+def test_the_plain_call_tells_the_norm_on_both_sides_and_whether_it_clipped(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        clip, norms = job.guard.clip_grad_norm_, list[float]()
+        limit = itertools.cycle([0.3, 1e3])
+        job.guard.clip_grad_norm_ = lambda _: clip(next(limit))  # type: ignore[method-assign, assignment]
+        job.spoil = lambda j: norms.append(norm_of_gradients(j))
+        job.train_to(12)
+        job.guard.clip_grad_norm_ = lambda _: clip(None)  # type: ignore[method-assign, assignment]
+        job.train_to(14)
+        job.guard.finish()
+        raw, clipped = wire.column("grad_norm"), wire.column("grad_norm_clipped")
+        hits, shares = wire.column("grad_clipped"), wire.column("clip_lambda")
+    assert [clipped[0, n] for n in range(1, 13)] == pytest.approx(norms[:12], rel=1e-4)
+    assert [hits[0, n] for n in range(1, 13)] == [float(n % 2) for n in range(1, 13)]
+    for n in range(1, 13):
+        assert shares[0, n] == pytest.approx(norms[n - 1] / raw[0, n], rel=1e-4)
+    assert max(step for _, step in clipped) == 12  # only measured: nothing to tell
 
 
 def test_the_gradients_are_scaled_and_the_statistics_reported(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ scale alike. A norm that is not finite is left to the reflex: its gradients are 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ class ClipSignal(StrEnum):
     STD = "grad_norm_std"
     CLIP_RATE = "clip_rate"  # share of recent steps (tensors) that were clipped
     SPIKE_RATE = "spike_rate"  # share of recent steps beyond z_threshold
+    PARAMETERS = "parameters_clipped"  # share of the tensors, where a rule clips the norm too
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,19 @@ class Fixed:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rate = state["rate"]
+
+
+def clipped_to(norm: float, max_norm: float) -> dict[str, float]:
+    """What `torch.nn.utils.clip_grad_norm_` made of `norm`, told of the norm alone.
+
+    Also where it is not finite: torch multiplies by 0 or NaN then.
+    """
+    factor = max_norm / norm if norm > max_norm else 1.0 if norm <= max_norm else math.nan
+    return {
+        ClipSignal.NORM.value: norm * factor,
+        ClipSignal.CLIPPED.value: float(norm > max_norm),
+        ClipSignal.LAMBDA.value: factor,
+    }
 
 
 def positive(name: str, value: float) -> float:

@@ -108,7 +108,7 @@ class ZClip:
 class Hybrid:
     """AdaGC for each parameter, then ZClip for the norm of what is left; one pass over gradients.
 
-    `clip_rate` and `grad_clipped` are ZClip's; the share that AdaGC clipped is in its own rule.
+    `clip_rate` and `grad_clipped` are ZClip's; `parameters_clipped`: the share that AdaGC clipped.
     """
 
     per_parameter = True
@@ -120,7 +120,12 @@ class Hybrid:
         local = self._adagc.judge(norm, each)
         whole = self._zclip.judge(local.signals[ClipSignal.NORM])
         ratio = scaled_by(norm, whole.signals[ClipSignal.NORM])
-        return Clipped(local.factor * whole.factor, {**whole.signals, ClipSignal.LAMBDA: ratio})
+        signals = {
+            **whole.signals,
+            ClipSignal.LAMBDA: ratio,
+            ClipSignal.PARAMETERS: local.signals[ClipSignal.CLIPPED],
+        }
+        return Clipped(local.factor * whole.factor, signals)
 
     def state_dict(self) -> dict[str, Any]:
         return {"zclip": self._zclip.state_dict(), "adagc": self._adagc.state_dict()}
