@@ -60,6 +60,11 @@ def _needed(name: str, kind: Any, **options: Any) -> sql.Column[Any]:
     return sql.Column(name, kind, nullable=False, **options)
 
 
+def _where(condition: str) -> dict[str, Any]:
+    """Of an index: only of such rows."""
+    return {"postgresql_where": sql.text(condition)}
+
+
 _PARENTS = {  # table -> (our columns, its key)
     "runs": (("run_id",), ("run_id",)),
     "attempts": (("run_id", "attempt"), ("run_id", "number")),
@@ -106,7 +111,7 @@ runs = sql.Table(
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
     sql.Index(None, "project", "name"),
     sql.Index(None, "created_at", "run_id"),
-    sql.Index("runs_unended_idx", "run_id", postgresql_where=sql.text("state <> 'ended'")),
+    sql.Index("runs_unended_idx", "run_id", **_where("state <> 'ended'")),
     postgresql_with=HOT,
 )
 
@@ -134,11 +139,7 @@ attempts = sql.Table(
     _needed("dropped_samples", Count),  # by declared gaps
     sql.UniqueConstraint("run_id", "id"),
     _of("runs"),
-    sql.Index(
-        "attempts_dropped_idx",
-        "dropped_samples",
-        postgresql_where=sql.text("dropped_samples > 0"),
-    ),
+    sql.Index("attempts_dropped_idx", "dropped_samples", **_where("dropped_samples > 0")),
     postgresql_with=HOT,
 )
 
@@ -292,17 +293,8 @@ incidents = sql.Table(
     sql.Column("report_due_at", Time),  # when its post-mortem is to be written (anew)
     _needed("report_failures", sql.Integer),
     _of("runs"),
-    sql.Index(
-        "incidents_report_due_idx",
-        "report_due_at",
-        postgresql_where=sql.text("report_due_at IS NOT NULL"),
-    ),
-    sql.Index(
-        "incidents_one_open_key",
-        "run_id",
-        unique=True,
-        postgresql_where=sql.text("state <> 'closed'"),
-    ),
+    sql.Index("incidents_report_due_idx", "report_due_at", **_where("report_due_at IS NOT NULL")),
+    sql.Index("incidents_one_open_key", "run_id", unique=True, **_where("state <> 'closed'")),
     sql.Index(None, "opened_at", "run_id", "number"),
     sql.Index(
         "incidents_closed_idx",
@@ -310,7 +302,7 @@ incidents = sql.Table(
         "outcome",
         "detected_step",
         "onset_step",
-        postgresql_where=sql.text("outcome IS NOT NULL"),
+        **_where("outcome IS NOT NULL"),
     ),
     postgresql_with=HOT,
 )
@@ -389,10 +381,10 @@ commands = sql.Table(
         "run_id",
         "incident",
         "number",
-        postgresql_where=sql.text("state IN ('proposed', 'approved', 'delivered')"),
+        **_where("state IN ('proposed', 'approved', 'delivered')"),
     ),
     sql.Index("commands_verb_state_idx", "verb", "state"),
-    sql.Index("commands_automatic_idx", "decided_at", postgresql_where=sql.text("automatic")),
+    sql.Index("commands_automatic_idx", "decided_at", **_where("automatic")),
 )
 
 command_revisions = sql.Table(

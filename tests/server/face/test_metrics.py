@@ -243,7 +243,7 @@ def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
     assert spike.incident_open
     assert spike.kind in {"divergent", "lingering"}
     assert spike.approval_age_s is not None
-    assert fleet.live[1].kind is fleet.live[1].approval_age_s is None
+    assert (fleet.live[1].kind, fleet.live[1].approval_age_s) == (None, None)
     told = fleet_text(fleet).decode()
     assert "spikeguard_runs_not_shown 3.0" in told
     info = f'spikeguard_run_incident_info{{kind="{spike.kind}",project="default",run="gpt"}} 1.0'
