@@ -145,6 +145,8 @@ def _fuzz_calls(site: Site, options: Namespace) -> dict[str, Any]:
     return {
         "operations": len({label for label, _ in calls.answers}),
         "requests": calls.answers.total(),
+        "sequences": calls.sequences,
+        "requests_on_an_answer": calls.followed,
         "seconds": round(time.monotonic() - began),
         "answers": _by_status(calls.answers),
         "findings": calls.findings,

@@ -50,6 +50,8 @@ class Calls:
     tokens: dict[Role, str] = field(default_factory=dict)  # in use; calls may revoke them
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     findings: dict[str, str] = field(default_factory=dict)  # by call and what was wrong
+    sequences: int = 0  # of calls
+    followed: int = 0  # calls of those that took what another one had answered
 
     def __post_init__(self) -> None:
         self.session = requests.Session()
@@ -74,10 +76,15 @@ class Calls:
         calls = self
 
         class Sequence(machine):  # type: ignore[misc, valid-type]
+            def setup(self) -> None:
+                calls.sequences += 1
+                super().setup()
+
             def get_call_kwargs(self, case: Any) -> dict[str, Any]:
                 return {"base_url": calls.url, **calls.options(case)}
 
             def validate_response(self, response: Any, case: Any, **_: Any) -> None:
+                calls.followed += self.recorder.find_parent(case_id=case.id) is not None
                 calls.judge(case, response)
 
         settings = _settings(examples, stateful_step_count=steps)
