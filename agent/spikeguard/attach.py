@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.agreement import Agreement
 from spikeguard.arguments import check_arguments
@@ -29,6 +28,7 @@ from spikeguard.faults import Faults, log
 from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.journal import Journal
+from spikeguard.layout import Layout, layout_of
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
@@ -42,7 +42,6 @@ from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_withhold
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
-from spikeguard.shards import is_sharded
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.training_state import TrainingState, unwrapped
@@ -69,6 +68,7 @@ def attach(
     feed: type[DataFeed] = DataFeed,
     forward: Forward | None = None,
     name_batch: NameBatch | None = None,
+    replicated: bool | None = None,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -81,6 +81,9 @@ def attach(
     `feed`: `HostedFeed` where a framework owns the iterator (`spikeguard.integrations`).
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out and for no other, so that the record says which documents they were.
+    `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
+    gradients; by default as DistributedDataParallel around the model says. Without it, and without
+    DTensors, several ranks are only reported of: what one of them alone drops would part them.
     """
     check_arguments(
         model,
@@ -106,6 +109,7 @@ def attach(
     connection = read_connection(run, project, server, token)
     watched = watched_layers(unwrapped(model), chosen)
     home = _directory(directory, checkpoints, connection.run)
+    layout = layout_of(model, replicated)
     world = join_world(chosen.agreement_timeout_s)
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
@@ -124,7 +128,8 @@ def attach(
     )
     rates = ScaledRates(optimizer)
     snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
-    training = TrainingState(model, optimizer, scheduler, state)
+    alike = layout is Layout.REPLICATED
+    training = TrainingState(model, optimizer, scheduler, state, alike or world.size == 1)
     recovery = Recovery(
         world,
         training,
@@ -140,7 +145,7 @@ def attach(
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep()
-    reflex = _reflex(optimizer, chosen, world)
+    reflex = _reflex(optimizer, chosen, world, layout)
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
     collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
@@ -156,12 +161,7 @@ def attach(
         journal,
         mailbox,
         faults,
-        Agreement(
-            world,
-            chosen.agreement_lag,
-            is_sharded(model.parameters()),
-            isinstance(model, DistributedDataParallel),
-        )
+        Agreement(world, chosen.agreement_lag, layout is Layout.SHARDED, alike)
         if world.size > 1
         else None,
         outbox,
@@ -245,15 +245,37 @@ def _open_outbox(
         return Outbox(None, run, attempt, settings.outbox_bytes)
 
 
-def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World) -> Reflex:
+def _reflex(
+    optimizer: torch.optim.Optimizer, settings: Settings, world: World, layout: Layout
+) -> Reflex:
+    known = layout is not Layout.UNKNOWN
     extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
     reflex = Reflex(
         optimizer,
-        settings.drop_non_finite,
+        settings.drop_non_finite and known,
         extremes if settings.drop_z else None,
         settings.drop_by_sync,
     )
-    if settings.drop_non_finite and not reflex.armed and world.leads:
+    if world.leads:
+        _say_what_it_cannot(reflex, optimizer, settings, world, known)
+    return reflex
+
+
+def _say_what_it_cannot(
+    reflex: Reflex,
+    optimizer: torch.optim.Optimizer,
+    settings: Settings,
+    world: World,
+    known: bool,
+) -> None:
+    if not known:
+        log.warning(
+            "the model is neither in DistributedDataParallel nor made of DTensors: what a rank "
+            "measures may be its own, so no update is dropped, and clip_grad_norm_ clips by the "
+            "rank's own norm. If all ranks have the same weights and, when the optimizer steps, "
+            "the same gradients, say attach(replicated=True)"
+        )
+    elif settings.drop_non_finite and not reflex.armed:
         asked = "; or set drop_by_sync, which waits for the device in each step"
         log.warning(
             "%s takes no found_inf: an update that is not finite is reported and not dropped. "
@@ -261,7 +283,11 @@ def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World) 
             type(optimizer).__name__,
             asked if can_withhold(optimizer) else "",
         )
-    return reflex
+    elif settings.drop_z and reflex.armed and world.size > 1:
+        log.warning(
+            "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
+            "alone dropped would part the ranks"
+        )
 
 
 def _facts(

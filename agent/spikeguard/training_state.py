@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -32,7 +31,9 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         extra: Sequence[Any],
+        replicated: bool,
     ) -> None:
+        """`replicated`: plain parameters are the same on all ranks; a pipeline's may differ."""
         self._model = unwrapped(model)
         self._optimizer = optimizer
         self._scheduler = scheduler
@@ -41,7 +42,7 @@ class TrainingState:
         self._named = {
             f"model.{n}" for n, _ in self._model.named_parameters(remove_duplicate=False)
         }
-        self._replicated = _replicated(model)
+        self._replicated = replicated
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
@@ -95,18 +96,6 @@ class TrainingState:
             return
         for name, tensor in live.items():
             local(tensor).copy_(saved[name])
-
-
-def _replicated(model: torch.nn.Module) -> bool:
-    """Whether plain parameters are the same on all ranks: one process, or DistributedDataParallel.
-
-    Elsewhere (a pipeline, experts) plain tensors of one name may differ.
-    """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return True
-    model = getattr(model, "_orig_mod", model)
-    within = isinstance(model, torch.nn.parallel.DistributedDataParallel)
-    return within and not getattr(model, "parameters_to_ignore", None)
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

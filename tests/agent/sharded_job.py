@@ -114,11 +114,9 @@ class ShardedJob:
         torch.manual_seed(5)
         self.model, self.rule = Network(coarse), rule
         self.size, self.micro = size, micro
+        self.network: Any = self.model
         if size > 1:
-            for block in self.model.blocks:
-                fully_shard(block)
-            fully_shard(self.model.coarse)
-            fully_shard(self.model)
+            self.spread()
         decayed = [p for p in self.model.parameters() if p.requires_grad and p.ndim > 1]
         rest = [p for p in self.model.parameters() if p.requires_grad and p.ndim == 1]
         groups: list[dict[str, Any]] = [
@@ -129,8 +127,9 @@ class ShardedJob:
         self.seen: list[dict[str, float]] = []
         self.trail: list[tuple[int, int]] = []
         self.spoil: Callable[[ShardedJob], object] = id
+        self.factor, self.more = 1.0, 0.0  # of the next losses of this rank, and upon them
         self.guard: Guard = attach(
-            self.model,
+            self.network,
             self.optimizer,
             run="sharded",
             state=state,
@@ -142,6 +141,17 @@ class ShardedJob:
             forward=Forward(self._note),
         )
         self._batches = iter(self.guard.batches(Words(rank, size, micro, left_out)))
+
+    def spread(self) -> None:
+        """Over the ranks: each holds a part."""
+        for block in self.model.blocks:
+            fully_shard(block)
+        fully_shard(self.model.coarse)
+        fully_shard(self.model)
+
+    def meet(self, now: bool) -> None:
+        """Whether the next backward pass brings the ranks' gradients together."""
+        self.network.set_requires_gradient_sync(now)
 
     def _note(self, values: dict[str, float], step: int) -> None:
         self.seen.append({"step": step, **values})
@@ -158,10 +168,10 @@ class ShardedJob:
             if batch is None:
                 return False
             if self.size > 1:
-                self.model.set_requires_gradient_sync(micro == self.micro - 1)  # type: ignore[operator]
-            scores = self.model(batch[:, :-1])
+                self.meet(micro == self.micro - 1)
+            scores = self.network(batch[:, :-1])
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
-            (self.guard.loss(loss) / self.micro).backward()
+            (self.guard.loss(loss * self.factor + self.more) / self.micro).backward()
         self.spoil(self)
         if self.rule is None:
             self.guard.clip_grad_norm_(0.5)

@@ -369,7 +369,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"activation_layers": ("",)}, "activation_layers is .* Give a tuple of module names"),
     ({"token_statistics": "yes"}, "token_statistics is 'yes'. Give True or False"),
     ({"sampled_signals_every": 0}, "sampled_signals_every is 0. Give at least 1"),
-    ({"sampled_signals_every": math.nan}, "sampled_signals_every is nan. Give a whole number, at least 1"),
+    (
+        {"sampled_signals_every": math.nan},
+        "sampled_signals_every is nan. Give a whole number, at least 1",
+    ),
     ({"flight_recorder": 5_000}, "flight_recorder is 5000. Give at most 1000"),
     ({"flight_recorder": None}, "flight_recorder is None. Give a whole number, at least 0"),
 ]

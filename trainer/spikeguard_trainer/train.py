@@ -72,6 +72,7 @@ def train(options: Options, ranks: Ranks) -> Summary:
         checkpoints=checkpoints,
         tokens_per_step=options.tokens_per_step,
         micro_batches=n,
+        replicated=True,  # the ranks average their gradients in `network`
     )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone
     unfinished = guard.resume() < options.steps
     began, step_loss = time.monotonic(), torch.zeros((), device=device)

@@ -24,6 +24,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 
 import spikeguard
+from spikeguard.layout import refuse_flat_shards, says_replicated
 
 Batch = TypeVar("Batch")
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
@@ -44,13 +45,14 @@ def attach(
             f"{accelerator.distributed_type} steps its optimizer itself",
             f"Use one of {', '.join(KNOWN)}",
         )
+    refuse_flat_shards(model)  # unwrapped they could not be told from a plain model
     scaler = (accelerator.scaler,) if accelerator.scaler is not None else ()
     guard = spikeguard.attach(
         accelerator.unwrap_model(model, keep_torch_compile=False),
         stock(optimizer),
         state=[*scaler, *state],
         micro_batches=accelerator.gradient_accumulation_steps,
-        **arguments,
+        **{"replicated": says_replicated(model), **arguments},
     )
     return AcceleratedGuard(accelerator, guard)
 

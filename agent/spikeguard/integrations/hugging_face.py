@@ -33,6 +33,7 @@ from spikeguard.hosted import (
     tell_deleted,
 )
 from spikeguard.integrations.accelerate import stock
+from spikeguard.layout import refuse_flat_shards, says_replicated
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU")  # elsewhere Accelerate knows better than we do
 
@@ -94,7 +95,8 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         **live: Any,
     ) -> None:
         """The objects are known: attach, and count on from where `Trainer` resumed."""
-        accelerator = self._trainer.accelerator
+        accelerator, wrapped = self._trainer.accelerator, self._trainer.model_wrapped
+        refuse_flat_shards(wrapped)  # unwrapped they could not be told from a plain model
         if self.guard is not None:  # of a pass that an error ended
             self.guard.finish()
         self.guard = spikeguard.attach(
@@ -105,7 +107,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             directory=self._home,
             micro_batches=args.gradient_accumulation_steps,
             feed=HostedFeed,
-            **self._arguments,
+            **{"replicated": says_replicated(wrapped), **self._arguments},
         )
         if accelerator.distributed_type.value in CLIPPED_BY_US:
             _wrap(accelerator, "clip_grad_norm_", self._clipping)

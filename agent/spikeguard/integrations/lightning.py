@@ -35,6 +35,7 @@ from spikeguard.hosted import (
     show_tokens,
     step_or_end,
 )
+from spikeguard.layout import refuse_flat_shards, says_replicated
 from spikeguard.targets import Tree
 
 STATE = "lightning.ckpt"
@@ -105,6 +106,8 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             )
         schedules = trainer.lr_scheduler_configs
         self._checkpoints.trainer = trainer
+        wrapped = trainer.strategy.model or pl_module
+        refuse_flat_shards(wrapped)
         if self.guard is not None:  # of a pass that an error ended
             self.guard.finish()
         self.guard = spikeguard.attach(
@@ -115,7 +118,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             directory=self._home,
             micro_batches=trainer.accumulate_grad_batches,
             feed=HostedFeed,
-            **self._arguments,
+            **{"replicated": says_replicated(wrapped), **self._arguments},
         )
         self._stepped = trainer.global_step
         resumed = Path(trainer.ckpt_path).parent.name if trainer.ckpt_path else ""

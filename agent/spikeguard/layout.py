@@ -1,0 +1,59 @@
+"""How the ranks of a job hold its model: alike, in parts that say so, or nobody can tell how.
+
+Law: what needs all ranks to see the same (the reflex, one copy of a weight in a checkpoint) is done
+only where that is known. Flat shards (FSDP1) are refused: a rank's norm would be taken for the
+model's, so that one rank alone clipped, or dropped an update.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from spikeguard.errors import AttachError
+from spikeguard.shards import is_sharded
+
+_FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # known by name: it need not be loaded
+
+
+class Layout(StrEnum):
+    """What the ranks share of a model."""
+
+    REPLICATED = "replicated"  # equal weights and, at the optimizer's step, equal gradients
+    SHARDED = "sharded"  # DTensors: each rank's part, and norms over all of them
+    UNKNOWN = "unknown"  # plain tensors that may differ: pipeline stages, experts, ZeRO
+
+
+def layout_of(model: torch.nn.Module, stated: bool | None = None) -> Layout:
+    """How the job's ranks hold `model`; `stated`: what the user says of it, None for nothing."""
+    refuse_flat_shards(model)
+    if is_sharded(model.parameters()):
+        if stated:
+            remedy = "Leave it out: DTensors say themselves how they lie"
+            raise AttachError("replicated", "the model holds parts of tensors", remedy)
+        return Layout.SHARDED
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return Layout.REPLICATED
+    alike = says_replicated(model) if stated is None else stated
+    return Layout.REPLICATED if alike else Layout.UNKNOWN
+
+
+def says_replicated(model: torch.nn.Module) -> bool | None:
+    """True under DistributedDataParallel, but for parameters it is told to ignore; else None."""
+    inner = getattr(model, "_orig_mod", model)
+    within = isinstance(inner, DistributedDataParallel)
+    return True if within and not getattr(inner, "parameters_to_ignore", None) else None
+
+
+def refuse_flat_shards(model: torch.nn.Module) -> None:
+    """Raise `AttachError` where FSDP1 holds any part of `model`."""
+    for module in model.modules():
+        if any(kind.__module__ == _FLAT for kind in type(module).__mro__):
+            raise AttachError(
+                "model",
+                "FullyShardedDataParallel (FSDP1) holds it in flat shards, normed rank by rank",
+                "Shard it by fully_shard (FSDP2); under Accelerate with fsdp_version=2",
+            )
