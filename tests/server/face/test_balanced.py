@@ -1,0 +1,181 @@
+"""Two real servers behind a real balancer, with the configuration that lies in deploy/balancer.
+
+One of them is told to stop amid it all: an agent's messages, its wait for an order and the streams
+of who follows along go on with the other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import sqlalchemy as sql
+
+from benchmarks.faults_site import free_port
+from spikeguard.faults import Faults
+from spikeguard.mailbox import Mailbox
+from spikeguard.outbox import Outbox
+from spikeguard.sender import Sender
+from spikeguard.settings import Settings as AgentSettings
+from spikeguard.transport import Transport
+from spikeguard_client import ApiError, Client
+from spikeguard_protocol import CommandId, Role, RunId, Verb, verb_of
+from spikeguard_server.grants import Grant, issue_token
+from tests.server.face.conftest import Job, Live
+from tests.server.face.test_events import Following
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+CONFIGURATION = Path(__file__).parents[3] / "deploy" / "balancer" / "haproxy.cfg"
+RUN = RunId("default", "balanced")
+READY_S = 60.0
+
+
+def haproxy() -> str:
+    """The program, or a reason to skip."""
+    found = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.skip("haproxy is not installed")
+    return found
+
+
+def eventually(holds: Callable[[], object], within_s: float = 20.0) -> None:
+    until = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < until, "never"
+        time.sleep(0.02)
+
+
+@contextmanager
+def process(command: list[str], environment: dict[str, str]) -> Iterator[Popen[bytes]]:
+    """A child that does not outlive the test."""
+    child = subprocess.Popen(command, env={**os.environ, **environment})
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture
+def balanced(engine: sql.Engine, database_url: str) -> Iterator[tuple[Live, Popen[bytes]]]:
+    """The service as everybody reaches it, and one of its two replicas."""
+    program, ports = haproxy(), [free_port() for _ in range(3)]
+    balancer, *replicas = [f"127.0.0.1:{port}" for port in ports]
+    names = {"BALANCER_BIND": balancer, "REPLICA_A": replicas[0], "REPLICA_B": replicas[1]}
+    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(process([*serve, str(port)], {"DATABASE_URL": database_url}))
+            for port in ports[1:]
+        ]
+        for address in replicas:
+            eventually(lambda: is_ready(f"http://{address}"), READY_S)  # noqa: B023
+        stack.enter_context(process([program, "-q", "-db", "-f", str(CONFIGURATION)], names))
+        eventually(lambda: is_ready(f"http://{balancer}"), READY_S)
+        with engine.begin() as connection:
+            tokens = {
+                role: issue_token(connection, Grant(role, person="Ada"), "test")[0] for role in Role
+            }
+        yield Live(f"http://{balancer}", engine, tokens), children[0]
+
+
+@contextmanager
+def agent(live: Live, job: Job) -> Iterator[tuple[Outbox, Mailbox]]:
+    """The sender of a real agent that goes on where `job` stands."""
+    outbox = Outbox(None, RUN, job.attempt, 2**24)
+    outbox._open.sequence = job.sequence + 1
+    mailbox = Mailbox()
+    line = Transport(live.url, live.tokens[Role.AGENT], 5.0)
+    settings = AgentSettings(send_interval_s=0.05, backoff_s=0.5)
+    sender = Sender(line, outbox, [], mailbox, settings, Faults())
+    sender.start()
+    try:
+        yield outbox, mailbox
+        eventually(lambda: outbox.empty)
+    finally:
+        sender.finish(5.0)
+
+
+@contextmanager
+def trained(job: Job, outbox: Outbox) -> Iterator[None]:
+    """Ten steps every 20 ms, told to the agent."""
+    over = threading.Event()
+
+    def train() -> None:
+        while not over.wait(0.02):
+            outbox.put(job.steps(10, excess=3.0))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_along(
+    balanced: tuple[Live, Popen[bytes]],
+) -> None:
+    live, one = balanced
+    job = Job(live, RUN.name).start()
+    operator = Client(live.url, live.tokens[Role.OPERATOR])
+    both = [Following(operator.events(RUN.project, run=RUN.name)) for _ in range(2)]
+    time.sleep(1.0)  # from now on: what came before they began is not told
+    job.spike()
+    with agent(live, job) as (outbox, mailbox), trained(job, outbox):
+        eventually(lambda: mailbox.asked_attentive)
+        one.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        eventually(lambda: approved(operator))
+        eventually(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
+        one.wait(20)
+        stored = job.step
+        eventually(lambda: newest_step(live) > stored)
+    count = "select count(*), count(distinct step), max(step) from samples"
+    with live.engine.connect() as connection:
+        assert tuple(connection.execute(sql.text(count)).one()) == (job.step,) * 3
+    entries = [entry["number"] for entry in operator.audit(RUN)][::-1]
+    for following in both:
+        told = following.until(lambda found: len(found) >= len(entries) - 1)
+        assert [event["number"] for event in told] == entries[-len(told) :]
+        assert "command.approve" in [event["event"] for event in told]
+
+
+def approved(operator: Client) -> bool:
+    """Say yes to what is proposed; False where that was revised meanwhile."""
+    [incident] = operator.incidents(RUN)
+    proposal = incident["proposal"]
+    assert proposal is not None
+    try:
+        operator.approve(CommandId.parse(proposal["id"]), proposal["revision"])
+    except ApiError as refusal:
+        if refusal.status != 409:
+            raise
+        return False
+    return True
+
+
+def newest_step(live: Live) -> int:
+    with live.engine.connect() as connection:
+        return int(connection.execute(sql.text("select max(step) from samples")).scalar_one())
