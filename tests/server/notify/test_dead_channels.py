@@ -27,6 +27,7 @@ from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import Job, rows, value
 
 MANY = 210  # conversations of one channel, more than are handed out at a time
+PROMPT_S = 8.0  # sooner than a channel that hangs is given up
 FEW = 30  # more than one channel is handed at a time
 
 
@@ -88,7 +89,7 @@ def test_a_channel_with_much_to_tell_takes_no_other_ones_turn(
     tell_much(desk, "dead", MANY)
     assert {due.key.channel for due in look(desk.engine, desk.settings)} == {"dead", "pager"}
     with notifying(desk, dead):
-        listener.wait_for(bool)
+        listener.wait_for(bool, PROMPT_S)
 
 
 def test_what_a_channel_does_not_answer_once_it_is_not_asked_for_everything_else_too(
@@ -133,7 +134,7 @@ def test_channels_that_did_not_answer_lately_leave_room_for_those_that_do(
     with notifying(desk, dead) as notifier:
         dead.wait_for(lambda told: len(told) == LANES + 2 + TROUBLED)
         approve(desk.engine, command, revision, "Ada")
-        listener.wait_for(lambda told: len(told) == 2)
+        listener.wait_for(lambda told: len(told) == 2, PROMPT_S)
         assert sum(lane.troubled for lane in notifier._lanes.values()) == TROUBLED
 
 
@@ -155,7 +156,7 @@ def test_a_project_whose_channels_all_hang_leaves_room_for_another_ones(
             "'channel', 'pager', 'project', 'other', 'leased_until', null))).* "
             "from conversations c where channel = 'dead-0'",
         )
-        listener.wait_for(bool)
+        listener.wait_for(bool, PROMPT_S)
 
 
 def of_a_channel(desk: Desk) -> None:
@@ -213,6 +214,6 @@ def test_a_conversation_that_cannot_be_told_is_put_off_and_the_next_is_told(
         "now() - interval '1 hour'))).* from conversations c",
     )
     with notifying(desk):
-        listener.wait_for(bool)
+        listener.wait_for(bool, PROMPT_S)
     odd = "select due_at > now() from conversations where incident = 7"
     assert rows(desk.engine, odd) == [(True,)]
