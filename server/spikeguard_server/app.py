@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from threading import Thread
 from urllib.parse import quote
 
 import sqlalchemy as sql
@@ -20,7 +21,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
 from psycopg.errors import ReadOnlySqlTransaction
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
@@ -50,14 +51,16 @@ from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.pages import refusal_page
+from spikeguard_server.repository.tokens import working_hashes
 from spikeguard_server.routes.answers import Answer, answer_of
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
 from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
-from spikeguard_server.routes.express import Express, Take
+from spikeguard_server.routes.express import Door, Express
+from spikeguard_server.routes.familiar import MOST
 from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
-from spikeguard_server.routes.messages import MessageDoor
+from spikeguard_server.routes.messages import ClosedDoor, MessageDoor
 from spikeguard_server.routes.pages import page_of
 from spikeguard_server.routes.proxied import Peer
 from spikeguard_server.routes.rates import RateLimit, Rates
@@ -109,29 +112,30 @@ def create_app(
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
-    app.add_middleware(RateLimit, rates=Rates(settings.requests_per_s), refuse=_answer)
+    rates = Rates(settings.requests_per_s)
+    app.add_middleware(RateLimit, rates=rates, familiar=services.familiar, refuse=_answer)
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
-        Express, take=_door(services, turns), refuse=partial(_refuse, services.headers),
+        Express, door=_door(services, turns, rates), refuse=partial(_refuse, services.headers),
         headers=services.headers, metrics=services.metrics,
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
     return app
 
 
-def _door(services: Services, turns: Turns) -> Take:
+def _door(services: Services, turns: Turns, rates: Rates) -> Door:
     """What becomes of messages; where only reads are served, they are told where to go."""
     if services.primary is None:
-        return MessageDoor(services, turns).take
-    primary = services.primary
+        return MessageDoor(services, turns, rates)
+    return ClosedDoor(services.primary)
 
-    async def refuse(secret: str | None, body: bytes, host: str) -> tuple[bytes, dict[str, str]]:
-        del secret, body, host
-        raise ReadsOnly(primary)
 
-    return refuse
+def _greet(services: Services) -> None:
+    """After a start nobody's token has worked yet, and all would be strangers for a moment."""
+    with suppress(SQLAlchemyError), services.engine.connect() as connection:
+        services.familiar.note(working_hashes(connection, MOST))
 
 
 def _lifespan(
@@ -140,6 +144,7 @@ def _lifespan(
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
         del app
+        Thread(target=_greet, args=(services,), name="greet", daemon=True).start()
         current_default_thread_limiter().total_tokens = _callers(services.settings)
         if services.primary is None:  # a standby rings no bell: who waits asks again
             bell.start()

@@ -73,6 +73,12 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
     )
 
 
+def working_hashes(connection: sql.Connection, most: int) -> Sequence[bytes]:
+    """Of the newest secrets that work, the newest last."""
+    query = sql.select(tokens.c.hash).where(_works(tokens)).order_by(tokens.c.id.desc())
+    return connection.execute(query.limit(most)).scalars().all()[::-1]
+
+
 def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
     """Store a token, and whether it was new: one whose secret is known stays as it is."""
     row = {

@@ -29,6 +29,7 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.routes.familiar import Familiar
 from spikeguard_server.routes.limits import careful_headers
 from spikeguard_server.routes.looks import Looks
 from spikeguard_server.settings import Settings
@@ -70,6 +71,7 @@ class Services:
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
+    familiar: Familiar = field(default_factory=Familiar)
     readiness: Looks[float | None] = field(default_factory=lambda: Looks(READY_S))  # a lag
 
     @property
@@ -122,8 +124,14 @@ def find_by_secret(services: Services, secret: str | None) -> Caller | None:
     """Who holds `secret`; None for none or for one that does not work."""
     if not secret or len(secret) > 200:
         return None
+    hashed = hash_secret(secret)
     with services.engine.connect() as connection:
-        return find_caller(connection, hash_secret(secret))
+        caller = find_caller(connection, hashed)
+    if caller is None:
+        services.familiar.forget(hashed)
+    else:
+        services.familiar.note([hashed])
+    return caller
 
 
 def sign_in(services: Services, secret: str | None) -> Caller:

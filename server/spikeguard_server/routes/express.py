@@ -1,39 +1,74 @@
 """The one call that comes hundreds of times a second, answered before the framework is asked.
 
 Law: plain ASGI; what it takes, refuses, counts and answers is what every call's way would make of
-it: the body's limit, the token, the errors' one shape, the careful headers, the metrics.
+it: the token, the body's limit, the errors' one shape, the careful headers, the metrics. Nothing is
+read of who may not send, and no more at once than `Inflow` holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spikeguard_server.errors import Busy
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.routes.limits import LIMITS, Counted
-from spikeguard_server.routes.measured import note
+from spikeguard_server.routes.measured import GONE, note
 
 PATH: Final = "/v1/messages"
+MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies of which a part is still to come
+BODY_S: Final = 60.0  # from the first part of a body to the last
 HeaderList = list[tuple[bytes, bytes]]
-Take = Callable[[str | None, bytes, str], Awaitable[tuple[bytes, Mapping[str, str]]]]
+
+
+class Door(Protocol):
+    """Who may send, and what becomes of it."""
+
+    async def admit(self, secret: str | None, host: str) -> bytes:
+        """The hash of a secret that may send; raises `ServiceError`."""
+
+    async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
+        """The answer's body and headers; raises `ServiceError`, `ProtocolError`."""
+
+
+class Inflow:
+    """Counts the bytes of bodies that have come in part."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+
+    def take(self, size: int) -> None:
+        """Raise `Busy` where there is no room."""
+        if self._held + size > self._most:
+            raise Busy(
+                f"{self._most} bytes of messages are on their way already",
+                "Wait, then send it again", limit=self._most,
+            )  # fmt: skip
+        self._held += size
+
+    def give_back(self, size: int) -> None:
+        """So many are read, or given up."""
+        self._held -= size
 
 
 class Express:
-    """Hands messages to `take` (secret, body, peer's host) and everything else to the app."""
+    """Hands messages to `door` and everything else to the app."""
 
     def __init__(
         self,
         app: ASGIApp,
-        take: Take,
+        door: Door,
         refuse: Callable[[Exception], Response],
         headers: Mapping[str, str],
         metrics: Metrics,
     ) -> None:
-        self._app, self._take, self._refuse, self._metrics = app, take, refuse, metrics
+        self._app, self._door, self._refuse, self._metrics = app, door, refuse, metrics
+        self._inflow = Inflow(MAX_INFLOW)
         self._headers = [(b"content-type", b"application/json"), *_encoded(headers.items())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,10 +77,12 @@ class Express:
             return
         began, status = perf_counter(), 500
         try:
-            body = await _body(Counted(receive, LIMITS[PATH]))
+            bearer = await self._door.admit(_secret(scope), _host(scope))
+            body = await _body(Counted(receive, LIMITS[PATH]), self._inflow)
             if body is None:  # nobody is there any more
+                status = GONE
                 return
-            answer, extra = await self._take(_secret(scope), body, _host(scope))
+            answer, extra = await self._door.take(bearer, body, _host(scope))
             del body
         except Exception as error:
             refusal = self._refuse(error)
@@ -58,18 +95,34 @@ class Express:
             note(self._metrics, "POST", PATH, status, perf_counter() - began)
 
 
-async def _body(receive: Receive) -> bytes | None:
+async def _body(receive: Receive, inflow: Inflow) -> bytes | None:
     """The whole body; None if the connection ended before it did."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         return bytes(message.get("body", b""))
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await _rest(message, receive, inflow)
+    except TimeoutError:
+        raise Busy(
+            f"The body did not come within {BODY_S:g} s", "Send it again", limit=BODY_S
+        ) from None
+
+
+async def _rest(message: Message, receive: Receive, inflow: Inflow) -> bytes | None:
+    """A body that comes in parts, of which `message` is the first."""
     parts: list[bytes] = []
-    while message["type"] == "http.request":
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-        message = await receive()
-    return None
+    try:
+        while message["type"] == "http.request":
+            part = message.get("body", b"")
+            inflow.take(len(part))
+            parts.append(part)
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await receive()
+        return None
+    finally:
+        inflow.give_back(sum(map(len, parts)))
 
 
 async def _answer(send: Send, body: bytes, headers: HeaderList) -> None:

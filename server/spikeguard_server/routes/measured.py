@@ -6,11 +6,13 @@ Law: plain ASGI. The label is the call's template, never the path that was asked
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_server.metrics import Metrics
 
+GONE: Final = 499  # the status of who hung up before there was anything to answer
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
 
@@ -57,5 +59,6 @@ _RESULTS = {
     413: "too_large",
     422: "invalid",
     429: "busy",
+    GONE: "gone",
     503: "busy",
 }

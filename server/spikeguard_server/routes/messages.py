@@ -10,8 +10,9 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
-from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import (
     WAIT_HEADER,
@@ -28,6 +29,7 @@ from spikeguard_server.access import TABLE, hash_secret, judge
 from spikeguard_server.errors import (
     Busy,
     Malformed,
+    ReadsOnly,
     SequenceGap,
     TooLarge,
     Unready,
@@ -38,11 +40,13 @@ from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import Services, sign_in
 from spikeguard_server.routes.orders import LONGEST_S
 from spikeguard_server.routes.protocol_schema import reference
+from spikeguard_server.routes.rates import Rates, address_of
 from spikeguard_server.routes.shapes import ATTEMPT
 
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters
+JUDGES: Final = 2  # tokens that are looked up at once
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 MESSAGE_EXAMPLE = to_json(
@@ -134,19 +138,33 @@ class MessageDoor:
 
     services: Services
     turns: Turns
+    rates: Rates
     known: Known = field(default_factory=Known)
+    judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
 
-    async def take(
-        self, secret: str | None, body: bytes, host: str
-    ) -> tuple[bytes, Mapping[str, str]]:
-        """Take one message; its acknowledgement and the headers to go with it.
+    async def admit(self, secret: str | None, host: str) -> bytes:
+        """Judge the token before anything of the message is read; its hash.
 
-        It judges the token itself, in the message's own transaction (`access.TABLE` holds for it as
-        for every call), and answers in the order of `Turns`, where the token is the client.
+        One that was good a moment ago costs nothing. Of those that have never worked here an
+        address has as many tries as a token has calls.
         """
         bearer = self.known.find(secret)
-        if bearer is None:
-            bearer = await run_in_threadpool(self._judge, secret)
+        if bearer is not None:
+            return bearer
+        if hash_secret(secret or "") not in self.services.familiar:
+            try:
+                self.rates.check({address_of(host): 1.0}, monotonic())
+            except Busy:
+                await asyncio.sleep(REFUSED_S)
+                raise
+        return await run_sync(self._judge, secret, limiter=self.judges)
+
+    async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
+        """Take one message; its acknowledgement and the headers to go with it.
+
+        The token is judged once more in the message's own transaction (`access.TABLE` holds for it
+        as for every call); it is answered in the order of `Turns`, where the token is the client.
+        """
         self.services.metrics.message_bytes.inc(len(body))
         line = line_of(body) or host
         try:
@@ -174,6 +192,23 @@ class MessageDoor:
         records = message.records
         services.metrics.samples.inc(sum(len(r.steps) for r in records if isinstance(r, Samples)))
         return ack
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedDoor:
+    """Where only reads are served: messages are told where to go."""
+
+    primary: str
+
+    async def admit(self, secret: str | None, host: str) -> bytes:
+        """Nobody is let in."""
+        del secret, host
+        raise ReadsOnly(self.primary)
+
+    async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
+        """Nor taken anything from."""
+        del bearer, body, host
+        raise ReadsOnly(self.primary)
 
 
 _OPENING = re.compile(rb'\{"type":"Message","project":"([^"]{1,64})","run":"([^"]{1,64})"')

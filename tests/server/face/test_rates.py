@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
+from spikeguard_server.access import hash_secret
 from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.routes.rates import BURST_S, MAX_CALLERS, Rates
+from spikeguard_server.routes.familiar import Familiar
+from spikeguard_server.routes.rates import BURST_S, MAX_CALLERS, RUNS, Rates, address_of, callers_of
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 
@@ -46,6 +50,51 @@ def test_callers_are_forgotten_rather_than_kept_without_a_bound(rates: Rates) ->
     assert len(rates._left) == MAX_CALLERS
 
 
+def scope(path: str, secret: str = "", host: str = "10.0.0.7") -> dict[str, object]:
+    """A call as the server sees it."""
+    headers = [(b"authorization", b"Bearer " + secret.encode())] if secret else []
+    return {"type": "http", "path": path, "headers": headers, "client": (host, 4711)}
+
+
+def test_guesses_of_one_address_are_one_caller_and_tokens_that_worked_one_each() -> None:
+    familiar = Familiar()
+    guesses = [callers_of(scope("/v1/runs", f"guess-{n}"), familiar) for n in range(10)]
+    assert all(guess == {"10.0.0.7": 1.0} for guess in guesses)
+    familiar.note([hash_secret("good"), hash_secret("better")])
+    good, better = (callers_of(scope("/v1/runs", s), familiar) for s in ("good", "better"))
+    assert (len(good), len(better)) == (1, 1)
+    assert not good.keys() & (better.keys() | guesses[0].keys())
+    familiar.forget(hash_secret("good"))
+    assert callers_of(scope("/v1/runs", "good"), familiar) == guesses[0]
+
+
+def test_a_machine_has_one_bucket_for_all_its_addresses() -> None:
+    assert address_of("2001:db8::1") == address_of("2001:db8::ffff:2") != address_of("2001:db9::1")
+    assert address_of("10.0.0.7") != address_of("10.0.0.8")
+
+
+def test_secrets_that_worked_are_forgotten_rather_than_kept_without_a_bound() -> None:
+    familiar = Familiar(2)
+    familiar.note([b"a", b"b"])
+    familiar.note([b"a", b"c"])
+    assert [each in familiar for each in (b"a", b"b", b"c")] == [True, False, True]
+
+
+def test_runs_that_share_a_token_wait_for_orders_each_at_its_rate_and_all_within_a_larger_one(
+    rates: Rates,
+) -> None:
+    familiar = Familiar()
+    familiar.note([hash_secret("job")])
+    taken = 0
+    for number in range(10 * BURST * int(RUNS)):
+        path = f"/v1/runs/default/run-{number}/orders"
+        callers = callers_of(scope(path, "job"), familiar)
+        taken += not any(rates.take(caller, 0.0, times) for caller, times in callers.items())
+    assert taken == BURST * RUNS
+    for path in ("/orders", "/v1/runs/orders", "/v1/runs/a/b/c/orders"):
+        assert callers_of(scope(path, "job"), familiar) == {hash_secret("job"): 1.0}
+
+
 @pytest.fixture
 def calls(engine: sql.Engine, database_url: str) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Two viewers' clients of a server that lets each call five times a second."""
@@ -78,3 +127,34 @@ def test_a_token_that_calls_too_often_is_told_the_limit_and_when_to_come_back(
     assert refused[0].headers["X-Content-Type-Options"] == "nosniff"
     assert calm.get("/v1/me").status_code == 200
     assert hasty.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/me", "/v1/messages"])
+def test_who_guesses_tokens_is_limited_by_address_and_takes_nothing_from_those_that_work_there(
+    calls: tuple[httpx.Client, httpx.Client], path: str
+) -> None:
+    good, _ = calls
+    assert good.get("/v1/me").status_code == 200
+    call = "POST" if path == "/v1/messages" else "GET"
+    statuses = []
+    for _ in range(BURST + 25):
+        headers = {"Authorization": f"Bearer {secrets.token_urlsafe(32)}"}
+        statuses.append(good.request(call, path, headers=headers, content=b"{}").status_code)
+    assert statuses[:5] == [401] * 5
+    assert set(statuses[-5:]) == {401, 429} or set(statuses[-5:]) == {429}
+    assert statuses.count(401) < BURST + 20
+    assert good.get("/v1/me").status_code == 200
+
+
+def test_tokens_that_worked_before_a_start_are_no_strangers_after_it(
+    engine: sql.Engine, database_url: str
+) -> None:
+    with engine.begin() as connection:
+        token = issue_token(connection, Grant(Role.VIEWER), "test")[0]
+    with ExitStack() as held:
+        settings = Settings(database_url=database_url, requests_per_s=PER_S)
+        url = held.enter_context(serving(settings))
+        guessing, calm = (held.enter_context(_client(url, each)) for each in ("guess", token))
+        while guessing.get("/v1/me").status_code == 401:
+            pass
+        assert calm.get("/v1/me").status_code == 200

@@ -1,0 +1,62 @@
+"""One look for all who ask at once, and for a moment after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from spikeguard_server.errors import Unready
+from spikeguard_server.routes.looks import Looks
+
+KEPT_S = 0.2
+ASKING = 50
+
+
+@dataclass
+class Counted:
+    """How often it was looked; it fails the first time."""
+
+    times: int = 0
+
+    def look(self) -> int:
+        self.times += 1
+        time.sleep(0.05)
+        if self.times == 1:
+            raise Unready("Not yet", "Wait")
+        return self.times
+
+
+def test_many_who_ask_share_one_look_also_where_it_fails_and_a_later_one_looks_anew() -> None:
+    counted, looks = Counted(), Looks[int](KEPT_S)
+
+    async def ask() -> list[int | BaseException]:
+        asked = (looks.get(counted.look) for _ in range(ASKING))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first = asyncio.run(ask())
+    assert {type(said) for said in first} == {Unready}
+    assert (len(first), counted.times) == (ASKING, 1)
+    time.sleep(KEPT_S)
+    assert asyncio.run(ask()) == [2] * ASKING
+
+
+def test_who_hangs_up_takes_the_answer_from_nobody_else() -> None:
+    looks = Looks[int](KEPT_S)
+
+    def look() -> int:
+        time.sleep(0.1)
+        return 7
+
+    async def ask() -> int:
+        gone = asyncio.create_task(looks.get(look))
+        stays = asyncio.create_task(looks.get(look))
+        await asyncio.sleep(0.02)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        return await stays
+
+    assert asyncio.run(ask()) == 7
