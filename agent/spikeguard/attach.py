@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -32,14 +33,16 @@ from spikeguard.layout import Layout, layout_of
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
+from spikeguard.leftovers import Held, Unheld, leftovers
 from spikeguard.mailbox import Mailbox
 from spikeguard.naming import NameBatch
 from spikeguard.offline import Shelf
-from spikeguard.outbox import Outbox, leftovers
+from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_withhold
+from spikeguard.room import Earlier, Room
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
@@ -226,23 +229,25 @@ def _open_line(
             connection.run,
             home,
         )
-        kept = _open_outbox(folder / attempt, connection.run, attempt, settings, faults)
+        unheld = Unheld(folder, connection.run, attempt)
+        kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)
         return kept, Shelf(kept)
-    left = leftovers(folder, connection.run, settings.outbox_bytes)
-    outbox = _open_outbox(folder / attempt, connection.run, attempt, settings, faults)
+    left = leftovers(folder, connection.run)
+    outbox = _open_outbox(folder, connection.run, attempt, settings, faults, Held(left))
     transport = Transport(connection.server, connection.token, settings.timeout_s)
     return outbox, Sender(transport, outbox, left, mailbox, settings, faults)
 
 
 def _open_outbox(
-    folder: Path, run: RunId, attempt: str, settings: Settings, faults: Faults
+    parent: Path, run: RunId, attempt: str, settings: Settings, faults: Faults, earlier: Earlier
 ) -> Outbox:
     """On disk; in memory only where the folder cannot be written or locked (NFS, Lustre)."""
+    room = Room(settings.outbox_bytes, earlier, partial(faults.note, "outbox"))
     try:
-        return Outbox(folder, run, attempt, settings.outbox_bytes)
+        return Outbox(parent / attempt, run, attempt, room)
     except (OSError, ValueError) as error:
         faults.note("outbox", error)
-        return Outbox(None, run, attempt, settings.outbox_bytes)
+        return Outbox(None, run, attempt, room)
 
 
 def _reflex(

@@ -50,13 +50,20 @@ def claim(folder: Path) -> int:
     return handle
 
 
-def remove(folder: Path) -> None:
-    """Take away the folder of an attempt that left nothing."""
-    try:
-        (folder / "lock").unlink(missing_ok=True)
-        folder.rmdir()
-    except OSError:
-        return  # something else lies there: not ours to remove
+def give_up(folder: Path, handle: int, used_up: bool) -> None:
+    """Unlock the folder; one that is `used_up` goes, unless something else lies there."""
+    if used_up:
+        with suppress(OSError):
+            (folder / "lock").unlink(missing_ok=True)
+            folder.rmdir()
+    with suppress(OSError):  # what a network's file system says as it closes
+        os.close(handle)
+
+
+def write_note(handle: int, sequence: int, state: str) -> None:
+    """That messages up to `sequence` have got a number, and whether more will."""
+    with suppress(OSError):
+        os.pwrite(handle, f"{sequence:012d} {state:5}".encode(), 0)
 
 
 def synced(file: IO[bytes]) -> bool:

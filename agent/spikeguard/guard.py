@@ -78,7 +78,7 @@ class Guard:
             optimizer.register_step_post_hook(torch.compiler.disable(self._after_optimizer)),
             *parts.collector.optional.handles,
         ]
-        self._endings = Endings(self._cut_short, parts.settings.handle_sigterm)
+        self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = (model, optimizer)
         GUARDED.update(self._guarded)
 
@@ -235,7 +235,8 @@ class Guard:
         """
         if self._ended:
             return
-        self._endings.undo()
+        with self._p.faults.shield("finish"):
+            self._endings.undo()
         with self._p.faults.shield("finish"):
             self._drain()
         with self._p.faults.shield("finish"):
@@ -244,9 +245,11 @@ class Guard:
             leave_world(self._p.world)
         self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
-            hook.remove()
+            with self._p.faults.shield("finish"):
+                hook.remove()
         GUARDED.difference_update(self._guarded)
-        self._optional.end()
+        with self._p.faults.shield("finish"):
+            self._optional.end()
         with self._p.faults.shield("finish"):
             self._p.rates.after_step()
 
@@ -265,9 +268,6 @@ class Guard:
             if parts.sender is not None:
                 spent_s = time.monotonic() - began
                 parts.sender.finish(max(0.0, parts.settings.flush_s - spent_s))
-        with parts.faults.shield("finish"):
-            if parts.feed.left_out is not None:
-                parts.feed.left_out.confirm()
         with parts.faults.shield("finish"):
             self._reporter.close()
 
@@ -396,6 +396,7 @@ class Guard:
         """Rank 0: of what all ranks leave out."""
         if log is not None and outbox is not None:
             several = self._p.world.size > 1
+            outbox.on_closed = log.confirm
             log.begin(Retelling(log.folder, outbox.put, lambda: outbox.written_ahead, several))
 
 

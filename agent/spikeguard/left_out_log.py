@@ -163,9 +163,10 @@ class LeftOutLog:
             self._wake.set()
 
     def confirm(self) -> None:
-        """The outbox is closed, with all that was told in it."""
+        """The outbox is closed, with all that was told in it; called by its thread."""
         if self._teller is not None and self._thread is not None and not self._thread.is_alive():
-            self._teller.confirm()
+            with self._faults.shield("ledger"):
+                self._teller.confirm()
 
     def close(self, within_s: float) -> None:
         """Write and tell what is left, for at most `within_s`."""

@@ -13,20 +13,20 @@ the newest messages stay in memory.
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
-from spikeguard.folder import attempt_folders, claim, read_note, remove, synced
+from spikeguard.folder import claim, give_up, read_note, synced, write_note
+from spikeguard.letter import Draft, Letter
 from spikeguard.lines import count_samples, decoded, encoded, merged
+from spikeguard.room import Room
 from spikeguard.thinning import Neighbours, Stage, samples_in, thinned
 from spikeguard_protocol import (
     AttemptEnded,
@@ -44,7 +44,7 @@ WAITING = 5_000  # samples between the loop and the disk; of anything else, twic
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 SEAL_RECORDS = 900
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
-MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
+CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 BREATH_S = 0.0002  # after each record
 UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
@@ -53,50 +53,40 @@ HURRY = 100  # one record more at a time for so many that wait
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
-class Draft(Protocol):
-    """What a call makes a record of, out of values that nobody changes any more."""
-
-    def __call__(self) -> Record: ...
-
-
-@dataclass(slots=True)
-class _Letter:
-    """One message; its lines are on disk, or in memory where the disk failed."""
-
-    sequence: int
-    size: int = 0
-    records: int = 0
-    at: float = field(default_factory=time.monotonic)  # of the newest record
-    begun_at: float = math.inf  # of the oldest
-    lines: list[bytes] | None = None
-    stage: Stage = Stage.WHOLE
-    watched: bool = False  # some of it was made while the server asked for detail
-
-
 class Outbox:
     """The messages of one attempt that the server has not acknowledged."""
 
-    def __init__(self, folder: Path | None, run: RunId, attempt: str, limit: int) -> None:
-        """`folder` None keeps everything in memory; raise OSError if it cannot be claimed."""
+    def __init__(
+        self,
+        folder: Path | None,
+        run: RunId,
+        attempt: str,
+        room: Room | int,
+    ) -> None:
+        """`folder` None keeps everything in memory; raise OSError if it cannot be claimed.
+
+        `room`: bytes on disk, or the room that it shares with others.
+        """
         self.run, self.attempt = run, attempt
         self.folder = folder
-        self._limit = limit
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
         self._declared: Counter[str] = Counter()  # of those, what the server is told of
         self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
-        self.dropped: Counter[str] = Counter()  # by what it was, for want of room
+        self.room = room if isinstance(room, Room) else Room(room)
+        self.on_closed: Callable[[], object] = bool  # called by the writer, at its end
         self._io = threading.Lock()  # between writer and sender, never the loop
-        self._sealed: deque[_Letter] = deque()
+        self._sealed: deque[Letter] = deque()
         self._sizes: tuple[int, int] | None = None  # of those, on disk and in memory; None: to add
         self._started: AttemptStarted | None = None
         self._segments: deque[SegmentStarted] = deque(maxlen=SEGMENTS)
         self._closing = threading.Event()
+        self._says_ended = False
         self._unreadable_since: float | None = None  # the disk, monotonic
         self.ended = self.closed = False
         self._own = -1 if folder is None else claim(folder)
         newest = self._find_leftovers() if folder is not None else 0
-        self._open = _Letter(newest + 1, lines=[])
+        self._open = Letter(newest + 1, lines=[])
         self._file: IO[bytes] | None = None
         self._writer: threading.Thread | None = None
 
@@ -105,6 +95,11 @@ class Outbox:
         self._writer = threading.Thread(target=self._write_on, name="spikeguard-outbox")
         self._writer.daemon = True
         self._writer.start()
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """By what it was, for want of room."""
+        return self.room.dropped
 
     def put(self, record: Record | Draft, at: float | None = None) -> None:
         """Called from the loop: never waits. A draft is made a record by the writer's thread.
@@ -190,18 +185,34 @@ class Outbox:
                 return
             oldest = self._sealed[0].sequence if self._sealed else self._open.sequence
             if first < oldest:
-                letter = _Letter(first)
+                letter = Letter(first)
                 gap = Gap(first, oldest - 1, "no longer held", 0)
                 again = [self._started] if self._started is not None else []
                 self._rewrite(letter, [gap, *again, *self._segments])
                 self._sealed.appendleft(letter)
                 self._sizes = None
 
-    def close(self) -> None:
-        """Stop the writer; what was not acknowledged stays for the next attempt."""
+    def end_killed(self, reason: str) -> None:
+        """Say for a dead attempt that it ended, once however many find it."""
+        with self._io:
+            self._add(time.monotonic(), AttemptEnded(reason))
+            self._seal()
+            self._mark_ended()
+
+    def close(self, within_s: float = CLOSING_S, ended: bool = False) -> None:
+        """Stop; what was not acknowledged stays for the next attempt.
+
+        `ended`: the attempt said its last word. A writer that was started does it, and is waited
+        for no longer than `within_s`: a disk that hangs may keep it.
+        """
+        self._says_ended |= ended
         self._closing.set()
         if self._writer is not None:
-            self._writer.join(5.0)
+            self._writer.join(within_s)
+        if self._writer is None or not self._writer.is_alive():
+            self._shut()
+
+    def _shut(self) -> None:
         with self._io:
             if self.closed:
                 return
@@ -210,24 +221,29 @@ class Outbox:
                 with suppress(OSError):  # of a disk that is gone
                     self._file.close()
                 self._file = None
+            if self._says_ended:
+                self._mark_ended()
             self.closed = True
             own, self._own = self._own, -1  # the number may be somebody else's file in a moment
-            if self.folder is not None and self.empty:
-                remove(self.folder)
-            if own >= 0:
-                os.close(own)
+            if own >= 0 and self.folder is not None:
+                give_up(self.folder, own, used_up=self.empty)
+        self.room.close()
+        self.on_closed()
 
     def _write_on(self) -> None:
         """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
-            while (self._waiting or self._undeclared()) and not self._closing.is_set():
-                with self._io:
-                    if self.closed:
-                        return
-                    self._drain(1 + len(self._waiting) // HURRY)
-                time.sleep(BREATH_S)
+            if self.keep_up():
+                self.room.bound(self)
+        self._shut()
+
+    def keep_up(self) -> bool:
+        """Write down what the loop has put; False if the outbox is to close."""
+        while (self._waiting or self._undeclared()) and not self._closing.is_set():
             with self._io:
-                self._bound()
+                self._drain(1 + len(self._waiting) // HURRY)
+            time.sleep(BREATH_S)
+        return not self._closing.is_set()
 
     def _drain(self, at_most: int = sys.maxsize) -> None:
         if lost := self._undeclared():
@@ -235,7 +251,7 @@ class Outbox:
             said = Gap(number, number, "the loop outran the disk", lost["samples"])
             self._add(time.monotonic(), said)
             self._declared += lost
-            self.dropped += lost
+            self.room.dropped += lost
         while self._waiting and at_most > 0:
             self._add(*self._waiting.popleft())
             at_most -= 1
@@ -285,21 +301,21 @@ class Outbox:
             return  # the lines stay in memory; sealing sees that the file is short
 
     def _seal(self) -> None:
-        letter, self._open = self._open, _Letter(self._open.sequence + 1, lines=[])
-        self._note(letter.sequence, "open")
+        letter, self._open = self._open, Letter(self._open.sequence + 1, lines=[])
+        self._note(letter.sequence, "ended" if self.ended else "open")
         file, self._file = self._file, None
         if file is not None and synced(file) and self._on_disk(letter):
             letter.lines = None
         self._sealed.append(letter)
         self._sizes = None
 
-    def _on_disk(self, letter: _Letter) -> bool:
+    def _on_disk(self, letter: Letter) -> bool:
         try:
             return self._path(letter).stat().st_size == letter.size
         except OSError:
             return False
 
-    def _read(self, letter: _Letter) -> list[Record]:
+    def _read(self, letter: Letter) -> list[Record]:
         lines = letter.lines
         try:
             if lines is None:
@@ -308,7 +324,7 @@ class Outbox:
             return [Gap(letter.sequence, letter.sequence, "its file was removed", 0)]
         return [record for line in lines if (record := decoded(line)) is not None]
 
-    def _read_or_given_up(self, letter: _Letter) -> list[Record]:
+    def _read_or_given_up(self, letter: Letter) -> list[Record]:
         """Its records, or that they are lost; raise OSError while the disk may come back."""
         now = time.monotonic()
         try:
@@ -322,7 +338,7 @@ class Outbox:
             return [Gap(letter.sequence, letter.sequence, reason, 0)]
         return records
 
-    def _rewrite(self, letter: _Letter, records: Iterable[Record]) -> None:
+    def _rewrite(self, letter: Letter, records: Iterable[Record]) -> None:
         lines = [encoded(record) for record in records]
         letter.size, letter.records = sum(map(len, lines)), len(lines)
         letter.lines, self._sizes = lines, None
@@ -334,18 +350,24 @@ class Outbox:
         except OSError:
             return  # it stays in memory
 
-    def _bound(self) -> None:
-        """Over the limit, on disk or in memory: thin messages out, the oldest first."""
-        for stage in list(Stage)[1:]:
-            if self._fits():
-                return
-            for place, letter in enumerate(self._sealed):
-                if letter.stage < stage and not self._fits():
-                    self._thin(place, letter, stage)
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes on disk and in memory."""
+        with self._io:
+            on_disk, in_memory = self._sizes or self._added_up()
+            return on_disk + self._open.size, in_memory
 
-    def _fits(self) -> bool:
-        on_disk, in_memory = self._sizes or self._added_up()
-        return self._open.size + on_disk <= self._limit and in_memory <= MEMORY_BYTES
+    def thin(self, stage: Stage, fits: Callable[[], bool]) -> Counter[str]:
+        """Thin messages out as far as `stage`, the oldest first, until it `fits`; what has gone."""
+        lost: Counter[str] = Counter()
+        while not fits():
+            with self._io:
+                thicker = (at for at in enumerate(self._sealed) if at[1].stage < stage)
+                found = next(thicker, None) if not self.closed else None
+                if found is None:
+                    break
+                lost += self._thin(*found, stage)
+        return lost
 
     def _added_up(self) -> tuple[int, int]:
         """Kept until a message comes, goes or is thinned: a long outage leaves thousands."""
@@ -353,20 +375,20 @@ class Outbox:
         self._sizes = sum(letter.size for letter in self._sealed) - in_memory, in_memory
         return self._sizes
 
-    def _thin(self, place: int, letter: _Letter, stage: Stage) -> None:
+    def _thin(self, place: int, letter: Letter, stage: Stage) -> Counter[str]:
         letter.stage = stage
         try:
             records = self._read(letter)
             around = self._neighbours(place) if stage is Stage.SURROUNDINGS else Neighbours()
         except OSError:
-            return  # a disk that cannot be read has no room to win
+            return Counter()  # a disk that cannot be read has no room to win
         kept, lost = thinned(records, stage, around, letter.watched)
-        self.dropped += lost
         if lost["samples"]:
             number = letter.sequence
             kept.append(Gap(number, number, "the outbox was full", lost["samples"]))
         if lost:
             self._rewrite(letter, kept)
+        return lost
 
     def _neighbours(self, place: int) -> Neighbours:
         before, after = place - 1, place + 1
@@ -375,16 +397,14 @@ class Outbox:
             samples_in(self._read(self._sealed[after])) if after < len(self._sealed) else (),
         )
 
-    def mark_ended(self) -> None:
-        """The attempt said its last word; whoever finds this later adds nothing."""
-        with self._io:
-            self._note(self._open.sequence - 1, "ended")
+    def _mark_ended(self) -> None:
+        """Whoever finds this later adds nothing."""
+        self.ended = True
+        self._note(self._open.sequence - 1, "ended")
 
     def _note(self, sequence: int, state: str) -> None:
-        if self._own < 0:
-            return
-        with suppress(OSError):
-            os.pwrite(self._own, f"{sequence:012d} {state:5}".encode(), 0)
+        if self._own >= 0:
+            write_note(self._own, sequence, state)
 
     def _find_leftovers(self) -> int:
         """Take in the messages of an attempt that was killed; returns the highest number."""
@@ -394,7 +414,7 @@ class Outbox:
                 stat = path.stat()
                 age = max(0.0, time.time() - stat.st_mtime)
                 newest = max(newest, int(path.stem))
-                letter = _Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age)
+                letter = Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age)
                 self._sealed.append(letter)
         return newest
 
@@ -402,27 +422,7 @@ class Outbox:
         found = self.folder.glob("*.jsonl") if self.folder is not None else []
         return sorted(path for path in found if _NUMBER.fullmatch(path.stem))
 
-    def _path(self, letter: _Letter) -> Path:
+    def _path(self, letter: Letter) -> Path:
         if self.folder is None:
             raise FileNotFoundError("this outbox lies in memory")
         return self.folder / f"{letter.sequence:012d}.jsonl"
-
-
-def leftovers(parent: Path, run: RunId, limit: int) -> list[Outbox]:
-    """The outboxes under `parent` whose attempts are dead and left something, oldest first.
-
-    Never raises: what cannot be read stays where it is.
-    """
-    found = []
-    for folder in attempt_folders(parent):
-        try:
-            outbox = Outbox(folder, run, folder.name, limit)
-        except (OSError, ValueError):
-            continue  # its attempt is alive and holds the lock, or the disk will not have it
-        if not outbox.ended and outbox.sequence > 0:
-            outbox.put(AttemptEnded("killed; its last messages were sent by the next attempt"))
-        if outbox.empty:
-            outbox.close()
-        else:
-            found.append(outbox)
-    return found

@@ -18,6 +18,8 @@ from spikeguard.outbox import Outbox
 from spikeguard.settings import Settings
 from spikeguard.transport import Advice, Transport, Verdict
 
+GRACE_S = 0.4  # twice at most beyond what an ending may take: for the network, then for the disk
+
 
 class Sender:
     """Sends `outbox`, after the `leftovers` of earlier attempts."""
@@ -37,7 +39,6 @@ class Sender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._failures = 0
-        self._told_lost: dict[str, int] = {}  # attempt -> what its outbox had dropped by then
         self._wait_s: float | None = None  # while a decision may come
         self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
@@ -58,10 +59,8 @@ class Sender:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() or self._listener is not None:
             self._transport.interrupt()
-            self._thread.join(1.0)
-        self._outbox.mark_ended()
-        for outbox in (self._outbox, *self._leftovers):
-            outbox.close()
+            self._thread.join(GRACE_S)
+        self._outbox.close(max(0.0, deadline - time.monotonic()) + GRACE_S, ended=True)
         self._transport.close()
         return self._outbox.empty
 
@@ -85,7 +84,6 @@ class Sender:
         outbox = self._leftovers[0] if self._leftovers else self._outbox
         if outbox.unbegun:
             return self._settings.send_interval_s
-        self._tell_of_loss(outbox)
         message = outbox.next_message()
         if message is None:  # finish() did not wait for this thread any longer
             return self._settings.send_interval_s
@@ -102,14 +100,6 @@ class Sender:
             return self._stored(outbox, sequence, verdict, asked_at)
         self._faults.note(f"server ({verdict.advice})", f"message not stored: {verdict.reason}")
         return self._not_stored(outbox, message.sequence, verdict)
-
-    def _tell_of_loss(self, outbox: Outbox) -> None:
-        """What a full outbox had to drop since, counted and logged like any failure."""
-        total = outbox.dropped.total()
-        if total > self._told_lost.get(outbox.attempt, 0):
-            self._told_lost[outbox.attempt] = total
-            parts = ", ".join(f"{count} {what}" for what, count in sorted(outbox.dropped.items()))
-            self._faults.note("outbox", f"it was full and dropped {parts} so far")
 
     def _stored(self, outbox: Outbox, sequence: int, verdict: Verdict, asked_at: float) -> float:
         outbox.acknowledge(sequence)

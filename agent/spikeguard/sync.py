@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spikeguard.outbox import Outbox, leftovers
+from spikeguard.leftovers import leftovers
+from spikeguard.outbox import Outbox
 from spikeguard.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Message, RunId
@@ -24,7 +25,6 @@ from spikeguard_protocol import Message, RunId
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
 TRIES = 5  # of one message, while the server is away
 PAUSE_S = 1.0  # before the second try; doubles
-UNBOUNDED = 2**62  # bytes: what is on disk already is not thinned out on its way
 
 Tell = Callable[[str], None]
 
@@ -136,7 +136,7 @@ def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) ->
 
 def _sync_run(home: Path, transport: Transport, tell: Tell) -> None:
     run = run_of(home)
-    waiting = leftovers(home / "outbox", run, UNBOUNDED)
+    waiting = leftovers(home / "outbox", run)
     alive = _alive(home / "outbox", {outbox.attempt for outbox in waiting})
     sent = refused = 0
     try:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from spikeguard_protocol import AttemptEnded
 
+from .job import FAST, Job
 from .wire import Wire, await_that, served
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(folder: Path, server: str, then: str) -> subprocess.Popen[str]:
+CAP_S = FAST.flush_s + 1.0
+
+
+def start(folder: Path, server: str, then: str, first: str = "") -> subprocess.Popen[str]:
     script = f"""
-import sys, time
+import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from tests.agent.job import Job
 job = Job(Path({str(folder)!r}), server={server!r})
+{first}
 job.train_to(20)
 print("ready", flush=True)
 {then}
@@ -71,3 +80,97 @@ def test_an_absent_server_holds_nobody_up_at_the_end(tmp_path: Path) -> None:
     began = time.monotonic()
     assert ended(process) == -signal.SIGTERM
     assert time.monotonic() - began < 8.0
+
+
+def hang(folder: Path) -> Path:
+    """Have the writer wait for a reader of its file that never comes, as for a disk."""
+    (attempt,) = (folder / "guard/outbox").iterdir()
+    os.mkfifo(attempt / f"{1:012d}.jsonl")
+    return attempt
+
+
+def let_go(attempt: Path) -> None:
+    """Read what the writer has waited to write."""
+    handle = os.open(attempt / f"{1:012d}.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    time.sleep(0.2)
+    os.close(handle)
+
+
+HANG = "os.mkfifo(job.guard._p.outbox.folder / '000000000001.jsonl')"
+
+
+@pytest.mark.parametrize("first", ["", HANG], ids=["server", "server and disk"])
+def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) -> None:
+    """The server takes the connection and says nothing; the disk takes no byte."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        process = start(tmp_path, url, "time.sleep(60)", first)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert ended(process) == -signal.SIGTERM
+        assert time.monotonic() - began < CAP_S + 0.5  # the process itself ends too
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_hung_disk_holds_nobody_up_at_the_end(tmp_path: Path, offline: bool) -> None:
+    job = Job(tmp_path, server=None if offline else "http://127.0.0.1:9")
+    attempt = hang(tmp_path)
+    job.train_to(20)
+    began = time.monotonic()
+    job.guard.finish()
+    assert time.monotonic() - began < CAP_S
+    assert job.guard._p.outbox is not None
+    assert not job.guard._p.outbox.closed
+    let_go(attempt)
+    await_that(lambda: job.guard._p.outbox and job.guard._p.outbox.closed)
+
+
+def of_another_thread(call: Callable[[], None]) -> list[BaseException]:
+    """What `call` raised there."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised
+
+
+def test_finish_may_be_called_from_any_thread(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        assert signal.getsignal(signal.SIGTERM) == job.guard._endings._on_sigterm
+        assert of_another_thread(job.guard.finish) == []
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert wire.records(AttemptEnded)[-1].reason == "finished"
+    assert job.guard.faults == {}
+    assert not job.optimizer._optimizer_step_pre_hooks
+
+
+def test_an_end_that_fails_in_one_place_is_made_in_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("signal only works in main thread")
+
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(10)
+        with monkeypatch.context() as patched:
+            for owner, name in (
+                (job.guard._endings, "undo"),
+                (job.guard._hooks[0], "remove"),
+                (job.guard._optional, "end"),
+            ):
+                patched.setattr(owner, name, fail)
+            job.guard.finish()
+        job.guard._endings.undo()
+        assert wire.records(AttemptEnded)[-1].reason == "finished"
+    assert job.guard.faults == {"finish": 3}
+    assert not job.optimizer._optimizer_step_post_hooks

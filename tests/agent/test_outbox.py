@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import spikeguard.outbox
-from spikeguard.outbox import Outbox, leftovers
+import spikeguard.room
+from spikeguard.leftovers import leftovers
+from spikeguard.outbox import Outbox
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -109,7 +111,7 @@ def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path
         if step % 5 == 0:
             box._drain()
             box._seal()
-            box._bound()
+            box.room.bound(box)
     on_disk = sum(path.stat().st_size for path in (tmp_path / ATTEMPT).glob("*.jsonl"))
     assert on_disk <= 4_000 + 1_000
     records = everything(box)
@@ -143,7 +145,7 @@ def fill(box: Outbox, spike: range, steps: int = 600) -> None:
         if step % 100 == 0:
             box._drain()
             box._seal()
-            box._bound()
+            box.room.bound(box)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path
 def test_without_a_disk_the_bound_is_of_memory_and_the_order_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spikeguard.outbox, "MEMORY_BYTES", 45_000)
+    monkeypatch.setattr(spikeguard.room, "MEMORY_BYTES", 45_000)
     box = Outbox(None, RUN, ATTEMPT, 2**20)
     fill(box, spike=range(220, 225))
     assert sum(len(line) for letter in box._sealed for line in letter.lines or ()) <= 45_000
@@ -224,7 +226,7 @@ def test_what_the_server_asked_detail_of_stays_as_long_as_what_stood_out(tmp_pat
         if step % 20 == 0:
             box._drain()
             box._seal()
-            box._bound()
+            box.room.bound(box)
     kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
     assert set(range(81, 101)) <= kept
     assert box.dropped["samples"] == 100 - len(kept) > 0
@@ -345,14 +347,14 @@ time.sleep(60)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    assert leftovers(tmp_path, RUN, 2**20) == []  # alive: it holds the lock
+    assert leftovers(tmp_path, RUN) == []  # alive: it holds the lock
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
     (file,) = (tmp_path / ATTEMPT).glob("*.jsonl")
     with file.open("ab") as half:
         half.write(b'{"type":"Samples","seg')
-    (found,) = leftovers(tmp_path, RUN, 2**20)
+    (found,) = leftovers(tmp_path, RUN)
     message = oldest(found)
     assert message.sequence == 2
     assert [r.steps for r in message.records if isinstance(r, Samples)] == [(51,)]
@@ -376,7 +378,7 @@ def left_behind(folder: Path) -> Path:
 @pytest.mark.parametrize("note", [b"\0" * 18, b"\xff\xfe", b"twelve", b""])
 def test_a_lock_file_spoilt_by_a_power_loss_hinders_nobody(tmp_path: Path, note: bytes) -> None:
     (left_behind(tmp_path) / "lock").write_bytes(note)
-    (found,) = leftovers(tmp_path, RUN, 2**20)
+    (found,) = leftovers(tmp_path, RUN)
     assert everything(found)[0] == sample(1)
     found.close()
 
@@ -388,7 +390,7 @@ def test_folders_and_files_that_are_not_ours_are_passed_over(tmp_path: Path) -> 
     (tmp_path / "backup of monday" / "000000000001.jsonl").write_text("{}\n")
     (tmp_path / "fedcba9876543210").write_text("a file, no folder")
     (tmp_path / "aaaaaaaaaaaaaaaa").symlink_to(tmp_path / "nowhere")
-    (found,) = leftovers(tmp_path, RUN, 2**20)
+    (found,) = leftovers(tmp_path, RUN)
     assert found.attempt == ATTEMPT
     found.close()
     assert (tmp_path / "backup of monday").exists()
@@ -418,12 +420,11 @@ def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:
     box.replace_by_gap(sequence, "422")
     box.declare_lost(1)
     box.acknowledge(sequence)
-    box.mark_ended()
-    box.close()
+    box.close(ended=True)
     assert model.read_bytes() == b"weights of the finished run"
     for handle in handles:
         os.close(handle)
-    (found,) = leftovers(tmp_path, RUN, 2**20)
+    (found,) = leftovers(tmp_path, RUN)
     assert everything(found)[0] == sample(1)
     found.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard import CheckpointDirectory
-from spikeguard.outbox import leftovers
+from spikeguard.leftovers import leftovers
 from spikeguard.sync import sync
 from spikeguard.transport import Transport
 from spikeguard_cli.command import CommandFailed
@@ -56,7 +56,7 @@ def test_an_offline_run_is_uploaded_once_however_often_it_is_tried(
     with pytest.raises(CommandFailed, match="SPIKEGUARD_TOKEN"):
         again(service, tmp_path, service.place.login_token_file)
 
-    (outbox,) = leftovers(tmp_path / "guard/outbox", RUN, 2**30)
+    (outbox,) = leftovers(tmp_path / "guard/outbox", RUN)
     token = Path(service.place.agent_token_file).read_text().strip()
     message = outbox.next_message()
     assert message is not None
