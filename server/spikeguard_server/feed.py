@@ -113,6 +113,8 @@ class Feed:
                 self._look()
             except SQLAlchemyError as error:
                 _log.warning("the feed waits for the database: %s", type(error).__name__)
+            except Exception:
+                _log.exception("the feed failed at a look, and looks again")
             self._stopping.wait(EVERY_S)
             with self._lock:
                 if not self._followers and not self._stopping.is_set():

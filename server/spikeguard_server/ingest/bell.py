@@ -100,6 +100,8 @@ class Bell:
                 self._listen()
             except psycopg.Error as error:
                 _log.warning("the bell is lost, waits are short until it is back: %s", error)
+            except Exception:
+                _log.exception("the bell failed, waits are short until it is back")
             self.connected = False
             self._wake(None)
             self._stopping.wait(_RETRY_S)

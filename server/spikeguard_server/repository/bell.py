@@ -6,6 +6,7 @@ that change's own transaction: a NOTIFY in every commit would halve what Postgre
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.settings import Settings
 
+_log = logging.getLogger(__name__)
 CHANNEL = "spikeguard_commands"
 CONNECT_TIMEOUT_S = 5
 
@@ -40,5 +42,15 @@ def listening(settings: Settings) -> Iterator[psycopg.Connection[Any]]:
 
 
 def rung(connection: psycopg.Connection[Any], within_s: float) -> list[UUID]:
-    """The runs whose bell rang; empty after `within_s` of silence."""
-    return [UUID(told.payload) for told in connection.notifies(timeout=within_s, stop_after=1)]
+    """The runs whose bell rang; empty after `within_s` of silence. Whoever may connect to the
+    database may ring as well: what names no run is nobody's."""
+    told = connection.notifies(timeout=within_s, stop_after=1)
+    return [run_id for each in told if (run_id := _read(each.payload)) is not None]
+
+
+def _read(payload: str) -> UUID | None:
+    try:
+        return UUID(payload)
+    except ValueError:
+        _log.warning("the bell rang for %.80r, which is no run", payload)
+        return None

@@ -18,6 +18,7 @@ import uvicorn
 
 from spikeguard_client import ApiError, Client, HappenedEvent
 from spikeguard_protocol import Role, RunId
+from spikeguard_server import feed
 from spikeguard_server.app import create_app
 from spikeguard_server.grants import Grant
 from spikeguard_server.repository import audit
@@ -127,6 +128,27 @@ def test_an_entry_that_was_committed_late_is_not_left_out(
     following.until(lambda found: any(e["action"] == "early" for e in found))
     rejoined = client.events("default", after=place)
     assert next(e for e in rejoined if e["run"] == slow.run)["action"] == "early"
+
+
+def test_a_look_that_fails_in_a_way_nobody_thought_of_leaves_nothing_out(
+    live: Live, job: Job, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = Following(client.events("default", run=job.run))
+    time.sleep(0.8)
+    failed = threading.Event()
+
+    def fail(*given: object, **named: object) -> list[Happening]:
+        del given, named
+        failed.set()
+        raise ValueError("nobody thought of this")
+
+    monkeypatch.setattr(feed, "happened_since", fail)
+    with live.engine.begin() as connection:
+        note(connection, job, "run.test")
+    assert failed.wait(5)
+    monkeypatch.undo()
+    [event] = following.until(bool)
+    assert event["action"] == "run.test"
 
 
 def test_a_stream_ends_with_its_token(live: Live, job: Job) -> None:

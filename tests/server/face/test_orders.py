@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+import pytest
 import sqlalchemy as sql
 
 from spikeguard.faults import Faults
@@ -16,6 +19,7 @@ from spikeguard.sender import Sender
 from spikeguard.settings import Settings as AgentSettings
 from spikeguard.transport import Transport
 from spikeguard_protocol import CommandId, Role, RunId, Verb, encode, verb_of
+from spikeguard_server.ingest import bell
 from spikeguard_server.ingest.decisions import approve
 
 if TYPE_CHECKING:
@@ -86,6 +90,38 @@ def test_a_bell_that_is_lost_is_found_again(live: Live, job: Job) -> None:
         time.sleep(0.5)
         say_yes(live, job)
         assert waiter.result(10)[0]
+
+
+def test_a_bell_that_rings_for_no_run_is_heard_on(live: Live, job: Job) -> None:
+    """Anybody who may connect to the database may ring it."""
+    job.spike()
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(wait, live, job, 8.0)
+        time.sleep(0.5)
+        with live.engine.begin() as connection:
+            connection.execute(sql.text("select pg_notify('spikeguard_commands', 'not a run')"))
+        time.sleep(0.5)
+        say_yes(live, job)
+        approved_at = time.monotonic()
+        assert waiter.result(10)[0]
+    assert time.monotonic() - approved_at < PROMPT_S
+
+
+def test_a_bell_that_fails_in_a_way_nobody_thought_of_is_found_again(
+    live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.spike()
+    failed = threading.Event()
+
+    def fail(connection: object, within_s: float) -> list[UUID]:
+        del connection, within_s
+        failed.set()
+        raise ValueError("nobody thought of this")
+
+    monkeypatch.setattr(bell, "rung", fail)
+    assert failed.wait(5)
+    monkeypatch.undo()
+    test_a_bell_that_rings_for_no_run_is_heard_on(live, job)
 
 
 def test_the_hint_to_wait_is_given_while_a_decision_may_come(job: Job) -> None:
