@@ -13,6 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
 from spikeguard_server.ingest.escalation import escalate
@@ -112,7 +113,7 @@ def _lose(intake: Intake) -> None:
     silent = _silent_for(intake, attempt.last_message_at)
     if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
         return
-    attempt.lost = True
+    standing.lost(intake, attempt, silent)
     save_attempt(intake.connection, intake.run_id, attempt)
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
@@ -122,8 +123,7 @@ def _fall_silent(intake: Intake) -> None:
     run = intake.run
     silent = _silent_for(intake, run.last_message_at)
     if run.state == LIVE and silent >= intake.settings.silent_after_s:
-        run.state = SILENT
-        _note(intake, LIVE, SILENT, f"no message for {silent:.0f} s")
+        standing.stands(intake, SILENT, f"no message for {silent:.0f} s")
 
 
 def _end(intake: Intake) -> None:
@@ -132,9 +132,7 @@ def _end(intake: Intake) -> None:
     silent = _silent_for(intake, run.last_message_at)
     if silent < intake.settings.ended_after_s:
         return
-    if run.state != ENDED:
-        before, run.state = run.state, ENDED
-        _note(intake, before, ENDED, f"no message for {silent:.0f} s")
+    standing.stands(intake, ENDED, f"no message for {silent:.0f} s")
     if run.open_incident is not None:
         tell(intake, intake.detection.end())
     end_aftermath(intake)
@@ -143,10 +141,3 @@ def _end(intake: Intake) -> None:
 def _silent_for(intake: Intake, since: datetime) -> float:
     """Seconds."""
     return (intake.now - since).total_seconds()
-
-
-def _note(intake: Intake, before: str, after: str, reason: str) -> None:
-    audit.append(
-        intake.connection, intake.run_id, actor=audit.SERVER, action=after,
-        subject=str(intake.run.id), before=before, after=after, reason=reason,
-    )  # fmt: skip

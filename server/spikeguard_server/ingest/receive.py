@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from spikeguard_protocol import Ack, AttemptStarted, Message, ProtocolError, Samples
 from spikeguard_server.access import check_scope
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
+from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.aftermath import keep_aftermath
 from spikeguard_server.ingest.detection import Monitors
@@ -29,7 +30,6 @@ from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.ingest.taking_over import take_over
 from spikeguard_server.repository.calm import Bearer, Opening, open_message, write_calm
 from spikeguard_server.repository.runs import (
-    LIVE,
     AttemptRow,
     RunRow,
     attempts_of,
@@ -136,8 +136,11 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     intake = Intake(connection, letter.settings, now, run, attempt, detection)
     take_over(intake)
     intake.failure = letter.failure
+    standing.began(intake)
     if _takes_over(connection, run, attempt):
-        run.current_attempt, run.current_segment, run.state = attempt.number, None, LIVE
+        standing.follow(intake, "it started later")
+        run.current_segment = None
+        standing.sends(intake)
         if before is not None:
             give_up(intake, f"attempt {attempt.number} took over", attempt=before)
     return intake
@@ -197,7 +200,7 @@ def _take_back(intake: Intake) -> None:
     if not gone or attempt.ended_at is not None or attempt.alive_at <= current.alive_at:
         return
     give_up(intake, f"attempt {attempt.number} goes on", attempt=current.number)
-    run.current_attempt = attempt.number
+    standing.follow(intake, f"attempt {current.number} is gone, this one goes on")
     return_to_newest_segment(intake)
 
 
@@ -207,11 +210,11 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
     attempt.last_sequence, attempt.last_message_at = reach, intake.now
     attempt.alive_at = max(attempt.alive_at, alive_at)
     if alive_at > intake.now - intake.silent_after:
-        attempt.lost = False  # it fell silent and is back
+        standing.found(intake)
         if not intake.current:
             _take_back(intake)
     if intake.current and attempt.ended_at is None:
-        run.state = LIVE
+        standing.sends(intake)
     run.last_message_at = intake.now
     take_records(intake, message)
     if intake.failure is not None:

@@ -26,6 +26,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.intake import Intake, Stretch
@@ -198,12 +199,12 @@ def _save_target(intake: Intake, saved: TargetSaved) -> None:
 
 def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
-    attempt.ended_at, attempt.end_reason = intake.now, storable(ended.reason)
+    standing.ended(intake, storable(ended.reason))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     give_up(intake, f"the attempt ended: {attempt.end_reason}", attempt=attempt.number)
     if not intake.current:
         return
-    intake.run.state = ENDED
+    standing.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
     if ended.reason in ON_PURPOSE:
         if intake.failure is None:
             tell(intake, intake.detection.end())

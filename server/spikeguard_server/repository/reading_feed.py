@@ -46,9 +46,11 @@ class Happening:
 
     @property
     def name(self) -> str:
-        """`incident.open`, `command.approve`, `run.silent`, `policy.written`."""
+        """`incident.open`, `command.approve`, `run.silent`, `attempt.lost`, `policy.written`."""
         if self.subject.startswith("policy of "):  # entries of old say `policy_written`
             return f"policy.{self.action[len('policy.') :]}"
+        if self.action.startswith("attempt."):
+            return self.action
         _, hash_sign, numbers = self.subject.rpartition("#")
         what = "run" if not hash_sign else "command" if "." in numbers else "incident"
         return f"{what}.{self.action.rpartition('.')[2]}"
