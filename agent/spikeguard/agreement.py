@@ -30,10 +30,11 @@ from spikeguard.world import World, in_step
 class Agreed:
     """What all ranks know of an earlier step."""
 
-    __slots__ = ("apart", "replicated", "row", "tally", "word")
+    __slots__ = ("apart", "replicated", "row", "snapshot_bytes", "tally", "word")
 
     def __init__(self, tally: Tally, apart: tuple[int, ...], replicated: bool) -> None:
         self.tally, self.row, self.word = tally, tally.row, tally.word
+        self.snapshot_bytes = tally.snapshot_bytes
         self.apart = apart  # ranks whose weights were not those of the others
         self.replicated = replicated
 
@@ -76,6 +77,10 @@ class Agreement:
         self._flying: deque[_Slot] = deque()
         self._replicated = replicated
         self.compares = not sharded  # whether the ranks' weights are worth comparing
+
+    def tell_size(self, snapshot_bytes: int) -> None:
+        """What a snapshot takes on this rank, for the votes from now on."""
+        self._ballot.snapshot_bytes = snapshot_bytes
 
     @property
     def broken(self) -> bool:

@@ -130,7 +130,9 @@ def attach(
         home / FOLDER, world.rank, name_batch, progress, journal.ledger, faults
     )
     rates = ScaledRates(optimizer)
-    snapshots = Snapshots(chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes)
+    snapshots = Snapshots(
+        chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes, world.size
+    )
     alike = layout is Layout.REPLICATED
     training = TrainingState(model, optimizer, scheduler, state, alike or world.size == 1)
     recovery = Recovery(

@@ -329,6 +329,8 @@ class Guard:
         with self._p.faults.shield("agreement"), in_step(self._p.world):
             mailbox = self._p.mailbox
             word = Word(self._executor.announce(), mailbox.attentive, self._pins())
+            snapshots = self._p.recovery.snapshots
+            agreement.tell_size(snapshots.bytes if snapshots is not None else 0)
             agreed = self._reporter.deliver_together(agreement, word)
             if agreed is None:
                 return
@@ -338,6 +340,8 @@ class Guard:
             if agreed.apart and agreed.row is not None:
                 self._tell_apart(agreed.apart, agreed.row.step)
             self._p.recovery.protected = mailbox.protected
+            if agreed.snapshot_bytes:
+                self._p.recovery.agree_on_size(agreed.snapshot_bytes)
             if told.pins != self._pinned:
                 self._protect_pins(told.pins)
             self._executor.act_together(told.serial)

@@ -75,13 +75,24 @@ class Recovery:
             return
         live = self.live()
         if not self.snapshots.fits(live):
-            self._faults.note("snapshots", "one snapshot is larger than Settings.snapshot_bytes")
-            self.snapshots = None
+            if self._world.size == 1:
+                self._give_up_snapshots()
             return
         target = self._target("memory", Medium.MEMORY)
         for name in self.snapshots.take(target, live):
             self._report(TargetDeleted(name))
         self._report(target.record())
+
+    def agree_on_size(self, largest: int) -> None:
+        """All ranks at the same boundary: what a snapshot takes on the largest."""
+        if self.snapshots is not None and not self.snapshots.agree(largest):
+            self._give_up_snapshots()
+
+    def _give_up_snapshots(self) -> None:
+        self._faults.note("snapshots", "one snapshot is larger than Settings.snapshot_bytes")
+        held, self.snapshots = self.snapshots, None
+        for target in held.targets if held is not None else ():
+            self._report(TargetDeleted(target.name))
 
     def begin_checkpoint(self) -> bool:
         """Have the state written beside the loop; False where a rank cannot. Collective."""

@@ -4,7 +4,7 @@ A ring of the newest `keep`, every `every` steps, together at most `limit` bytes
 server protects one that would fall out of the ring it stays, at most `pinned` of them. The
 buffers of a snapshot that leaves are used again, so memory does not grow.
 Law: what the ring holds is a function of step numbers and of what all ranks agreed on, so every
-rank holds the same names.
+rank holds the same names; its room is the largest rank's, which travels with the step's vote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class Snapshot:
 class Snapshots:
     """The ring."""
 
-    def __init__(self, keep: int, pinned: int, limit: int) -> None:
+    def __init__(self, keep: int, pinned: int, limit: int, ranks: int = 1) -> None:
+        """`limit`: bytes a rank; with several the room is what the largest one has."""
+        self._alone, self.bytes = ranks == 1, 0  # of the newest on this rank
+        self._largest = 0  # of all ranks', once it is known
         self._keep, self._pinned, self._limit = keep, pinned, limit
         self._held: list[Snapshot] = []
         self._free: list[Tree] = []
@@ -43,13 +46,24 @@ class Snapshots:
 
     def fits(self, live: Tree) -> bool:
         """Whether even one snapshot of this size may be kept."""
-        return tree_bytes(live) <= self._limit
+        self.bytes = tree_bytes(live)
+        return self.bytes <= self._limit
+
+    def agree(self, largest: int) -> bool:
+        """Take over what the largest rank's takes, all at the same boundary; whether it fits."""
+        self._largest = largest
+        return largest <= self._limit
+
+    @property
+    def _room(self) -> int:
+        """How many may be held; one, until the ranks know of each other."""
+        size = max(1, self.bytes) if self._alone else self._largest
+        return max(1, min(self._keep + self._pinned, self._limit // size)) if size else 1
 
     def take(self, target: Target, live: Tree) -> list[str]:
         """Keep a copy of `live` as `target`; returns the names that had to go for it."""
-        size = tree_bytes(live)
-        room = max(1, min(self._keep + self._pinned, self._limit // max(1, size)))
-        gone = self._make_room(room)
+        self.bytes = tree_bytes(live)
+        gone = self._make_room(self._room)
         tree = host_copy(live, self._free.pop() if self._free else None)
         self._held.append(Snapshot(target, tree, event_after_copy(live)))
         self._free.clear()

@@ -30,8 +30,9 @@ _LOSS = Signal.LOSS.value
 _SUM, _WEIGHT, _SERIAL, _ATTENTIVE, _PINS = 0, 1, 2, 3, 4
 _PARTS = _PINS + 2 * PINS  # square and count of each, where sharded
 _MEANS = _PARTS + 2 * len(PARTS)  # sum and count of each optional signal that is a mean
-_OWN = _MEANS + 2 * len(MEANS)  # loss, bits of the weights, step and `HIGHEST` of rank 0, 1, ...
-_HIGHEST = 3
+_OWN = _MEANS + 2 * len(MEANS)  # from here on what rank 0 alone says of itself, then rank 1, ...
+_SIZE = 3  # of a snapshot; before it loss, bits of the weights and step
+_HIGHEST = 4
 _EACH = _HIGHEST + len(HIGHEST)
 _OPTIONAL = frozenset({*MEANS, *HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
@@ -54,6 +55,7 @@ class Ballot:
 
     def __init__(self, rank: int, ranks: int, sharded: bool) -> None:
         self._sharded = sharded
+        self.snapshot_bytes = 0  # of one on this rank; 0: none was taken yet
         self._place = _OWN + _EACH * rank
         self._empty = array("d", bytes(8 * (_OWN + _EACH * ranks)))
         self._empty[self._place] = -math.inf  # a maximum over the ranks
@@ -73,9 +75,11 @@ class Ballot:
             numbers[_SERIAL], numbers[_ATTENTIVE] = word.serial, word.attentive
             for place, number in enumerate(n for pin in word.pins[:PINS] for n in pin):
                 numbers[_PINS + place] = number
+        own = self._place
+        numbers[own + _SIZE] = self.snapshot_bytes
         if row is None:
             return
-        values, own = row.exchanged(EXCHANGED), self._place
+        values = row.exchanged(EXCHANGED)
         numbers[own + 2] = row.step
         if _LOSS in values:
             loss = values[_LOSS]
@@ -105,6 +109,12 @@ class Tally(NamedTuple):
             if sums[place]:
                 pins.append((int(sums[place]), int(sums[place + 1])))
         return Word(int(sums[_SERIAL]), sums[_ATTENTIVE] > 0.0, tuple(pins))
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The largest rank's snapshot; 0 while some rank has taken none."""
+        sizes = self.sums[_OWN + _SIZE :: _EACH]
+        return int(max(sizes)) if all(sizes) else 0
 
     @property
     def compared(self) -> bool:

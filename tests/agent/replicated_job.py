@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader
 from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
-from .sharded_job import RULES, ShardedJob, order_back
+from .sharded_job import RULES, SETTINGS, ShardedJob, order_back
 
 EXTREME_AT = 30
 STEPS, BACK_AT, TARGET, SKIP = 20, 14, 10, BatchRange(12, 14)
@@ -93,6 +94,35 @@ def clipped(folder: Path, rank: int, size: int) -> dict[str, Any]:
 
 def _bits(tensors: list[Tensor]) -> list[float]:
     return [float(t.double().sum()) for t in tensors]
+
+
+class Larger:
+    """A part of the training state that takes more room on rank 1."""
+
+    def __init__(self, rank: int) -> None:
+        self.held = torch.zeros(10_000 * rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self.held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.held = state["held"]
+
+
+def uneven(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """The ring of snapshots where rank 1 has room for 3 and for none, and rank 0 for more."""
+    told = {}
+    for limit in (170_000, 40_000):
+        settings = replace(SETTINGS, snapshot_bytes=limit)
+        home, state = folder / f"uneven-{limit}", [Larger(rank)]
+        job = ReplicatedJob(home, rank, size, settings=settings, state=state)
+        job.train_to(31)
+        ring = job.guard._p.recovery.snapshots
+        held = [target.step for target in ring.targets] if ring is not None else None
+        job.guard.finish()
+        size = ring.bytes if ring is not None else 0
+        told[str(limit)] = {"held": held, "bytes": size, "faults": job.guard.faults}
+    return told
 
 
 def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from spikeguard import AttachError, attach
 from . import replicated_job
 from .test_sharded import CLOSE, FORKS, GLOBAL, ended
 
-SCENES = ["accumulated", "extreme", "clipped", "by_hand", "accelerated"]
+SCENES = ["accumulated", "extreme", "clipped", "uneven", "by_hand", "accelerated"]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,17 @@ def test_a_clipping_rule_goes_back_with_all_ranks(ranks: list[Any]) -> None:
     for rank in told:
         assert (rank["steps"], rank["same"], rank["faults"]) == (8, True, {})
     assert told[0]["bits"] == told[1]["bits"]
+
+
+def test_all_ranks_hold_the_snapshots_that_the_largest_has_room_for(ranks: list[Any]) -> None:
+    """Or none, where one does not fit there: a target that one rank lacks is nobody's."""
+    small, large = (rank["uneven"]["170000"] for rank in ranks)
+    assert small["bytes"] < large["bytes"] - 30_000
+    assert small["held"] == large["held"] == [20, 24, 28]
+    assert small["faults"] == large["faults"] == {}
+    for rank in ranks:
+        assert rank["uneven"]["40000"]["held"] is None
+        assert rank["uneven"]["40000"]["faults"] == {"snapshots": 1}
 
 
 def test_no_rank_drops_alone_where_nobody_knows_that_ranks_are_alike(ranks: list[Any]) -> None:

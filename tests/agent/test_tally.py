@@ -66,6 +66,21 @@ def test_the_parts_of_a_norm_add_up_where_every_rank_has_one() -> None:
     assert "param_norm" not in alone
 
 
+def test_the_largest_snapshot_is_known_once_every_rank_has_taken_one() -> None:
+    def largest(*sizes: int) -> int:
+        lists = []
+        for rank, size in enumerate(sizes):
+            ballot = Ballot(rank, len(sizes), sharded=False)
+            ballot.snapshot_bytes = size
+            numbers = array("d", [7.0] * ballot.length)
+            ballot.fill(memoryview(numbers), None, row(1.0) if rank else None)
+            lists.append(numbers)
+        return Tally(None, [sum(c) for c in zip(*lists, strict=True)], False).snapshot_bytes
+
+    assert largest(0, 0, 0) == largest(300, 0, 200) == 0
+    assert largest(300, 2**53, 200) == 2**53
+
+
 def bits(*low: float, step: int = 9) -> list[Row | None]:
     return [row(1.0, step, **{LOW: number, HIGH: 2.0**23}) for number in low]
 
