@@ -68,12 +68,12 @@ class CheckpointDirectory:
 
     def targets(self) -> list[Target]:
         """Every complete checkpoint, oldest step first."""
-        found = [_read_manifest(folder) for folder in self.path.glob("checkpoint-*")]
+        found = [read_manifest(folder) for folder in self.path.glob("checkpoint-*")]
         return sorted((t for t in found if t is not None), key=lambda t: (t.step, t.name))
 
     def find(self, name: str) -> Target | None:
         """The complete checkpoint of that name, if it is still there."""
-        return _read_manifest(self.path / name)
+        return read_manifest(self.path / name)
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """This rank's part, where `writes_itself`; raise whatever goes wrong."""
@@ -141,7 +141,7 @@ def _manifest(target: Target, world_size: int) -> dict[str, Any]:
     }
 
 
-def _read_manifest(folder: Path) -> Target | None:
+def read_manifest(folder: Path) -> Target | None:
     """None for a folder that holds no complete checkpoint of a known format."""
     try:
         plain = json.loads((folder / MANIFEST).read_text())

@@ -187,7 +187,7 @@ class HostedCheckpoints(CheckpointDirectory):
         """What a rollback by restart has to know of it; the framework reads the rest."""
         del rank, world_size
         try:
-            return {"lr_scale": json.loads((self.path / name / RATE).read_text())}
+            return {"lr_scale": json.loads((self.folder(name) / RATE).read_text())}
         except FileNotFoundError:
             return {"lr_scale": None}
 

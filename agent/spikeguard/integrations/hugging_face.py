@@ -21,7 +21,6 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 import spikeguard
 from spikeguard.hosted import (
-    HostedCheckpoints,
     HostedFeed,
     LeavingOut,
     continue_from,
@@ -33,6 +32,7 @@ from spikeguard.hosted import (
     tell_deleted,
 )
 from spikeguard.integrations.accelerate import stock
+from spikeguard.kept_checkpoints import KeptCheckpoints
 from spikeguard.layout import refuse_flat_shards, says_replicated
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU")  # elsewhere Accelerate knows better than we do
@@ -54,7 +54,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     def __init__(self, trainer: Trainer, arguments: dict[str, Any]) -> None:
         self._trainer, self._arguments = trainer, dict(arguments)
         output = Path(trainer.args.output_dir)
-        self._checkpoints = HostedCheckpoints(output, every=0)
+        self._checkpoints = KeptCheckpoints(output)
         self._home = Path(self._arguments.pop("directory", None) or output / "spikeguard")
         self._known: set[str] = set()
         self.guard: spikeguard.Guard | None = None
@@ -62,7 +62,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     def checkpoint(self) -> str | None:
         """For `resume_from_checkpoint`: the newest one that no rollback has abandoned."""
         target = resumable(self._checkpoints, self._home, run_named(self._arguments))
-        return str(self._checkpoints.path / target.name) if target is not None else None
+        return str(self._checkpoints.folder(target.name)) if target is not None else None
 
     # ---- around Trainer's own methods ------------------------------------------------------
 
@@ -121,6 +121,8 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     ) -> None:
         """A step boundary: the guard may end the attempt here."""
         if self.guard is not None:
+            with self.guard._p.faults.shield("checkpoint"):
+                self._checkpoints.keep_back(self.guard)
             step_or_end(self.guard)
             control.should_training_stop |= self.guard.stopped
 

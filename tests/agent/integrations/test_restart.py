@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -168,6 +170,83 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
     assert {(entry["command"], entry["step"]) for entry in left_out} == {(COMMAND, 13)}
     for name, expected in BARE[attempt]().items():
         assert torch.equal(weights[name], expected), name
+
+
+class Protecting(TrainerCallback):  # type: ignore[misc]
+    """Says what a server would: keep the checkpoint of step 10 between two steps, then go back."""
+
+    def __init__(self, until: int, back: int = 0) -> None:
+        self.watched: Any = None
+        self.until, self.back = until, back
+        self.held: dict[int, list[int]] = {}  # after each step: the steps of all targets
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        guard = self.watched.guard
+        if not state.global_step >= 12:
+            return
+        name = "checkpoint-10"
+        orders = []
+        if state.global_step == self.back:
+            action = Rollback(name, 10, SKIP)
+            orders = [Order(COMMAND, guard.attempt, action, 60.0, None)]
+        protected = (name,) if state.global_step < self.until else ()
+        guard._p.mailbox.hear(Ack(1, tuple(orders), False, protected))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        found = self.watched.guard._p.recovery.checkpoints.targets()
+        self.held[state.global_step] = [target.step for target in found]
+
+
+def pruned_attempt(out: Path, server: Protecting | None = None, healthy_after: int = 5) -> Any:
+    """`Trainer` keeps one checkpoint of its own."""
+    trainer = hf.make_trainer(out)
+    trainer.args.save_total_limit = 1
+    watched = hugging_face.watch(trainer, run="test")
+    watched._checkpoints.healthy_after = healthy_after
+    if server is not None:
+        server.watched = watched
+        trainer.add_callback(server)
+    trainer.train(resume_from_checkpoint=watched.checkpoint())
+    return watched.guard, dict(trainer.model.state_dict())
+
+
+def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_back_to(
+    tmp_path: Path,
+) -> None:
+    """Weights bit for bit, as if the checkpoint had never been pruned."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as ending:
+        pruned_attempt(out, Protecting(until=30, back=26))
+    assert ending.value.code == EXIT_ROLL_BACK
+    assert not (out / "checkpoint-10").exists()
+    guard, weights = pruned_attempt(out)
+    assert (guard.steps, guard.position, guard.faults) == (30, 33, {})
+    for name, expected in hf_bare().items():
+        assert torch.equal(weights[name], expected), name
+
+
+def test_what_is_no_longer_protected_is_let_go_and_the_newest_healthy_stays(
+    tmp_path: Path,
+) -> None:
+    server = Protecting(until=26)
+    pruned_attempt(tmp_path / "out", server)
+    assert server.held[22] == [10, 20]
+    assert server.held[29] == [20]
+    late = Protecting(until=0)
+    pruned_attempt(tmp_path / "late", late, healthy_after=12)
+    assert late.held[29] == [10, 20]  # 10 is the newest that 12 steps were built on
+
+
+def test_where_no_links_are_made_a_thread_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    server = Protecting(until=30)
+    pruned_attempt(tmp_path / "out", server)
+    assert server.held[29] == [10, 20]
 
 
 @each
