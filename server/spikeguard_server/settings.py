@@ -71,6 +71,7 @@ class Settings:
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
     stream_sign_s: float = field(default=15.0, metadata=_number(0.05, 60))  # of life, of a stream
     link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
+    trusted_proxies: str = ""  # networks whose X-Forwarded-For says where a call came from
     # A reverse proxy that signs people in (OIDC): off unless its addresses are named.
     sign_in_proxies: str = ""  # addresses and networks: 10.0.0.5, 10.1.0.0/24
     sign_in_person_header: str = "X-Forwarded-Email"
@@ -96,6 +97,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         if (text := environment.get(name, "")) and entry.name != "database_url":
             found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
     _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
+    _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
     _check_roles(found)
     _check_primary(found.get("primary_url", ""))
@@ -115,8 +117,8 @@ def require_database(settings: Settings) -> Settings:
     return settings
 
 
-def sign_in_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    """The networks of `sign_in_proxies`."""
+def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """The networks of a setting that names some."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
@@ -131,7 +133,7 @@ _PEOPLE = {role.value: role for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 def _check_networks(name: str, text: str) -> None:
     try:
-        sign_in_networks(text)
+        networks_of(text)
     except ValueError as error:
         raise SettingError(
             PREFIX + name, "takes networks with commas between them", str(error)

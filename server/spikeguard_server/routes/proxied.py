@@ -1,8 +1,9 @@
-"""People whom a reverse proxy has signed in already: their name and groups come as headers.
+"""What reverse proxies say of a call: where it came from, and whom they have signed in already.
 
-Law: off unless an operator names the proxies. A header counts only on a connection that one of
-them opened itself, by the address of the socket and never by what a header says of it; one that
-comes twice counts as none. The rest of the server knows sessions alone.
+Law: off unless an operator names the proxies, and to be believed about an address is not to be
+believed about a person. A name counts only on a connection that one of the proxies that sign in
+opened itself, by the address of the socket and never by what a header says of it; one that comes
+twice counts as none. The rest of the server knows sessions alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from spikeguard_protocol import Role
 from spikeguard_server.access import read_person
 from spikeguard_server.errors import Forbidden
-from spikeguard_server.settings import Settings, sign_in_networks, sign_in_roles
+from spikeguard_server.settings import Settings, networks_of, sign_in_roles
 
 PEER: Final = "spikeguard.peer"
 LOCAL: Final = "127.0.0.1"  # a proxy on this machine may say whom it speaks for
@@ -30,7 +31,8 @@ class Peer:
     """Remembers who opened the connection before a proxy's word about the caller is taken."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        trusted = [LOCAL, *map(str, sign_in_networks(settings.sign_in_proxies))]
+        named = f"{settings.trusted_proxies},{settings.sign_in_proxies}"
+        trusted = [LOCAL, *map(str, networks_of(named))]
         self._app = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +54,7 @@ def signed_in(settings: Settings, request: Request) -> SignedIn | None:
 
     Raise `Forbidden` for a person of none of the groups that are let in.
     """
-    networks = sign_in_networks(settings.sign_in_proxies)
+    networks = networks_of(settings.sign_in_proxies)
     if not networks or not _is_in(request.scope.get(PEER), networks):
         return None
     name = _single(request.headers, settings.sign_in_person_header)

@@ -1,4 +1,4 @@
-"""People whom a reverse proxy has signed in: trusted by the connection, never by a header."""
+"""What reverse proxies say of people and of addresses: trusted by the connection alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from spikeguard_protocol import Role
+from spikeguard_server.routes.rates import BURST_S
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from tests.server.face.serving import serving
 
 if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
+    from tests.server.face.conftest import Job, Live
 
 PROXY: dict[str, Any] = {
     "sign_in_proxies": "127.0.0.2",
@@ -150,3 +151,54 @@ def test_a_setting_that_lets_in_nobody_or_anybody_is_an_error(
     good = read_settings({"SPIKEGUARD_SIGN_IN_PROXIES": "10.0.0.1, fd00::/8",
                           "SPIKEGUARD_SIGN_IN_ROLES": "*=viewer"})  # fmt: skip
     assert replace(good, sign_in_proxies="", sign_in_roles="") == Settings()
+
+
+PER_S = 5.0
+
+
+@pytest.fixture
+def ingress(face_url: str) -> Iterator[str]:
+    """Another replica, behind an ingress at 127.0.0.2 that signs nobody in."""
+    settings = Settings(database_url=face_url, trusted_proxies="127.0.0.2", requests_per_s=PER_S)
+    with serving(settings) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("address", "recorded"), [("127.0.0.2", "203.0.113.7"), ("127.0.0.3", "127.0.0.3")]
+)
+def test_the_record_names_the_address_that_a_trusted_proxy_names_and_no_other(
+    live: Live, job: Job, ingress: str, address: str, recorded: str
+) -> None:
+    job.spike()
+    proposal = job.incident()["proposal"]
+    with live.person("Ada") as ada, browser(ingress, address) as through:
+        through.headers = {
+            "Authorization": ada.headers["Authorization"], "X-Forwarded-For": "203.0.113.7",
+        }  # fmt: skip
+        decided = through.post(
+            f"{job.command_path(proposal)}/reject",
+            json={"revision": proposal["revision"], "reason": "not now"},
+        )
+        assert decided.status_code == 200, decided.text
+        log = ada.get(f"{job.path}/audit").json()["items"]
+    [entry] = [entry for entry in log if entry["action"] == "reject"]
+    assert entry["reason"] == f"not now (by the API from {recorded})"
+
+
+def test_people_behind_a_trusted_proxy_have_a_bucket_each(ingress: str) -> None:
+    with browser(ingress) as people:
+        hasty = [
+            people.get("/v1/runs", headers={"X-Forwarded-For": "203.0.113.7"}).status_code
+            for _ in range(int(PER_S * BURST_S) + 20)
+        ]
+        calm = people.get("/v1/runs", headers={"X-Forwarded-For": "203.0.113.8"})
+    assert (hasty[0], hasty[-1], calm.status_code) == (401, 429, 401)
+
+
+def test_to_be_trusted_with_an_address_is_not_to_be_trusted_with_a_person(
+    live: Live, ingress: str
+) -> None:
+    with browser(ingress) as client:
+        assert client.get("/login", headers=ADA).status_code == 200
+        assert person(client, live) is None

@@ -34,6 +34,7 @@ def test_nothing_set_gives_the_defaults() -> None:
         ("SPIKEGUARD_TICK_S", "nan"),
         ("SPIKEGUARD_POOL_SIZE", "2.5"),
         ("SPIKEGUARD_NOTIFY_NETWORKS", "10.0.0.1/8"),
+        ("SPIKEGUARD_TRUSTED_PROXIES", "proxy.example"),
         ("SPIKEGUARD_LINK_KEY", "short"),
         ("DATABASE_URL", "mysql://root@localhost/db"),
         ("DATABASE_URL", "not a url"),
