@@ -42,6 +42,7 @@ from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_withhold
+from spikeguard.ring import holds_any
 from spikeguard.room import Earlier, Room
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings, read_connection, with_environment
@@ -155,6 +156,11 @@ def attach(
     optional.watch(watched)
     collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
     training.learnt = collector
+    with faults.shield("snapshots"):
+        if recovery.snapshots is not None and not holds_any(
+            training.capture(), optimizer, chosen, world.leads
+        ):
+            recovery.snapshots = None
     parts = Parts(
         world,
         chosen,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import spikeguard
-from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints
+from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints, attach
+from spikeguard.ring import expected_bytes
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target
+from spikeguard.training_state import tree_bytes
 from spikeguard_protocol import (
     Ack,
     BatchRange,
@@ -21,6 +26,7 @@ from spikeguard_protocol import (
     SegmentPoint,
     TargetDeleted,
     TargetSaved,
+    Verb,
 )
 
 from .job import Job, assert_same, order, target_at
@@ -76,12 +82,79 @@ def test_all_snapshots_together_stay_within_the_bytes() -> None:
     assert names(ring) == ["memory-7", "memory-8"]
 
 
-def test_a_snapshot_larger_than_the_limit_is_never_taken(tmp_path: Path) -> None:
-    job = Job(tmp_path, settings=Settings(snapshot_every=5, snapshot_bytes=100))
+def test_a_ring_that_cannot_hold_one_is_not_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is told of a way back that there is not."""
+    model = nn.Linear(512, 256, bias=False)  # 512 KiB; with its moments 1.5 MiB
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    settings = Settings(snapshot_every=5, snapshot_bytes=2**20)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
+    next(iter(guard.batches([1, 2])))
+    assert guard._p.recovery.snapshots is None
+    assert Verb.ROLLBACK not in guard.capabilities
+    said = [r.message for r in caplog.records if "snapshots" in r.message]
+    assert len(said) == 1
+    assert "0.00147 GiB each on this rank, the ring holds 0 of 5: no way back but" in said[0]
+    assert "Raise Settings.snapshot_bytes (0.000977 GiB) to about 0.00735 GiB" in said[0]
+    assert guard.faults == {}
+    guard.finish()
+
+
+def test_a_snapshot_that_grew_beyond_the_limit_is_not_taken(tmp_path: Path) -> None:
+    job = Job(tmp_path, settings=Settings(snapshot_every=5, snapshot_bytes=2**20))
+    job.ema.average = [torch.zeros(2**20)]
+    job.ema.update = lambda: None  # type: ignore[method-assign]
     job.train_to(12)
     assert job.guard._p.recovery.snapshots is None
     assert list(job.guard.faults) == ["snapshots"]
     job.guard.finish()
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen"),
+    [
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.SGD, {"lr": 0.1}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    ],
+)
+def test_how_many_snapshots_fit_is_told_before_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: Any, chosen: dict[str, Any]
+) -> None:
+    """What is expected of the moments is what the first snapshots then hold, to 2 %."""
+    model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+    model[0].requires_grad_(False)
+    optimizer = kind(model.parameters(), **chosen)
+    settings = Settings(snapshot_every=2)
+    with caplog.at_level(logging.INFO, "spikeguard"):
+        guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
+    assert any("the ring holds 5 of 5" in r.message for r in caplog.records)
+    state = guard._p.recovery.live()
+    expected = expected_bytes(state, optimizer)
+    for batch in guard.batches([torch.ones(2, 256)] * 4):
+        model(batch).sum().backward()
+        optimizer.step()
+        guard.step()
+    held = guard._p.recovery.snapshots
+    assert held is not None
+    kept = held.load(held.targets[-1].name)
+    assert expected == pytest.approx(tree_bytes(kept), rel=0.02)
+    guard.finish()
+
+
+@pytest.mark.parametrize(("room", "warned"), [(1, True), (2, False)])
+def test_a_ring_of_one_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, room: int, warned: bool
+) -> None:
+    model = nn.Linear(512, 256)
+    optimizer = torch.optim.AdamW(model.parameters())
+    settings = Settings(snapshot_bytes=room * 2**21)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        attach(model, optimizer, run="test", directory=tmp_path, settings=settings).finish()
+    assert any("one way back, replaced every time" in r.message for r in caplog.records) is warned
 
 
 def test_buffers_are_used_again() -> None:

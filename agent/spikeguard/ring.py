@@ -1,0 +1,65 @@
+"""How many snapshots the host memory that is allowed will hold, told before the first is taken.
+
+Law: an estimate from what is known at `attach()`: the state as it stands, and the moments that the
+optimizer will make at its first step. A ring that cannot hold one is not opened, so that nobody is
+told of a way back that there is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from spikeguard.faults import log
+from spikeguard.settings import GIB, Settings
+from spikeguard.shards import local
+from spikeguard.targets import Tree
+from spikeguard.training_state import tree_bytes
+
+
+def holds_any(
+    state: Tree, optimizer: torch.optim.Optimizer, settings: Settings, leads: bool
+) -> bool:
+    """Whether a snapshot of `state`, as it will be, fits at all; rank 0 tells how many do."""
+    size = expected_bytes(state, optimizer)
+    holds = min(settings.snapshots, settings.snapshot_bytes // max(size, 1))
+    if leads:
+        _tell(size, holds, settings)
+    return holds > 0
+
+
+def expected_bytes(state: Tree, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of a snapshot on this rank: what `state` holds, and moments that are still to come."""
+    to_come: int = sum(
+        _moments(group) * local(parameter).numel() * parameter.element_size()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and not optimizer.state.get(parameter)
+    )
+    return tree_bytes(state) + to_come
+
+
+def _moments(group: dict[str, Any]) -> int:
+    """Tensors like the parameter that the optimizer keeps of each; of a kind not known none."""
+    if "betas" in group:
+        return 3 if group.get("amsgrad") else 2
+    return 1 if group.get("momentum") else 0
+
+
+def _tell(size: int, holds: int, settings: Settings) -> None:
+    said = f"snapshots in host memory: about {size / GIB:.3g} GiB each on this rank, the ring holds"
+    limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
+    if holds >= min(2, settings.snapshots):
+        log.info("%s %d of %d", said, holds, settings.snapshots)
+        return
+    wanted = settings.snapshots * size / GIB
+    log.warning(
+        "%s %d of %d: %s. Raise %s to about %.3g GiB if the host has them, or set snapshot_every=0",
+        said,
+        holds,
+        settings.snapshots,
+        "there is one way back, replaced every time" if holds else "no way back but checkpoints",
+        limit,
+        wanted,
+    )
