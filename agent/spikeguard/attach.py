@@ -292,7 +292,7 @@ def _say_what_it_cannot(
         asked = "; or set drop_by_sync, which waits for the device in each step"
         log.warning(
             "%s takes no found_inf: an update that is not finite is reported and not dropped. "
-            "Adam and AdamW do with fused=True%s",
+            "Adam, AdamW and SGD (not sharded) do with fused=True%s",
             type(optimizer).__name__,
             asked if can_withhold(optimizer) else "",
         )

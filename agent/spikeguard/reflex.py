@@ -1,9 +1,9 @@
 """Keeps a non-finite or, if asked, an extreme update out of the weights, without a sync.
 
 Law: the decision is made on the device, from values that are equal on all ranks, and carried out
-by the optimizer itself through the `found_inf` input that stock fused Adam and AdamW take: exactly
-0 or 1, a scalar. Weights, moments and step counters of a dropped step stay bit-identical. Never
-by multiplying with zero (0 * NaN is NaN). Where the optimizer cannot, it only reports, unless
+by the optimizer itself through the `found_inf` input that stock fused Adam, AdamW and SGD take (the
+last from its second step on): exactly 0 or 1, a scalar. Weights, moments and step counters of a
+dropped step stay bit-identical. Never by multiplying with zero (0 * NaN is NaN). Where the optimizer cannot, it only reports, unless
 the user pays for a sync: then the host reads the decision in each step, and an update that must
 not happen finds no gradients, which torch's optimizers leave alone with all they know of them.
 """
@@ -17,15 +17,35 @@ import torch
 from torch import Tensor
 
 from spikeguard.clipping.baseline import Baseline
+from spikeguard.shards import is_sharded
 
 _ABSENT: Final = object()
 _DECAY = 0.99  # of the baselines: about the last 100 steps
 
 
 def can_drop(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `optimizer` is a stock Adam or AdamW, fused in every group."""
-    stock = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
-    return stock and all(group.get("fused") for group in optimizer.param_groups)
+    """Whether `optimizer` is a stock Adam, AdamW or SGD, fused in every group; SGD not sharded."""
+    if not all(group.get("fused") for group in optimizer.param_groups):
+        return False
+    if type(optimizer) is torch.optim.SGD:
+        return not any(is_sharded(group["params"]) for group in optimizer.param_groups)
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+
+
+def drops_now(optimizer: torch.optim.Optimizer) -> bool:
+    """`can_drop`, at this step: fused SGD sets up its momentum before it looks at the flag.
+
+    A momentum that a dropped step sets up stays uninitialised, and the next step takes it in.
+    """
+    if type(optimizer) is not torch.optim.SGD:
+        return can_drop(optimizer)
+    return can_drop(optimizer) and all(
+        optimizer.state[p].get("momentum_buffer") is not None if p in optimizer.state else False
+        for group in optimizer.param_groups
+        if group["momentum"]
+        for p in group["params"]
+        if p.grad is not None
+    )
 
 
 def can_withhold(optimizer: torch.optim.Optimizer) -> bool:
@@ -107,7 +127,7 @@ class Reflex:
 
         `found`: what `found_by_scaler` says of this step; either may drop it.
         """
-        flag, able = non_finite(norm, loss), can_drop(self._optimizer)
+        flag, able = non_finite(norm, loss), drops_now(self._optimizer)
         if not self._drops(able):
             return torch.zeros_like(flag)
         if found is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,89 @@ def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
         assert all(float(value.abs().sum()) == 0 for s in after.values() for value in s.values())
     job.train_to(step + 3)
     assert all(torch.isfinite(p).all() for p in job.model.parameters())
+    job.guard.finish()
+
+
+class Stepped:
+    """A small model and an optimizer of a kind, whose gradients can be spoilt."""
+
+    def __init__(self, make: Callable[[Any], torch.optim.Optimizer]) -> None:
+        torch.manual_seed(11)
+        self.first = nn.Linear(4, 6)
+        self.model = nn.Sequential(self.first, nn.Linear(6, 4))
+        self.optimizer = make(list(self.model.parameters()))
+        self.guard = attach(self.model, self.optimizer, run="test", settings=FAST)
+
+    def step(self, spoilt: float | None = None) -> None:
+        self.guard.loss(self.model(torch.ones(2, 4)).square().mean()).backward()
+        if spoilt is not None:
+            self.first.weight.grad[0, 0] = spoilt  # type: ignore[index]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.guard.step()
+
+    def everything(self) -> Any:
+        return copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
+
+
+SGD = torch.optim.SGD
+AdamW = torch.optim.AdamW
+KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "sgd, nesterov": lambda p: SGD(
+        p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1, fused=True
+    ),
+    "sgd, dampening": lambda p: SGD(p, lr=0.1, momentum=0.9, dampening=0.1, fused=True),
+    "sgd without momentum": lambda p: SGD(p, lr=0.1, fused=True),
+    "sgd in groups": lambda p: SGD(
+        [{"params": p[:1], "momentum": 0.0}, {"params": p[1:]}], lr=0.1, momentum=0.9, fused=True
+    ),
+    "amsgrad": lambda p: AdamW(p, lr=0.1, amsgrad=True, fused=True),
+    "a rate in a tensor": lambda p: AdamW(p, lr=torch.tensor(0.1), fused=True),
+    "capturable": lambda p: AdamW(p, lr=0.1, capturable=True, fused=True),
+    "maximize": lambda p: AdamW(p, lr=0.1, maximize=True, fused=True),
+}
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_dropped_step_never_was_for_any_fused_optimizer(
+    kind: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and all that the optimizer keeps, at once and three steps later."""
+    monkeypatch.chdir(tmp_path)
+    job = Stepped(KINDS[kind])
+    assert job.guard._p.facts["reflex"] == "drop"
+    for _ in range(3):
+        job.step()
+    before = job.everything()
+    job.step(value)
+    assert_same(job.everything(), before)
+    assert not hasattr(job.optimizer, "found_inf")
+    job.guard.finish()
+    straight = Stepped(KINDS[kind])
+    for one, steps in ((job, 3), (straight, 6)):
+        for _ in range(steps):
+            one.step()
+    assert_same(job.everything(), straight.everything())
+    straight.guard.finish()
+
+
+def test_fused_sgd_is_lent_nothing_before_its_momentum_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dropped first step would leave the momentum uninitialised for the second to take in."""
+    monkeypatch.chdir(tmp_path)
+    job, lent = Stepped(KINDS["sgd"]), list[bool]()
+    job.optimizer.register_step_pre_hook(lambda o, *_: lent.append(hasattr(o, "found_inf")))
+    late = nn.Parameter(torch.zeros(2))
+    for step in range(5):
+        if step == 2:
+            job.optimizer.add_param_group({"params": [late]})
+        if step == 3:
+            late.grad = torch.ones(2)
+        job.step()
+    assert lent == [False, True, True, False, True]
     job.guard.finish()
 
 
