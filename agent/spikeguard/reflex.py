@@ -3,9 +3,10 @@
 Law: the decision is made on the device, from values that are equal on all ranks, and carried out
 by the optimizer itself through the `found_inf` input that stock fused Adam, AdamW and SGD take (the
 last from its second step on): exactly 0 or 1, a scalar. Weights, moments and step counters of a
-dropped step stay bit-identical. Never by multiplying with zero (0 * NaN is NaN). Where the optimizer cannot, it only reports, unless
-the user pays for a sync: then the host reads the decision in each step, and an update that must
-not happen finds no gradients, which torch's optimizers leave alone with all they know of them.
+dropped step stay bit-identical. Never by multiplying with zero (0 * NaN is NaN). Where the
+optimizer cannot, it only reports, unless the user pays for a sync: then the host reads the decision
+in each step, and an update that must not happen finds no gradients, which torch's optimizers leave
+alone with all they know of them.
 """
 
 from __future__ import annotations
