@@ -50,7 +50,7 @@ from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.training_state import TrainingState, unwrapped
 from spikeguard.transport import Transport
-from spikeguard.world import World, join_world, open_saving, share_text
+from spikeguard.world import World, all_agree, join_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
 
 
@@ -156,11 +156,11 @@ def attach(
     optional.watch(watched)
     collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
     training.learnt = collector
+    fits = recovery.snapshots is not None
     with faults.shield("snapshots"):
-        if recovery.snapshots is not None and not holds_any(
-            training.capture(), optimizer, chosen, world.leads
-        ):
-            recovery.snapshots = None
+        fits = fits and holds_any(training.capture(), optimizer, chosen, world.leads)
+    if not all_agree(world, fits):
+        recovery.snapshots = None
     parts = Parts(
         world,
         chosen,
