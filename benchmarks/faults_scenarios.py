@@ -36,11 +36,10 @@ from benchmarks.faults_truth import (
 from benchmarks.faults_wire import Mischief, plainly
 from spikeguard_server.repository.engine import open_engine
 
-JOBS = 6  # at once
 DISK_BYTES = 400 * 2**20
 SCRIPTS = tuple(
     Script(seed, onset=230 + 7 * seed, lost=frozenset({20, 21}) if seed == 5 else frozenset())
-    for seed in range(JOBS)
+    for seed in range(6)  # at once
 )
 _NUMBERS = count(1)
 _NEWEST = sql.text(
@@ -56,13 +55,11 @@ class Plan:
 
     database: Database
     kills: int = 50
-    quick: bool = False
+    restarts: int = 12
+    fillings: int = 3
+    seconds: float = 25.0  # how long a disturbance without a count of its own lasts
+    scripts: tuple[Script, ...] = SCRIPTS
     twins: list[Facts] = field(default_factory=list)  # of the scripts, in their order
-
-    @property
-    def seconds(self) -> float:
-        """How long a disturbance without a count of its own lasts."""
-        return 6.0 if self.quick else 25.0
 
 
 @dataclass
@@ -111,6 +108,8 @@ class Outcome:
 
     def line(self) -> str:
         """One line of a table."""
+        if self.untried_because:
+            return f"NOT TRIED: {self.untried_because}"
         skipped = ("name", "examples")
         words = [
             f"{k} {v}" for k, v in self.shown().items() if k not in skipped and v not in ({}, "")
@@ -122,10 +121,10 @@ def undisturbed(plan: Plan) -> list[Facts]:
     """What the database says of every script that nothing disturbs."""
     site = new_site(plan.database, "undisturbed", 1)
     with running(site):
-        tallies = _wave(site, "calm", plainly, pace_s=0.0)
-    facts = _facts(site, [f"calm-{script.seed}" for script in SCRIPTS])
+        tallies = _wave(site, "calm", plainly, plan.scripts, pace_s=0.0)
+    facts = _facts(site, [f"calm-{script.seed}" for script in plan.scripts])
     verdict = Verdict()
-    for script, tally, found in zip(SCRIPTS, tallies, facts, strict=True):
+    for script, tally, found in zip(plan.scripts, tallies, facts, strict=True):
         judge_run(verdict, found, found, tally, f"calm-{script.seed}")
         assert any(verb == "rollback" for _, verb, _ in tally.executed), "nothing was rolled back"
         assert {row[1] for row in found.tables["incidents"]} == {"closed"}
@@ -146,6 +145,7 @@ def _wave(
     site: Site,
     wave: str,
     send: Send | None,
+    scripts: tuple[Script, ...],
     pace_s: float = 0.02,
     attempts: int = 1,
     kinds: Counter[str] | None = None,
@@ -161,7 +161,7 @@ def _wave(
         return 0
 
     mischief = Mischief if kinds is None else partial(Mischief, kinds)
-    ends = [Barrier(attempts) for _ in SCRIPTS]
+    ends = [Barrier(attempts) for _ in scripts]
     jobs = [
         TrainingJob(
             f"{wave}-{script.seed}", script, site.addresses, site.token, folder / str(attempt),
@@ -169,7 +169,7 @@ def _wave(
             number=attempt, last_word=end,
         )
         for attempt in range(attempts)
-        for script, end in zip(SCRIPTS, ends, strict=True)
+        for script, end in zip(scripts, ends, strict=True)
     ]  # fmt: skip
     with ThreadPoolExecutor(len(jobs)) as pool:
         tallies = list(pool.map(TrainingJob.train, jobs))
@@ -195,13 +195,14 @@ def _run(
     began = time.monotonic()
     with running(site), _disturbed(disturb, site, over, done) as disturber:
         for wave in count():
-            tallies += _wave(site, f"w{wave}", send, kinds=kinds)
-            names += [f"w{wave}-{script.seed}" for script in SCRIPTS]
+            tallies += _wave(site, f"w{wave}", send, plan.scripts, kinds=kinds)
+            names += [f"w{wave}-{script.seed}" for script in plan.scripts]
             if not disturber.is_alive():
                 break
     verdict = Verdict()
     for number, found in enumerate(_facts(site, names)):
-        judge_run(verdict, found, plan.twins[number % JOBS], tallies[number], names[number])
+        twin = plan.twins[number % len(plan.twins)]
+        judge_run(verdict, found, twin, tallies[number], names[number])
     return Outcome(name, replicas, time.monotonic() - began, done, tallies, verdict)
 
 
@@ -275,7 +276,7 @@ def restart_postgres(plan: Plan, *, crash: bool) -> Outcome:
 
     def disturb(site: Site, over: Event, done: Counter[str]) -> None:
         random = Random(11)
-        for _ in range(3 if plan.quick else 12):
+        for _ in range(plan.restarts):
             over.wait(random.uniform(0.5, 2.0))
             (site.database.crash if crash else site.database.stop)()
             done["crashes" if crash else "restarts"] += 1
@@ -350,7 +351,7 @@ def fill_disk(plan: Plan) -> Outcome:
 
     def disturb(site: Site, over: Event, done: Counter[str]) -> None:
         del site
-        for _ in range(1 if plan.quick else 3):
+        for _ in range(plan.fillings):
             over.wait(2.0)
             _fill(place / "ballast")
             over.wait(4.0)
@@ -392,7 +393,7 @@ def two_attempts(plan: Plan) -> Outcome:
             _kill_one(site, over, done, random)
 
     with running(site), _disturbed(disturb, site, over, done):
-        tallies = _wave(site, "both", plainly, pace_s=0.02, attempts=2)
+        tallies = _wave(site, "both", plainly, plan.scripts, attempts=2)
     engine = open_engine(site.replicas[0].settings)
     with engine.connect() as connection:
         for tally in tallies:

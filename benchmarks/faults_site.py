@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -276,10 +276,12 @@ def running(site: Site) -> Iterator[Site]:
             member.kill()
 
 
-def preload(environment: Mapping[str, str] | None = None) -> None:
+def preload(
+    environment: Mapping[str, str] | None = None, modules: Sequence[str] = PRELOADED
+) -> None:
     """Let replicas be forked from a process that has imported what they need."""
     os.environ.update(environment or {"OMP_NUM_THREADS": "1"})
-    _FORKING.set_forkserver_preload(list(PRELOADED))
+    _FORKING.set_forkserver_preload(list(modules))
 
 
 def somebody(site: Site, random: Random) -> Replica:

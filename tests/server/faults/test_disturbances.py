@@ -1,0 +1,61 @@
+"""Three of the disturbances of `python -m benchmarks.faults`, as it does them, for seconds each.
+
+Real replicas on a durable Postgres of their own; jobs that a disturbance may make wait, and whose
+tables have to say afterwards what those of the same jobs say that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from benchmarks.faults import _status, database
+from benchmarks.faults_job import Script
+from benchmarks.faults_scenarios import (
+    Outcome,
+    Plan,
+    bend_messages,
+    cut_connections,
+    restart_postgres,
+    undisturbed,
+)
+from benchmarks.faults_site import preload
+
+SCRIPTS = (
+    Script(3, onset=171, steps=240),
+    Script(5, onset=176, lost=frozenset({30}), steps=240),
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Iterator[Plan]:
+    """A little of each disturbance, and what the jobs come to without any."""
+    preload(modules=("benchmarks.faults_scenarios",))
+    with database() as postgres:
+        made = Plan(postgres, kills=1, restarts=2, seconds=1.5, scripts=SCRIPTS)
+        made.twins = undisturbed(made)
+        yield made
+
+
+def _restarted(plan: Plan) -> Outcome:
+    return restart_postgres(plan, crash=False)
+
+
+@pytest.mark.parametrize("disturbance", [cut_connections, _restarted, bend_messages])
+def test_what_happens_to_servers_and_messages_changes_no_row_and_no_decision(
+    plan: Plan, disturbance: Callable[[Plan], Outcome]
+) -> None:
+    outcome = disturbance(plan)
+    assert outcome.verdict.kept, outcome.line()
+    assert outcome.verdict.runs >= len(SCRIPTS)
+    assert outcome.verdict.commands >= outcome.verdict.runs  # each was rolled back
+    assert all(outcome.done.values())
+    hurt = sum(t.cut + t.unreached + sum(t.refused.values()) for t in outcome.tallies)
+    assert hurt, "no job felt anything of it"
+
+
+def test_a_disturbance_that_could_not_be_tried_is_said_and_fails_where_all_were_asked_for() -> None:
+    untried = Outcome.untried("disk full", "mounting a small disk needs root")
+    assert untried.line() == "NOT TRIED: mounting a small disk needs root"
+    assert (_status([untried], all_wanted=False), _status([untried], all_wanted=True)) == (0, 2)
