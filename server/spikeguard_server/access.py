@@ -11,7 +11,8 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 from spikeguard_protocol import Role, RunId
@@ -30,6 +31,18 @@ SCRAPERS: Final = frozenset({Role.METRICS})
 EVERYONE: Final = frozenset(Role)
 
 
+class Scope(StrEnum):
+    """How a call names the project that a token must be good for."""
+
+    NONE = "none"  # there is none: public, or about the token itself
+    PATH = "path"  # judged before the call is entered, of all others by the call itself
+    QUERY = "query"
+    BODY = "body"
+    ITEM = "item"  # that of what is named by its id: of another project there is none
+    LIST = "list"  # only what is the token's own is listed
+    FLEET = "fleet"  # of all projects: not for a token of one
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Who may make one call."""
@@ -37,9 +50,14 @@ class Rule:
     roles: frozenset[Role]
     public: bool = False  # needs no token at all
     person: bool = False  # needs a name behind the token
+    scope: Scope = Scope.PATH
+
+    def by(self, scope: Scope) -> Rule:
+        """The same of another scope."""
+        return replace(self, scope=scope)
 
 
-_PUBLIC: Final = Rule(NONE, public=True)
+_PUBLIC: Final = Rule(NONE, public=True, scope=Scope.NONE)
 _READ: Final = Rule(READERS)
 _DECIDE: Final = Rule(DECIDERS, person=True)
 _ADMIN: Final = Rule(ADMINS)
@@ -59,11 +77,11 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/logout"): _PUBLIC,
     ("GET", "/pages/style.css"): _PUBLIC,
     ("POST", "/v1/sessions"): _PUBLIC,
-    ("POST", "/v1/messages"): Rule(AGENTS),
+    ("POST", "/v1/messages"): Rule(AGENTS).by(Scope.BODY),
     ("GET", _RUN + "/orders"): Rule(AGENTS),
-    ("GET", "/v1/me"): Rule(EVERYONE),
-    ("DELETE", "/v1/sessions/current"): _READ,
-    ("GET", "/v1/runs"): _READ,
+    ("GET", "/v1/me"): Rule(EVERYONE).by(Scope.NONE),
+    ("DELETE", "/v1/sessions/current"): _READ.by(Scope.NONE),
+    ("GET", "/v1/runs"): _READ.by(Scope.LIST),
     ("GET", _RUN): _READ,
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
@@ -71,8 +89,8 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", _RUN + "/policy"): _READ,
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,
-    ("GET", "/v1/audit"): _ADMIN,  # and of no single project
-    ("GET", "/v1/incidents"): _READ,
+    ("GET", "/v1/audit"): _ADMIN.by(Scope.FLEET),  # and of no single project
+    ("GET", "/v1/incidents"): _READ.by(Scope.LIST),
     ("GET", _INCIDENT): _READ,
     ("GET", _INCIDENT + "/series"): _READ,
     ("GET", _INCIDENT + "/layers"): _READ,
@@ -83,26 +101,26 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/approve/{token}"): _PUBLIC,
     ("GET", _CONFIRM): _DECIDE,
     ("POST", _CONFIRM): _DECIDE,
-    ("GET", "/v1/policy"): _READ,
-    ("PUT", "/v1/policy"): _ADMIN,
-    ("PUT", "/v1/policy/document"): _ADMIN,
-    ("POST", "/v1/policy/halt"): _DECIDE,  # whoever may act may stop everything
-    ("POST", "/v1/policy/resume"): Rule(ADMINS, person=True),
-    ("GET", "/v1/policy/scorecard"): _READ,
-    ("GET", "/v1/channels"): _READ,
+    ("GET", "/v1/policy"): _READ.by(Scope.QUERY),
+    ("PUT", "/v1/policy"): _ADMIN.by(Scope.BODY),
+    ("PUT", "/v1/policy/document"): _ADMIN.by(Scope.QUERY),
+    ("POST", "/v1/policy/halt"): _DECIDE.by(Scope.BODY),  # whoever may act may stop everything
+    ("POST", "/v1/policy/resume"): Rule(ADMINS, person=True).by(Scope.BODY),
+    ("GET", "/v1/policy/scorecard"): _READ.by(Scope.QUERY),
+    ("GET", "/v1/channels"): _READ.by(Scope.QUERY),
     ("PUT", _CHANNEL): _ADMIN,
     ("DELETE", _CHANNEL): _ADMIN,
     ("POST", _CHANNEL + "/test"): _DECIDE,
-    ("GET", "/v1/deliveries"): _READ,
-    ("GET", "/v1/events"): _READ,
-    ("GET", "/v1/silences"): _READ,
-    ("POST", "/v1/silences"): _DECIDE,
+    ("GET", "/v1/deliveries"): _READ.by(Scope.QUERY),
+    ("GET", "/v1/events"): _READ.by(Scope.QUERY),
+    ("GET", "/v1/silences"): _READ.by(Scope.QUERY),
+    ("POST", "/v1/silences"): _DECIDE.by(Scope.BODY),
     ("DELETE", "/v1/silences/{project}/{number}"): _DECIDE,
-    ("POST", "/v1/tokens"): _ADMIN,
-    ("GET", "/v1/tokens"): _ADMIN,
-    ("DELETE", "/v1/tokens/{id}"): _ADMIN,
-    ("GET", "/metrics"): Rule(SCRAPERS),
-    ("GET", "/metrics/fleet"): Rule(SCRAPERS),
+    ("POST", "/v1/tokens"): _ADMIN.by(Scope.BODY),
+    ("GET", "/v1/tokens"): _ADMIN.by(Scope.LIST),
+    ("DELETE", "/v1/tokens/{id}"): _ADMIN.by(Scope.ITEM),
+    ("GET", "/metrics"): Rule(SCRAPERS).by(Scope.NONE),
+    ("GET", "/metrics/fleet"): Rule(SCRAPERS).by(Scope.FLEET),
 }
 
 
