@@ -7,6 +7,7 @@ any age: a fence stops execution, never the truth about it.
 from __future__ import annotations
 
 from spikeguard_protocol import CommandId, CommandResult, CommandState, ResultState, verb_of
+from spikeguard_server.domain.aftereffect import after_end
 from spikeguard_server.domain.command_life import EVENT_OF_RESULT, CommandEvent, can
 from spikeguard_server.domain.episode import CURES
 from spikeguard_server.domain.incident_life import acted
@@ -74,6 +75,8 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
         return
     if known.state is CommandState.APPLIED:
         judgement = f"the incident had ended as {closed.outcome} before its result came"
+        if verb_of(known.action) not in CURES:
+            judgement = after_end(verb_of(known.action), None, outcome=closed.outcome)
         move(
             intake.connection, intake.run_id, intake.run.id, known, CommandEvent.JUDGE,
             actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,

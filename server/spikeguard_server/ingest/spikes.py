@@ -6,10 +6,12 @@ written once a message, its revisions all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from spikeguard_protocol import CommandState, IncidentId, SegmentPoint
-from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
+from spikeguard_server.domain.aftereffect import after_end, after_return, next_cure
+from spikeguard_server.domain.command_life import EXECUTED, CommandEvent
 from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.incident_life import fold
@@ -28,6 +30,7 @@ from spikeguard_server.repository.incidents import (
 from spikeguard_server.repository.runs import segments_of
 from spikeguard_server.repository.samples import copy_to_incident
 
+Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 _TAKEN_BACK = (CommandState.PROPOSED, CommandState.APPROVED)
 
 
@@ -53,7 +56,7 @@ def tell(intake: Intake, events: Iterable[Event]) -> None:
             _write(intake, history)
             _closed(intake, incident)
         elif isinstance(event, Recurred):
-            _judge(intake, incident, f"it came back at step {event.onset_step}", "recur")
+            _judge(intake, incident, partial(after_return, step=event.onset_step), "recur")
         elif before is not None and before.kind is not incident.kind:
             _note(intake, incident, "revise", before.kind.value, incident.kind.value)
     _write(intake, history)
@@ -103,14 +106,21 @@ def _closed(intake: Intake, incident: Incident) -> None:
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
                 actor=audit.SERVER, reason="the incident closed", now=intake.now,
             )  # fmt: skip
-    _judge(intake, incident, f"the incident ended as {incident.outcome}", "close")
+    _judge(intake, incident, partial(after_end, outcome=incident.outcome), "close")
     begin_aftermath(intake, incident)
 
 
-def _judge(intake: Intake, incident: Incident, judgement: str, action: str) -> None:
-    """Record of every applied command what became of it."""
-    for command in commands_of(intake.connection, intake.run_id, incident.number):
-        if command.state is CommandState.APPLIED:
+def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
+    """Record of every applied command what became of it, as far as what followed tells."""
+    commands = commands_of(intake.connection, intake.run_id, incident.number)
+    done = [
+        (c.number, verb_of(c.action), c.public_id(intake.run.id))
+        for c in commands
+        if c.state in EXECUTED
+    ]
+    for command in commands:
+        judgement = said(verb_of(command.action), next_cure(command.number, done))
+        if command.state is CommandState.APPLIED and judgement is not None:
             move(
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.JUDGE,
                 actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,

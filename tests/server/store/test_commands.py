@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,20 +11,31 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
+    Action,
+    BatchRange,
+    CheckpointNow,
     CommandId,
     ResultState,
     Rollback,
+    ScaleLr,
     SegmentId,
     SegmentPoint,
+    SkipBatches,
+    Stop,
     Verb,
+    Watch,
+    to_json,
+    verb_of,
 )
 from spikeguard_server.domain.policy import DEFAULT_POLICY, Approval, ApprovalMode
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged, ServiceError
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.repository.policies import write_policy
+from spikeguard_server.scribe import write_reports
 from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
 
 ONSET = 401
+JUDGED = "select number, judgement from commands where state = 'judged'"
 WAITING = "select incident, number, revision from commands where state = 'proposed'"
 
 
@@ -313,3 +325,40 @@ def test_the_samples_around_an_incident_are_copied_with_all_segments(engine: sql
         "select segment, min(step), max(step), count(*) from incident_samples group by 1 order by 1"
     )
     assert rows(engine, spans) == [(0, 201, 570, 370), (1, 301, 400, 100)]
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (Watch(10), "nothing to judge: watching"),
+        (CheckpointNow(), "nothing to judge: saving a checkpoint"),
+        (Stop(), "nothing to judge: it stopped the run"),
+        (ScaleLr(0.5, 100), "nobody can tell: gpt#1.{rollback} followed"),
+        (SkipBatches(BatchRange(700, 710)), "nobody can tell: gpt#1.{rollback} followed"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
+    engine: sql.Engine, action: Action, said: str
+) -> None:
+    """In the record and in the post-mortem."""
+    job, command, revision = spiked(engine)
+    approve(engine, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    assert command.number > 1
+    with engine.begin() as connection:  # as if the first had been this one, and had been done
+        done = "state = 'applied', applied_step = 560, verb = :verb, arguments = (:action)::jsonb"
+        connection.execute(
+            sql.text(f"update commands set {done} where number = 1"),
+            {"verb": verb_of(action).value, "action": json.dumps(to_json(action))},
+        )
+    job.roll_back(str(command), 300, at_step=570, position=300)
+    job.train(301, 700, healthy, segment=1, shift=20, batch=50)
+    judged = {row[0]: str(row[1]) for row in rows(engine, JUDGED)}
+    cure = "the incident ended as recovered: the loss came back to its trend after it"
+    assert judged[command.number] == cure
+    assert judged[1].startswith(said.format(rollback=command.number))
+    write_reports(engine)
+    text = value(engine, "select convert_from(body, 'UTF8') from reports where format = 'md'")
+    assert f"gpt#1.{command.number} (rollback): {cure}" in text.replace("\\", "")
+    assert judged[1] in text.replace("\\", "")
