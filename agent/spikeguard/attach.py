@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -33,23 +32,18 @@ from spikeguard.layout import Layout, layout_of
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
-from spikeguard.leftovers import Held, Unheld, leftovers
 from spikeguard.mailbox import Mailbox
 from spikeguard.naming import NameBatch
-from spikeguard.offline import Shelf
-from spikeguard.outbox import Outbox
+from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_withhold
 from spikeguard.ring import holds_any
-from spikeguard.room import Earlier, Room
-from spikeguard.sender import Sender
-from spikeguard.settings import Connection, Settings, read_connection, with_environment
+from spikeguard.settings import Settings, read_connection, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.training_state import TrainingState, unwrapped
-from spikeguard.transport import Transport
 from spikeguard.world import World, all_agree, join_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
 
@@ -120,7 +114,7 @@ def attach(
     journal, attempt = _open_journal(world, home, connection.run)
     faults = Faults(world.rank)
     mailbox = Mailbox()
-    outbox, sender = _open_line(world, connection, home, attempt, mailbox, chosen, faults)
+    outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
 
     def report(record: Record) -> None:
         guard._report(record)
@@ -217,45 +211,6 @@ def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
     if not world.leads:
         journal.adopt(told["journal"])
     return journal, told["attempt"]
-
-
-def _open_line(
-    world: World,
-    connection: Connection,
-    home: Path,
-    attempt: str,
-    mailbox: Mailbox,
-    settings: Settings,
-    faults: Faults,
-) -> tuple[Outbox | None, Sender | Shelf | None]:
-    if not world.leads:
-        return None, None
-    folder = home / "outbox"
-    if connection.server is None:
-        log.warning(
-            "no server: set SPIKEGUARD_SERVER to have run %s watched, or later: spikeguard sync %s",
-            connection.run,
-            home,
-        )
-        unheld = Unheld(folder, connection.run, attempt)
-        kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)
-        return kept, Shelf(kept)
-    left = leftovers(folder, connection.run)
-    outbox = _open_outbox(folder, connection.run, attempt, settings, faults, Held(left))
-    transport = Transport(connection.server, connection.token, settings.timeout_s)
-    return outbox, Sender(transport, outbox, left, mailbox, settings, faults)
-
-
-def _open_outbox(
-    parent: Path, run: RunId, attempt: str, settings: Settings, faults: Faults, earlier: Earlier
-) -> Outbox:
-    """On disk; in memory only where the folder cannot be written or locked (NFS, Lustre)."""
-    room = Room(settings.outbox_bytes, earlier, partial(faults.note, "outbox"))
-    try:
-        return Outbox(parent / attempt, run, attempt, room)
-    except (OSError, ValueError) as error:
-        faults.note("outbox", error)
-        return Outbox(None, run, attempt, room)
 
 
 def _reflex(

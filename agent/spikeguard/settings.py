@@ -53,6 +53,7 @@ class Settings:
     timeout_s: float = 5.0  # connecting, and each read of an answer
     backoff_s: float = 30.0  # longest pause between two tries
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
+    outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
     handle_sigterm: bool = True  # only where nobody else handles it
     agreement_lag: int = 2  # steps between a vote and its reading, at least 2
@@ -84,6 +85,9 @@ def _check(name: str, value: Any, default: Any) -> None:
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
+    elif isinstance(default, str):
+        if not isinstance(value, str):
+            raise AttachError("settings", f"{name} is {value!r:.80}", "Give a path as a str")
     else:
         _check_number(name, value, default)
 
@@ -135,11 +139,12 @@ def read_connection(
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
-    """`settings` with the cadences and lengths that `SPIKEGUARD_*` ask for."""
+    """`settings` with the cadences, lengths and places that `SPIKEGUARD_*` ask for."""
     asked = {
         "send_interval_s": _number(environment, "SPIKEGUARD_SEND_INTERVAL", float, "seconds, 1.0"),
         "layer_norms_every": _number(environment, "SPIKEGUARD_LAYER_NORMS_EVERY", int, "steps, 50"),
         "flight_recorder": _number(environment, "SPIKEGUARD_FLIGHT_RECORDER", int, "steps, 64"),
+        "outbox_directory": environment.get("SPIKEGUARD_OUTBOX_DIRECTORY") or None,
     }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}

@@ -60,10 +60,12 @@ def _server(options: Namespace) -> tuple[str, str | None]:
 
 
 def homes(directory: Path) -> list[Path]:
-    """The run directories at or below `directory`; raise `CommandFailed` if there is none."""
+    """The run directories at or below `directory`, or the places of runs in an outbox directory;
+    raise `CommandFailed` if there is none."""
     if not directory.is_dir():
         raise CommandFailed(f"{directory} is no directory. Give what attach(directory=...) was")
-    found = sorted(path.parent for path in directory.rglob("journal.jsonl"))
+    marks = (*directory.rglob("journal.jsonl"), *directory.rglob("outbox"))
+    found = sorted({path.parent for path in marks})
     if not found:
         raise CommandFailed(
             f"{directory} holds no run: no journal.jsonl in it or below. "
@@ -73,9 +75,11 @@ def homes(directory: Path) -> list[Path]:
 
 
 def run_of(home: Path) -> RunId:
-    """The run whose directory `home` is, as its journal's first line says."""
+    """The run whose directory `home` is, as its journal's first line says, or else its path."""
     journal = home / "journal.jsonl"
     try:
+        if not journal.exists():
+            return RunId(home.resolve().parent.name, home.resolve().name)
         with journal.open() as file:
             return RunId.parse(json.loads(file.readline())["run"])
     except (ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,10 @@
 """A folder behind a real mount, as of a network file system: FUSE, spoken to the kernel directly.
 
-`python mounted.py FOLDER PLACE [no-locks] [delay=SECONDS]` shows FOLDER at PLACE until it is ended;
-killed, it leaves a mount that answers every call with an error, as a server that is gone does.
+`python mounted.py FOLDER PLACE [no-locks] [delay=SECONDS] [kind=NAME]` shows FOLDER at PLACE until
+it is ended; killed, it leaves a mount that answers every call with an error, as a server that is
+gone does.
 `no-locks`: locks are refused as Lustre and old NFS do. `delay`: what writes takes so long.
+`kind`: what the kernel says it is.
 Only what the agent's files need is spoken: no links, no devices, no attributes beyond the usual.
 """
 
@@ -183,11 +185,11 @@ def attributes(found: os.stat_result) -> bytes:
     )  # fmt: skip
 
 
-def mount(place: Path) -> int:
+def mount(place: Path, kind: str) -> int:
     """The kernel's end of a new mount; raise OSError where this process may not."""
     handle = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={handle},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
-    _checked(libc().mount(b"fuse", str(place).encode(), b"fuse", 0, options.encode()))
+    given = f"fd={handle},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+    _checked(libc().mount(b"fuse", str(place).encode(), kind.encode(), 0, given.encode()))
     return handle
 
 
@@ -208,10 +210,10 @@ def _checked(status: int) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     folder, place, *options = arguments
-    delays = [float(option.partition("=")[2]) for option in options if "=" in option]
-    handle = mount(Path(place))
+    named = dict(option.split("=") for option in options if "=" in option)
+    handle = mount(Path(place), named.get("kind", "fuse"))
     print("mounted", flush=True)
-    Mounted(Path(folder), handle, "no-locks" not in options, sum(delays)).serve()
+    Mounted(Path(folder), handle, "no-locks" not in options, float(named.get("delay", 0))).serve()
 
 
 if __name__ == "__main__":

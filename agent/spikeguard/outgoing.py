@@ -1,0 +1,84 @@
+"""Where the outbox lies, and who carries its messages to the server; rank 0.
+
+Law: the journal stays in the run's directory, where a restart on any machine finds it. What was not
+sent yet may lie on a disk of this machine instead: it is lost to no run, only late.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from spikeguard.faults import Faults, log
+from spikeguard.leftovers import Held, Unheld, leftovers
+from spikeguard.mailbox import Mailbox
+from spikeguard.mounts import network_kind
+from spikeguard.offline import Shelf
+from spikeguard.outbox import Outbox
+from spikeguard.room import Earlier, Room
+from spikeguard.sender import Sender
+from spikeguard.settings import Connection, Settings
+from spikeguard.transport import Transport
+from spikeguard.world import World
+from spikeguard_protocol import RunId
+
+
+def open_line(
+    world: World,
+    connection: Connection,
+    home: Path,
+    attempt: str,
+    mailbox: Mailbox,
+    settings: Settings,
+    faults: Faults,
+) -> tuple[Outbox | None, Sender | Shelf | None]:
+    """The outbox of `attempt`, and its sender; nothing on ranks above 0."""
+    if not world.leads:
+        return None, None
+    place = outbox_home(home, connection.run, settings)
+    _warn_of_network(place)
+    folder = place / "outbox"
+    if connection.server is None:
+        log.warning(
+            "no server: set SPIKEGUARD_SERVER to have run %s watched, or later: spikeguard sync %s",
+            connection.run,
+            place,
+        )
+        unheld = Unheld(folder, connection.run, attempt)
+        kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)
+        return kept, Shelf(kept)
+    places = dict.fromkeys((home / "outbox", folder))  # it may have been moved since
+    left = [box for parent in places for box in leftovers(parent, connection.run)]
+    outbox = _open_outbox(folder, connection.run, attempt, settings, faults, Held(left))
+    transport = Transport(connection.server, connection.token, settings.timeout_s)
+    return outbox, Sender(transport, outbox, left, mailbox, settings, faults)
+
+
+def _open_outbox(
+    parent: Path, run: RunId, attempt: str, settings: Settings, faults: Faults, earlier: Earlier
+) -> Outbox:
+    """On disk; in memory only where the folder cannot be written or locked (NFS, Lustre)."""
+    room = Room(settings.outbox_bytes, earlier, partial(faults.note, "outbox"))
+    try:
+        return Outbox(parent / attempt, run, attempt, room)
+    except (OSError, ValueError) as error:
+        faults.note("outbox", error)
+        return Outbox(None, run, attempt, room)
+
+
+def outbox_home(home: Path, run: RunId, settings: Settings) -> Path:
+    """The run's directory, or its place in the one that the settings name for all runs."""
+    moved = settings.outbox_directory
+    return Path(moved) / run.project / run.name if moved else home
+
+
+def _warn_of_network(place: Path) -> None:
+    kind = network_kind(place)
+    if kind is not None:
+        log.warning(
+            "the outbox in %s lies on a network's file system (%s): if it hangs nothing is told "
+            "until it is back, and locks may not hold between machines. Set "
+            "SPIKEGUARD_OUTBOX_DIRECTORY to a disk of this machine; the journal stays where it is",
+            place,
+            kind,
+        )
