@@ -32,6 +32,7 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "checkpoints": (CheckpointDirectory, "Wrap the path in a CheckpointDirectory"),
     "settings": (Settings, "Give Settings(...), or None for the defaults"),
     "forward": (Forward, "Wrap the tracker: Forward(writer)"),
+    "replicated": (bool, "Give True, False, or None where DistributedDataParallel says it"),
 }
 
 

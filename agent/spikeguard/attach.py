@@ -101,6 +101,7 @@ def attach(
             "feed": feed,
             "forward": forward,
             "name_batch": name_batch,
+            "replicated": replicated,
         },
     )
     chosen = with_environment(settings or Settings())

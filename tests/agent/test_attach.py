@@ -59,6 +59,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("feed", {"feed": None}),
     ("feed", {"feed": DataFeed(Ledger(), 1)}),
     ("name_batch", {"name_batch": "doc_ids"}),
+    ("replicated", {"replicated": "yes"}),
 ]
 
 
