@@ -15,7 +15,7 @@ from tests.server.face.test_access import COOKIE, PLACES
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-OURS, THEIRS = "ours", "default"
+OURS, THEIRS = "of-projects", "default"
 BODIES: dict[tuple[str, str], dict[str, Any]] = {  # without their project
     ("PUT", "/v1/policy"): {"policy": {}},
     ("POST", "/v1/policy/halt"): {"reason": "a bad checkpoint went round"},
