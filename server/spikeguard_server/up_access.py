@@ -17,7 +17,7 @@ import sqlalchemy as sql
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import duration, table
-from spikeguard_protocol import RunId
+from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import read_secret
 from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.domain.policy import policy_to_mapping
@@ -34,7 +34,7 @@ from spikeguard_server.grants import (
 )
 from spikeguard_server.policy_file import form_of, read_policy_text
 from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.reading import existing_run
+from spikeguard_server.repository.reading import Row, existing_run
 from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.repository.tokens import Token, list_tokens
 from spikeguard_server.up_database import opened, settings_of
@@ -196,11 +196,11 @@ def _scorecard(connection: sql.Connection, options: Namespace) -> int:
     head = ("COMMAND", "VERB", "STEP", "WOULD COST", "IN HINDSIGHT", "STEPS SAVED")
     lines = [
         [
-            f"{entry.row.run}#{entry.row.incident}.{entry.row.command}",
+            str(CommandId(_incident(entry.row), entry.row.command)),
             entry.row.verb,
             str(entry.decision.step),
             str(entry.decision.cost_steps),
-            score.hindsight.value,
+            score.hindsight.value.replace("_", " "),
             "-" if score.saved_steps is None else str(score.saved_steps),
         ]
         for entry, score in zip(shown, scores, strict=True)
@@ -209,6 +209,10 @@ def _scorecard(connection: sql.Connection, options: Namespace) -> int:
     if lines:
         print(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
     return 0
+
+
+def _incident(row: Row) -> IncidentId:
+    return IncidentId(RunId(row.project, row.run), row.incident)
 
 
 def _show(connection: sql.Connection, options: Namespace) -> int:

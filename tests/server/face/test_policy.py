@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
+from spikeguard_client import Client
 from spikeguard_protocol import Role
 from spikeguard_server.domain.policy import PolicyError
 from spikeguard_server.policy_file import Form, form_of, read_policy_text
+from tests.server.face.conftest import Job
+from tests.server.face.test_commands import type_in
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
@@ -75,3 +79,32 @@ def test_a_scorecard_of_nothing_is_empty(live: Live) -> None:
     with live.client(Role.VIEWER) as viewer:
         card = viewer.get("/v1/policy/scorecard", params={"project": "of-files"}).json()
     assert (card["decisions"], card["saved_steps"], card["items"]) == (0, 0, [])
+
+
+def test_a_shadow_that_was_not_needed_is_scored_against_by_everyone_who_asks(
+    live: Live, face_url: str
+) -> None:
+    """It would have rolled back; nobody did, and the spike healed by itself."""
+    project, shadow = "shadowed", {"mode": "shadow", "budget": 1, "cooldown_s": 0}
+    with live.client(Role.ADMIN) as admin:
+        asked = {"project": project, "format": "yaml"}
+        policy = yaml.safe_dump({"approval": {"rollback": shadow}})
+        assert admin.put("/v1/policy/document", params=asked, content=policy).status_code == 200
+    job = Job(live, "heals", project=project).start().spike()
+    while job.incident()["outcome"] is None:
+        job.train(50)
+        assert job.step < 3000
+    with live.client(Role.VIEWER) as viewer:
+        card = viewer.get("/v1/policy/scorecard", params={"project": project}).json()
+    assert job.incident()["outcome"] == "healed"
+    [item] = card["items"]
+    assert item["cost_steps"] > 0
+    assert (item["verb"], item["hindsight"]) == ("rollback", "not_needed")
+    assert card["saved_steps"] == item["saved_steps"] == -item["cost_steps"]
+    assert {word: n for word, n in card["by_hindsight"].items() if n} == {"not_needed": 1}
+    assert Client(live.url, live.tokens[Role.VIEWER]).scorecard(project) == card
+    told = type_in(face_url, "policy", "scorecard", "--project", project)
+    assert told.returncode == 0, told.stderr
+    assert item["command"] in told.stdout
+    assert "not needed" in told.stdout
+    assert f"{item['cost_steps']}" in told.stdout
