@@ -7,6 +7,7 @@ model's, so that one rank alone clipped, or dropped an update.
 
 from __future__ import annotations
 
+import gc
 from enum import StrEnum
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
 from spikeguard.shards import is_sharded
+from spikeguard.training_state import unwrapped
 
 _FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # known by name: it need not be loaded
 
@@ -35,7 +37,7 @@ def layout_of(model: torch.nn.Module, stated: bool | None = None) -> Layout:
             remedy = "Leave it out: DTensors say themselves how they lie"
             raise AttachError("replicated", "the model holds parts of tensors", remedy)
         return Layout.SHARDED
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not _has_several_ranks():
         return Layout.REPLICATED
     alike = says_replicated(model) if stated is None else stated
     return Layout.REPLICATED if alike else Layout.UNKNOWN
@@ -44,8 +46,24 @@ def layout_of(model: torch.nn.Module, stated: bool | None = None) -> Layout:
 def says_replicated(model: torch.nn.Module) -> bool | None:
     """True under DistributedDataParallel, but for parameters it is told to ignore; else None."""
     inner = getattr(model, "_orig_mod", model)
-    within = isinstance(inner, DistributedDataParallel)
-    return True if within and not getattr(inner, "parameters_to_ignore", None) else None
+    wrapper = inner if isinstance(inner, DistributedDataParallel) else _wrapper_of(model)
+    return True if wrapper and not getattr(wrapper, "parameters_to_ignore", None) else None
+
+
+def _wrapper_of(model: torch.nn.Module) -> DistributedDataParallel | None:
+    """The wrapper that somebody made of `model`, whose loop gave us what lies inside.
+
+    A module does not know it, so all objects are looked through: about 0.1 s, once.
+    """
+    if not _has_several_ranks():
+        return None
+    own = unwrapped(model)
+    found = (o for o in gc.get_objects() if issubclass(type(o), DistributedDataParallel))
+    return next((wrapper for wrapper in found if unwrapped(wrapper) is own), None)
+
+
+def _has_several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def refuse_flat_shards(model: torch.nn.Module) -> None:

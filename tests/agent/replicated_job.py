@@ -127,7 +127,7 @@ def uneven(folder: Path, rank: int, size: int) -> dict[str, Any]:
 
 def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
     """No DDP. Rank 1's second step has a NaN: in its own gradients alone, or in everybody's."""
-    told = {}
+    told: dict[str, Any] = {}
     for stated in (None, True):
         torch.manual_seed(1)
         model = nn.Linear(4, 4)
@@ -151,6 +151,11 @@ def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
         guard.finish()
         reflex = guard._p.facts["reflex"]
         told[str(stated)] = {"reflex": reflex, "moved": moved, "faults": guard.faults}
+    network = DistributedDataParallel(nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, fused=True)
+    guard = attach(network.module, optimizer, run="test", directory=folder / "inner")
+    told["inner"] = {"reflex": guard._p.facts["reflex"]}
+    guard.finish()
     return told
 
 
