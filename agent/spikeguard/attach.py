@@ -27,6 +27,7 @@ from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.forward import Forward
 from spikeguard.guard import Guard
+from spikeguard.host_copies import HostCopies
 from spikeguard.journal import Journal
 from spikeguard.layout import Layout, layout_of
 from spikeguard.learning_rate import ScaledRates
@@ -142,6 +143,7 @@ def attach(
         journal,
         report,
         faults,
+        HostCopies(optimizer, chosen.copy_beside),
     )
     if world.leads:
         with faults.shield("sweep"):

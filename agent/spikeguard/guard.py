@@ -293,6 +293,8 @@ class Guard:
         step = self._p.progress.steps + 1
         with self._p.faults.shield("before_step"):
             self._p.collector.before_step(step, self._p.rates.before_step(step))
+        with self._p.faults.shield("before_step"):
+            self._p.recovery.copies.before_update(step)
 
     def _after_optimizer(self, *_: Any) -> None:
         with self._p.faults.shield("after_step"):

@@ -17,6 +17,7 @@ from typing import Any
 from spikeguard.checkpoints import MANIFEST, CheckpointDirectory
 from spikeguard.data import DataFeed
 from spikeguard.faults import Faults
+from spikeguard.host_copies import HostCopies
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import LrScale, ScaledRates
 from spikeguard.lineage import is_abandoned
@@ -49,16 +50,17 @@ class Recovery:
         journal: Journal,
         report: Report,
         faults: Faults,
+        copies: HostCopies,
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal, self._report = progress, journal, report
-        self._faults = faults
+        self._faults, self.copies = faults, copies
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
         self.writing = False  # whether a checkpoint may be on its way to disk
         self._saves: Saves | None = None
         if checkpoints is not None and not checkpoints.writes_itself:
-            self._saves = Saves(world, checkpoints, faults)
+            self._saves = Saves(world, checkpoints, faults, copies)
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
@@ -79,7 +81,7 @@ class Recovery:
                 self._give_up_snapshots()
             return
         target = self._target("memory", Medium.MEMORY)
-        for name in self.snapshots.take(target, live):
+        for name in self.snapshots.take(target, live, self.copies):
             self._report(TargetDeleted(name))
         self._report(target.record())
 
@@ -208,6 +210,7 @@ class Recovery:
         """Become `target`, about to train `segment`; half done if it raises."""
         if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
             self.checkpoints.put_back(target.name)
+        self.copies.before_change()
         self._state.restore(tree)
         self._feed.restore(tree["data"], tree["random"])
         scale: dict[str, Any] | None = tree["lr_scale"]

@@ -16,9 +16,9 @@ from typing import Any
 
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.faults import Faults
+from spikeguard.host_copies import HostCopies
 from spikeguard.shared_parts import Part
 from spikeguard.targets import Target, Tree
-from spikeguard.training_state import event_after_copy, host_copy
 from spikeguard.world import World, all_agree
 
 Divided = Callable[[], tuple[Tree, dict[str, Part]]]  # each rank's own, and what all share
@@ -35,8 +35,11 @@ class Finished:
 class Saves:
     """What is on its way; nothing or one."""
 
-    def __init__(self, world: World, directory: CheckpointDirectory, faults: Faults) -> None:
+    def __init__(
+        self, world: World, directory: CheckpointDirectory, faults: Faults, copies: HostCopies
+    ) -> None:
         self._world, self.directory, self._faults = world, directory, faults
+        self._copies = copies
         self._buffers: Tree = {}
         self._target: Target | None = None
         self._written: Future[None] | None = None
@@ -60,7 +63,7 @@ class Saves:
             )
         else:
             with self._faults.shield("checkpoint"):
-                staged = self._staged(*divided())
+                staged = self._staged(target.step, *divided())
         if not all_agree(self._world, staged is not None) or staged is None:
             return False
         self._target, self._written = target, Future()
@@ -68,12 +71,11 @@ class Saves:
             self._write(target, staged, self._written)
         return True
 
-    def _staged(self, own: Tree, parts: dict[str, Part]) -> Any:
+    def _staged(self, step: int, own: Tree, parts: dict[str, Part]) -> Any:
         from spikeguard.dcp_files import Staged  # DCP takes a moment to import: not with the agent
 
         live = {"own": own, "parts": {name: part.tensor for name, part in parts.items()}}
-        self._buffers = host_copy(live, self._buffers)
-        copied = event_after_copy(live)
+        self._buffers, copied = self._copies.take(live, self._buffers, step)
         tensors = self._buffers["parts"]
         here = {name: part.copied(tensors[name]) for name, part in parts.items()}
         return Staged(self._buffers["own"], here, copied)

@@ -48,6 +48,7 @@ class Settings:
     snapshots: int = 5  # newest kept
     snapshots_pinned: int = 2  # kept beyond those while the server protects them
     snapshot_bytes: int = 8 * GIB  # of host memory a rank, all snapshots together
+    copy_beside: bool = False  # CUDA: snapshots leave while the next passes run
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     send_interval_s: float = 1.0  # between two messages
     timeout_s: float = 5.0  # connecting, and each read of an answer

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
+from spikeguard.host_copies import HostCopies
 from spikeguard.targets import Target, Tree
-from spikeguard.training_state import event_after_copy, host_copy, tree_bytes
+from spikeguard.training_state import tree_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -60,12 +61,12 @@ class Snapshots:
         size = max(1, self.bytes) if self._alone else self._largest
         return max(1, min(self._keep + self._pinned, self._limit // size)) if size else 1
 
-    def take(self, target: Target, live: Tree) -> list[str]:
+    def take(self, target: Target, live: Tree, copies: HostCopies) -> list[str]:
         """Keep a copy of `live` as `target`; returns the names that had to go for it."""
         self.bytes = tree_bytes(live)
         gone = self._make_room(self._room)
-        tree = host_copy(live, self._free.pop() if self._free else None)
-        self._held.append(Snapshot(target, tree, event_after_copy(live)))
+        free = self._free.pop() if self._free else None
+        self._held.append(Snapshot(target, *copies.take(live, free, target.step)))
         self._free.clear()
         return gone
 

@@ -184,33 +184,50 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-def host_copy(tree: Any, into: Any = None) -> Any:
-    """A copy of `tree` on the host; reuses the tensors of `into` where they fit.
+class Later:
+    """Tensors whose copy is only prepared, since they lie in one of `storages`."""
+
+    def __init__(self, storages: set[int]) -> None:
+        self._storages = storages
+        self.pairs: list[tuple[Tensor, Tensor]] = []  # from where, into what
+
+    def takes(self, tensor: Tensor, into: Tensor) -> bool:
+        """Whether somebody else will copy `tensor` into `into`."""
+        if tensor.untyped_storage()._cdata not in self._storages:
+            return False
+        self.pairs.append((tensor, into))
+        return True
+
+
+def host_copy(tree: Any, into: Any = None, later: Later | None = None) -> Any:
+    """A copy of `tree` on the host, but for what `later` takes; uses `into` where tensors fit.
 
     From CUDA the copies are queued into pinned memory on the current stream, before anything
     that later changes the originals, so the host need not wait; wait for an event to read them.
     """
     if isinstance(tree, Tensor):
-        return _tensor_to_host(local(tree).detach(), into)
+        return _tensor_to_host(local(tree).detach(), into, later)
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
-        return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
+        return {key: host_copy(value, old.get(key), later) for key, value in tree.items()}
     if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
         olds = (
             into
             if isinstance(into, list | tuple) and len(into) == len(tree)
             else [None] * len(tree)
         )
-        return type(tree)(host_copy(v, o) for v, o in zip(tree, olds, strict=True))
+        return type(tree)(host_copy(v, o, later) for v, o in zip(tree, olds, strict=True))
     return copy.deepcopy(tree)
 
 
-def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
+def _tensor_to_host(tensor: Tensor, into: Any, later: Later | None) -> Tensor:
     fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
     if not fits:
         into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    copied: Tensor = into.copy_(tensor, non_blocking=True)
-    return copied
+    prepared: Tensor = into
+    if later is None or not later.takes(tensor, prepared):
+        prepared.copy_(tensor, non_blocking=True)
+    return prepared
 
 
 def event_after_copy(tree: Any) -> torch.cuda.Event | None:

@@ -12,8 +12,13 @@ import torch
 from torch import nn
 
 import spikeguard
+<<<<<<< HEAD
 from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints, attach
 from spikeguard.ring import expected_bytes
+=======
+from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints
+from spikeguard.host_copies import HostCopies
+>>>>>>> 4106a4c (Let snapshots leave a GPU on a stream of their own, where the loop allows it)
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target
 from spikeguard.training_state import tree_bytes
@@ -34,6 +39,7 @@ from .test_exactness import Without
 from .wire import Wire, await_that, served
 
 SEGMENT = SegmentId("0" * 16, 0)
+COPIES = HostCopies(torch.optim.SGD([torch.zeros(1)]))
 
 
 def target(step: int) -> Target:
@@ -45,7 +51,7 @@ def state(value: float, size: int = 250) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def fill(ring: Snapshots, steps: range) -> list[str]:
-    return [name for step in steps for name in ring.take(target(step), state(float(step)))]
+    return [name for step in steps for name in ring.take(target(step), state(float(step)), COPIES)]
 
 
 def names(ring: Snapshots) -> list[str]:
