@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_server.commands import COMMANDS
+from spikeguard_server.routes.door import READY_S
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
 
@@ -140,6 +141,7 @@ def test_a_replica_that_starts_amid_an_upgrade_serves_on_and_is_not_ready(
     with engine.begin() as connection:
         connection.execute(sql.text("update alembic_version set version_num = '9999'"))
     engine.dispose()
+    time.sleep(READY_S)  # so old may the word be that all is well
     assert httpx.get(f"{served}/readyz").status_code == 503
     migrating = type_in(database_url, "migrate")
     assert migrating.returncode == 1
