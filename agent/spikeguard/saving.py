@@ -9,6 +9,7 @@ that dies before leaves a folder that is none, and the earlier checkpoints untou
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from spikeguard.targets import Target, Tree
 from spikeguard.world import World, all_agree
 
 Divided = Callable[[], tuple[Tree, dict[str, Part]]]  # each rank's own, and what all share
+
+LET_GO_S = 5.0  # for a thread that has nothing left to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Saves:
         self._buffers: Tree = {}
         self._target: Target | None = None
         self._written: Future[None] | None = None
+        self._thread: threading.Thread | None = None  # of DCP's, that wrote last
 
     @property
     def busy(self) -> bool:
@@ -84,6 +88,7 @@ class Saves:
         from spikeguard.dcp_files import save
 
         def done(saved: Future[Any]) -> None:
+            self._thread = threading.current_thread()
             problem = saved.exception()
             try:
                 if problem is None and self._world.leads:
@@ -104,13 +109,24 @@ class Saves:
         saved.add_done_callback(done)
 
     def finished(self, wait_s: float = 0.0) -> Finished | None:
-        """The save that has ended since it was last asked for; None if none has."""
+        """The save that has ended since it was last asked for; None if none has.
+
+        With `wait_s` its thread has ended too: until then it holds the group that it wrote on,
+        which would outlive the attempt.
+        """
+        if wait_s:
+            self._wait(wait_s)
         if self._written is None or self._target is None:
             return None
-        if wait_s:
-            concurrent.futures.wait([self._written], wait_s)
         if not self._written.done():
             return None
         ended = Finished(self._target, self._written.exception())
         self._target = self._written = None
         return ended
+
+    def _wait(self, wait_s: float) -> None:
+        if self._written is not None:
+            concurrent.futures.wait([self._written], wait_s)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and not self.busy:
+            thread.join(min(wait_s, LET_GO_S))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,10 @@ import torch
 from torch import nn
 
 import spikeguard
-<<<<<<< HEAD
+import spikeguard.dcp_files
 from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints, attach
-from spikeguard.ring import expected_bytes
-=======
-from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints
 from spikeguard.host_copies import HostCopies
->>>>>>> 4106a4c (Let snapshots leave a GPU on a stream of their own, where the loop allows it)
+from spikeguard.ring import expected_bytes
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target
 from spikeguard.training_state import tree_bytes
@@ -400,3 +399,28 @@ def test_a_checkpoint_that_another_attempt_is_writing_is_left_alone(tmp_path: Pa
     (folder / "__0_0.distcp").write_bytes(b"half of it")
     Job(tmp_path).guard.finish()
     assert (folder / "__0_0.distcp").exists()
+
+
+def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_attempt_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells of the end before its own: here it takes its time in between."""
+    save = spikeguard.dcp_files.save
+
+    def dawdling(*arguments: Any) -> Any:
+        saved = save(*arguments)
+        register = saved.add_done_callback
+
+        def then_dawdle(call: Any) -> None:
+            register(call)
+            register(lambda _: time.sleep(0.3))
+
+        monkeypatch.setattr(saved, "add_done_callback", then_dawdle)
+        return saved
+
+    monkeypatch.setattr(spikeguard.dcp_files, "save", dawdling)
+    job = Job(tmp_path)
+    job.train_to(25)
+    job.guard.finish()
+    assert [t.name for t in threading.enumerate() if "AsyncCheckpoint" in t.name] == []
+    assert job.guard.faults == {}
