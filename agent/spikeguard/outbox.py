@@ -44,6 +44,8 @@ WAITING = 5_000  # samples between the loop and the disk; of anything else, twic
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 SEAL_RECORDS = 900
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
+LONG_SEAL_S = 300.0  # the same once `MANY` messages wait: a month without a server is many files
+MANY = 120
 CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 BREATH_S = 0.0002  # after each record
@@ -271,7 +273,8 @@ class Outbox:
             self._started = record
         elif isinstance(record, SegmentStarted):
             self._segments.append(record)
-        if at - self._open.begun_at > SEAL_S:
+        longest_s = SEAL_S if len(self._sealed) < MANY else LONG_SEAL_S
+        if at - self._open.begun_at > longest_s:
             self._seal()
         line = self._line(record)
         letter = self._open

@@ -463,3 +463,23 @@ def test_a_record_that_cannot_be_made_is_declared_and_holds_up_nothing(tmp_path:
     assert (lost.samples_lost, "no such name!" in lost.reason) == (1, True)
     assert (first, last) == (sample(1), sample(3))
     box.close()
+
+
+def test_a_day_without_a_server_is_some_hundreds_of_messages_none_longer_than_five_minutes(
+    tmp_path: Path,
+) -> None:
+    """At ten seconds a step; the first hour in half minutes."""
+    box = outbox(tmp_path, 2**30)
+    for step in range(8_640):
+        box.put(sample(step), 10.0 * step)
+        if step % 1_000 == 0:
+            box._drain()
+    spans = []
+    while not box.empty:
+        message = oldest(box)
+        steps = [s for r in message.records if isinstance(r, Samples) for s in r.steps]
+        spans.append(10.0 * (steps[-1] - steps[0]))
+        box.acknowledge(message.sequence)
+    box.close()
+    assert (max(spans[:120]), max(spans)) == (30.0, 300.0)
+    assert len(spans) < 120 + 86_400 / 300
