@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -163,11 +164,20 @@ class DataFeed:
         self._discard(iterator, point.get("read", point["position"] * self._micro_batches))
         return iterator
 
+    @property
+    def _shield(self) -> AbstractContextManager[Any]:
+        """Around what is the agent's own between the loop and its loader."""
+        return self.left_out.shield if self.left_out is not None else nullcontext()
+
     def _past_skips(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        end = self.ledger.end_of_skip(self.position)
+        end = self.position
+        with self._shield:
+            end = self.ledger.end_of_skip(self.position)
         if end == self.position:
             return iterator
-        numbers = random_state()
+        numbers: Tree | None = None
+        with self._shield:
+            numbers = random_state()
         try:
             if hasattr(self._loader, "skip_to"):
                 self._skip_to(end)
@@ -175,7 +185,9 @@ class DataFeed:
             while self.position < end:
                 self._leave_out(iterator)
         finally:
-            restore_random_state(numbers)
+            if numbers is not None:
+                with self._shield:
+                    restore_random_state(numbers)
             if self.left_out is not None:
                 with self.left_out.shield:
                     self.left_out.settle()

@@ -243,7 +243,8 @@ class Guard:
             self._p.recovery.settle(self._p.world.timeout.total_seconds())
         with self._p.faults.shield("finish"):
             leave_world(self._p.world)
-        self._cut_short(reason or ("stopped" if self.stopped else "finished"))
+        with self._p.faults.shield("finish"):
+            self._cut_short(reason or ("stopped" if self.stopped else "finished"))
         for hook in self._hooks:
             with self._p.faults.shield("finish"):
                 hook.remove()

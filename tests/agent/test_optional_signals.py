@@ -36,6 +36,10 @@ def entropy_of(tokens: Tensor) -> float:
     return float(-(part * part.log()).sum())
 
 
+def raised(error: Exception) -> None:
+    raise error
+
+
 def test_tokens_sequences_updates_and_activations_equal_those_computed_the_plain_way(
     tmp_path: Path,
 ) -> None:
@@ -298,7 +302,7 @@ def test_a_compiled_model_shows_the_same_and_trains_to_the_same_bits(tmp_path: P
 
 
 def test_a_layer_that_is_computed_anew_in_the_backward_pass_counts_once() -> None:
-    layer, activations = nn.Linear(4, 4), Activations()
+    layer, activations = nn.Linear(4, 4), Activations(raised)
     activations.watch({"layer": layer})
     activations.on = True
     x = torch.randn(3, 4, requires_grad=True)
@@ -309,7 +313,7 @@ def test_a_layer_that_is_computed_anew_in_the_backward_pass_counts_once() -> Non
 
 
 def test_evaluation_between_two_steps_is_not_counted() -> None:
-    layer, activations = nn.Linear(4, 4).eval(), Activations()
+    layer, activations = nn.Linear(4, 4).eval(), Activations(raised)
     handles = activations.watch({"layer": layer})
     activations.on = True
     layer(torch.randn(2, 4))

@@ -6,7 +6,7 @@ computed anew in the backward pass. Squares add up over a step's micro-batches, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,10 @@ from spikeguard.shards import local
 class Activations:
     """What the layers have put out since the last step."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` is told what went wrong in the model's forward pass, which goes on."""
         self.on = False
+        self._failed = failed
         self._squares: dict[str, Tensor] = {}
 
     def watch(self, layers: Mapping[str, nn.Module]) -> list[RemovableHandle]:
@@ -31,6 +33,12 @@ class Activations:
         ]
 
     def _saw(self, name: str, layer: nn.Module, _arguments: Any, output: Any) -> None:
+        try:
+            self._note(name, layer, output)
+        except Exception as error:
+            self._failed(error)
+
+    def _note(self, name: str, layer: nn.Module, output: Any) -> None:
         if not (self.on and layer.training) or _in_backward():
             return
         put_out = first_tensor(output)

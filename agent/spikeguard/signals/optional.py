@@ -34,7 +34,8 @@ class OptionalSignals:
         self.idle = True  # nothing was ever shown, and no layer is watched
         self._ended = False
         self._tokens, self._sequences = TokenStatistics(), WorstSequence()
-        self._attention, self._activations = AttentionLogits(), Activations()
+        self._attention = AttentionLogits()
+        self._activations = Activations(lambda error: faults.note("activations", error))
         self.handles: list[Any] = []  # with remove()
         self._look(0, False)
 
@@ -42,7 +43,7 @@ class OptionalSignals:
         """Hook what `watched_layers` found."""
         self.handles += self._activations.watch(named["activation_layers"])
         for module in named["attention_layers"].values():
-            self.handles.append(module.register_forward_hook(self._attention.hook))
+            self.handles.append(module.register_forward_hook(self._saw_scores))
         self.idle = self.idle and not self.handles
 
     # ---- what the loop shows ---------------------------------------------------------------
@@ -64,6 +65,12 @@ class OptionalSignals:
         self.idle = False
         try:
             self._attention.see(scores)
+        except Exception as error:
+            self._faults.note("attention_logit", error)
+
+    def _saw_scores(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        try:
+            self._attention.hook(module, arguments, output)
         except Exception as error:
             self._faults.note("attention_logit", error)
 
