@@ -97,10 +97,10 @@ def _bits(tensors: list[Tensor]) -> list[float]:
 
 
 class Larger:
-    """A part of the training state that takes more room on rank 1."""
+    """A part of the training state that may take more room on one rank."""
 
-    def __init__(self, rank: int) -> None:
-        self.held = torch.zeros(10_000 * rank)
+    def __init__(self, numbers: int) -> None:
+        self.held = torch.zeros(numbers)
 
     def state_dict(self) -> dict[str, Any]:
         return {"held": self.held}
@@ -110,12 +110,14 @@ class Larger:
 
 
 def uneven(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """The ring of snapshots where rank 1 has room for 3 and for none, and rank 0 for more."""
+    """The ring of snapshots where rank 1 has room for 3, or from step 10 on for none."""
     told = {}
     for limit in (170_000, 40_000):
         settings = replace(SETTINGS, snapshot_bytes=limit)
-        home, state = folder / f"uneven-{limit}", [Larger(rank)]
-        job = ReplicatedJob(home, rank, size, settings=settings, state=state)
+        home, state = folder / f"uneven-{limit}", Larger(10_000 * rank if limit > 100_000 else 0)
+        job = ReplicatedJob(home, rank, size, settings=settings, state=[state])
+        job.train_to(10)
+        state.held = torch.zeros(10_000 * rank)
         job.train_to(31)
         ring = job.guard._p.recovery.snapshots
         held = [target.step for target in ring.targets] if ring is not None else None
