@@ -44,6 +44,7 @@ from spikeguard.ring import holds_any
 from spikeguard.settings import Settings, read_connection, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
+from spikeguard.tally import PINS
 from spikeguard.training_state import TrainingState, unwrapped
 from spikeguard.world import World, all_agree, join_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
@@ -127,6 +128,12 @@ def attach(
         home / FOLDER, world.rank, name_batch, progress, journal.ledger, faults
     )
     rates = ScaledRates(optimizer)
+    if world.leads and world.size > 1 and chosen.snapshots_pinned > PINS:
+        log.warning(
+            "of several ranks %d snapshots are pinned at most, not %d",
+            PINS,
+            chosen.snapshots_pinned,
+        )
     snapshots = Snapshots(
         chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes, world.size
     )

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from spikeguard.faults import log
 from spikeguard.readback import Pending
 from spikeguard.row import Row
 from spikeguard.settings import Settings
@@ -51,6 +52,7 @@ class FlightRecorder:
         self._kept: deque[tuple[list[Detail], int]] = deque()
         self._sizes: dict[tuple[str, int], int] = {}  # by signal and number of layers
         self.bytes = 0  # of what is kept, as it would be sent
+        self._told = False  # that some layers are left out
 
     def __len__(self) -> int:
         """Steps that are kept."""
@@ -59,6 +61,7 @@ class FlightRecorder:
     def pass_on(self, row: Row, watched: bool) -> Iterable[Detail]:
         """What is to be sent now of `row` and of the steps before it; the rest is kept."""
         details = details_of(row)
+        self._tell_of_cut(details)
         if not self._steps:
             return details
         if watched:
@@ -66,6 +69,12 @@ class FlightRecorder:
         due = [d for d in details if self._is_due(d)]
         self._keep([d for d in details if not self._is_due(d)])
         return due
+
+    def _tell_of_cut(self, details: list[Detail]) -> None:
+        most = max((len(d.norms.names) for d in details), default=0)
+        if most > MAX_LAYERS and not self._told:
+            self._told = True
+            log.warning("norms by layer are told of the first %d of %d layers", MAX_LAYERS, most)
 
     def _is_due(self, detail: Detail) -> bool:
         every = self._every[detail.signal]
