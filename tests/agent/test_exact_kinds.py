@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from spikeguard import attach
-from spikeguard_protocol import Ack, BatchRange, Order, Rollback
+from spikeguard import CheckpointDirectory, attach
+from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .job import FAST, Loader, assert_same
 from .test_exactness import Without
@@ -49,7 +50,7 @@ def schedule_of(kind: str, optimizer: torch.optim.Optimizer) -> Any:
     return lr_scheduler.CosineAnnealingLR(optimizer, 60)
 
 
-def trained(kind: str, folder: Path | None) -> Any:
+def trained(kind: str, folder: Path | None, medium: Medium = Medium.MEMORY) -> Any:
     """Everything at step `LAST`; with a `folder` by way of a rollback, else without the batches."""
     torch.set_num_threads(1)
     torch.manual_seed(5)
@@ -60,9 +61,14 @@ def trained(kind: str, folder: Path | None) -> Any:
         "cpu", init_scale=64.0, growth_interval=5, enabled=kind == "scaler"
     )
     loader = Loader() if folder else Without([SKIP])
+    on_disk = folder is not None and medium is Medium.DISK
     guard = attach(
         model, optimizer, run="test", scheduler=schedule, directory=folder, state=[scaler],
-        settings=FAST,
+        settings=replace(FAST, snapshot_every=0) if on_disk else FAST,
+        checkpoints=(
+            CheckpointDirectory(folder / "saved", every=TARGET, background=False)
+            if folder is not None and on_disk else None
+        ),
     )  # fmt: skip
     ordered = folder is None
     for batch in guard.batches(loader):
@@ -76,10 +82,9 @@ def trained(kind: str, folder: Path | None) -> Any:
         schedule.step(*([float(loss.detach())] if kind == "plateau" else []))
         optimizer.zero_grad(set_to_none=True)
         if not ordered and guard.steps == 19:
-            ordered, snapshots = True, guard._p.recovery.snapshots
-            name = next(
-                t.name for t in (snapshots.targets if snapshots else []) if t.step == TARGET
-            )
+            ordered, recovery = True, guard._p.recovery
+            held = recovery.snapshots.targets if recovery.snapshots else recovery.candidates()
+            name = next(target.name for target in held if target.step == TARGET)
             action = Rollback(name, TARGET, BatchRange(*SKIP))
             command = Order("test#1.1", guard.attempt, action, 60.0, None)
             guard._p.mailbox.hear(Ack(1, (command,)))
@@ -93,6 +98,9 @@ def trained(kind: str, folder: Path | None) -> Any:
     return copy.deepcopy([part.state_dict() for part in parts]), torch.get_rng_state()
 
 
+@pytest.mark.parametrize("medium", list(Medium))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rollback_is_exact_for_every_kind_of_loop(kind: str, tmp_path: Path) -> None:
-    assert_same(trained(kind, tmp_path), trained(kind, None))
+def test_a_rollback_is_exact_for_every_kind_of_loop(
+    kind: str, medium: Medium, tmp_path: Path
+) -> None:
+    assert_same(trained(kind, tmp_path, medium), trained(kind, None))
