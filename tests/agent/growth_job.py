@@ -1,0 +1,38 @@
+"""A long attempt in a process of its own: prints what it held of memory at two times.
+
+python -m tests.agent.growth_job FOLDER SERVER
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from .job import FAST, Job
+
+WARM_UP, STEPS = 300, 1_000
+
+
+def held() -> dict[str, int]:
+    """Objects that the collector knows of, and bytes of this process in memory."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {"objects": len(gc.get_objects()), "bytes": 4096 * pages}
+
+
+def main(folder: str, server: str) -> None:
+    settings = replace(FAST, outbox_bytes=200_000, layer_norms_every=1, slow_signals_every=1)
+    job = Job(Path(folder), server=server or None, settings=settings)
+    job.train_to(WARM_UP)
+    before = held()
+    job.train_to(WARM_UP + STEPS)
+    after = held()
+    job.guard.finish()
+    print(json.dumps({name: after[name] - before[name] for name in before}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
