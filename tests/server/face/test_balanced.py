@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CONFIGURATION = Path(__file__).parents[3] / "deploy" / "balancer" / "haproxy.cfg"
 RUN = RunId("default", "balanced")
 READY_S = 60.0
+DOWN_S = 4.0  # the balancer asks every second and believes the second refusal
 
 
 def haproxy() -> str:
@@ -160,6 +161,34 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_a
         told = following.until(lambda found: len(found) >= len(entries) - 1)
         assert [event["number"] for event in told] == entries[-len(told) :]
         assert "command.approve" in [event["event"] for event in told]
+
+
+def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_call(
+    balanced: tuple[Live, Popen[bytes]],
+) -> None:
+    live, _ = balanced
+    job = Job(live, RUN.name).start()
+    job.train(5)
+    before = stand_at(live, "9999")
+    eventually(lambda: not is_ready(live.url))
+    until = time.monotonic() + DOWN_S
+    while time.monotonic() < until:
+        job.train(5)
+    assert Client(live.url, live.tokens[Role.OPERATOR]).run(RUN)["name"] == RUN.name
+    assert newest_step(live) == job.step
+    stand_at(live, before)
+    eventually(lambda: is_ready(live.url))
+    job.train(5)
+
+
+def stand_at(live: Live, revision: str) -> str:
+    """Let the database be at another release's schema; the revision that it was at."""
+    with live.engine.begin() as connection:
+        was = str(connection.scalar(sql.text("select version_num from alembic_version")))
+        connection.execute(
+            sql.text("update alembic_version set version_num = :to"), {"to": revision}
+        )
+    return was
 
 
 def approved(operator: Client) -> bool:
