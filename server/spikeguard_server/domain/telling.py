@@ -150,7 +150,7 @@ def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> Verdict:
 
 def backoff_s(failures: int, asked_s: float | None = None) -> float:
     """Seconds until the next try after so many failures in a row; at least what was asked for."""
-    return max(asked_s or 0.0, min(5.0 * 2.0 ** (failures - 1), 900.0))
+    return max(asked_s or 0.0, min(5.0 * 2.0 ** min(failures - 1, 8), 900.0))
 
 
 GIVE_UP_AFTER = 12  # failures in a row: about two hours

@@ -42,6 +42,7 @@ from spikeguard_server.repository.conversations import (
     Entry,
     Key,
     claim,
+    failing_beside,
     log,
     postpone,
     postpone_rest,
@@ -199,9 +200,11 @@ def _failed(
     held = ready.held
     failures = held.failures + 1
     if failure.again and failures < GIVE_UP_AFTER:
-        wait_s = backoff_s(failures, failure.after_s)
+        beside = failing_beside(connection, held)
+        wait_s = backoff_s(failures + beside, failure.after_s)
+        # The rest first, so that no look finds this one due and not them.
+        postpone_rest(connection, held, wait_s, backoff_s(1 + beside, failure.after_s))
         postpone(connection, held, wait_s, failures=failures)
-        postpone_rest(connection, held, wait_s)
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
         return Result.FAILED

@@ -106,11 +106,12 @@ def begun(connection: sql.Connection, run_id: UUID) -> set[Key]:
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
     """What is to be told now and in nobody's hands: of every channel one, then of every channel
     the next, so that none is left out because another has much to tell. Channels that answer come
-    first; within one, who was tried most often, then who is due the longest."""
+    first; within one, who failed least often, then who is due the longest: a message that fails for
+    what it says keeps no other one waiting."""
     now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
     free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
     turn = sql.func.row_number().over(
-        partition_by=(*place, free), order_by=(_K.failures.desc(), _K.due_at)
+        partition_by=(*place, free), order_by=(_K.failures, _K.due_at)
     )
     troubled = sql.func.max(_K.failures).over(partition_by=place) > 0
     waiting = (
@@ -206,22 +207,32 @@ def postpone(
     )
 
 
-def postpone_rest(connection: sql.Connection, held: Conversation, wait_s: float) -> None:
-    """Let all else that is due on the channel of `held` wait as well, as tried in vain like it:
-    what a channel does not answer to one it does not answer to the next."""
+def failing_beside(connection: sql.Connection, held: Conversation) -> int:
+    """How many others of the channel of `held` wait after a failure of their own."""
+    beside = sql.select(sql.func.count()).where(
+        *_beside(held), _K.due_at.is_not(None), _K.failures > 0
+    )
+    return connection.execute(beside).scalar_one()
+
+
+def postpone_rest(
+    connection: sql.Connection, held: Conversation, wait_s: float, fresh_s: float
+) -> None:
+    """Let all else that is due on the channel of `held` wait as well: what a channel does not
+    answer to one it does not answer to the next. `fresh_s` is for whoever failed less often than
+    `held`, which may have failed for what it says. None of them was tried: that counts for none."""
     now = sql.func.statement_timestamp()
     others = (
         sql.select(_K.run_id, _K.incident, _K.channel)
-        .where(_K.project == held.project, _K.channel == held.key.channel, _K.due_at <= now)
-        .where(
-            _K.leased_until.is_(None) | (_K.leased_until <= now), sql.not_(sql.and_(*_is(held.key)))
-        )
+        .where(*_beside(held), _K.due_at <= now)
+        .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
         .with_for_update(skip_locked=True)
     )
+    soon, late = now + timedelta(seconds=fresh_s), now + timedelta(seconds=wait_s)
     connection.execute(
         sql.update(conversations)
         .where(sql.tuple_(_K.run_id, _K.incident, _K.channel).in_(others))
-        .values(due_at=now + timedelta(seconds=wait_s), failures=_K.failures + 1)
+        .values(due_at=sql.case((_K.failures < held.failures, soon), else_=late))
     )
 
 
@@ -268,3 +279,9 @@ def _of(key: Key) -> dict[str, Any]:
 
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:
     return _K.run_id == key.run_id, _K.incident == key.incident, _K.channel == key.channel
+
+
+def _beside(held: Conversation) -> tuple[sql.ColumnElement[bool], ...]:
+    """The other conversations of its channel."""
+    here = _K.project == held.project, _K.channel == held.key.channel
+    return *here, sql.not_(sql.and_(*_is(held.key)))

@@ -31,6 +31,7 @@ class Listener:
     url: str = ""
     received: list[Received] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    bad: str = ""  # in a body: answered 500 whatever `answers` says
     delay_s: float = 0.0
     free: threading.Event = field(default_factory=threading.Event)  # unset: nothing is answered
 
@@ -59,7 +60,10 @@ def listening() -> Iterator[Listener]:
             listener.received.append(Received(self.path, dict(self.headers), body))
             time.sleep(listener.delay_s)
             listener.free.wait(60)
-            status, headers = listener.answers.pop(0) if listener.answers else (202, {})
+            if listener.bad and listener.bad.encode() in body:
+                status, headers = 500, dict[str, str]()
+            else:
+                status, headers = listener.answers.pop(0) if listener.answers else (202, {})
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
@@ -11,6 +12,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_server.domain.channel import channel_from_mapping
+from spikeguard_server.domain.telling import GIVE_UP_AFTER
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.notifier import (
@@ -103,20 +105,78 @@ def test_what_a_channel_does_not_answer_once_it_is_not_asked_for_everything_else
     desk.tell()
     desk.tell()
     assert len(dead.received) == 1
-    waits = "select failures, due_at > now() from conversations group by 1, 2"
-    assert rows(desk.engine, waits) == [(1, True)]
+    waits = "select failures, due_at > now(), count(*) from conversations group by 1, 2 order by 1"
+    assert rows(desk.engine, waits) == [(0, True, FEW), (1, True, 1)]
     desk.later(6)
     desk.tell()
     assert len(dead.received) == 2
-    waits = (
-        "select failures, due_at > now() + interval '6 seconds' from conversations group by 1, 2"
-    )
-    assert rows(desk.engine, waits) == [(2, True)]  # longer and longer, as one
+    longer = waits.replace("now()", "now() + interval '6 seconds'")  # and longer, as one
+    assert rows(desk.engine, longer) == [(0, True, FEW - 1), (1, True, 2)]
     dead.answers.clear()
     desk.later(11)
     while desk.tell():
         pass
     assert len(dead.received) == 3 + FEW
+
+
+def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_waiting(
+    desk: Desk, listener: Listener
+) -> None:
+    """Though it was due first, and is tried until it is given up."""
+    desk.webhook(listener, "pager")
+    listener.bad = '"spikeguard/default/gpt#1"'
+    look(desk.engine, desk.settings)
+    tell_much(desk, "pager", 3)
+    execute(desk, "update conversations set due_at = now() - interval '2 hours' where incident = 1")
+    for _ in range(2):
+        desk.later(6)
+        desk.tell()
+    sent = "select count(*) from deliveries where result = 'sent'"
+    assert value(desk.engine, sent) == 3
+    for _ in range(12):
+        desk.later(1000)
+        desk.tell()
+    assert desk.results().count("failed") == GIVE_UP_AFTER - 1
+    assert desk.results().count("given_up") == 1
+
+
+def test_what_comes_while_another_fails_for_what_it_says_waits_as_after_one_failure(
+    desk: Desk, dead: Listener
+) -> None:
+    desk.webhook(dead, "pager")
+    look(desk.engine, desk.settings)
+    execute(desk, "update conversations set failures = 8")
+    dead.bad = '"spikeguard/default/gpt#1"'
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(desk.tell)
+        dead.wait_for(bool)
+        tell_much(desk, "pager", 1)
+        execute(
+            desk,
+            "update conversations set failures = 0, leased_until = null where incident > 1000",
+        )
+        dead.free.set()
+        telling.result(30)
+    soon = "select failures, due_at < now() + interval '6 seconds' from conversations order by 1"
+    assert rows(desk.engine, soon) == [(0, True), (9, False)]
+
+
+def test_what_was_not_tried_is_not_given_up_with_what_was(desk: Desk, dead: Listener) -> None:
+    """And the channel is asked ever more seldom, however much it is to be told."""
+    dead.free.set()
+    desk.webhook(dead, "dead")
+    look(desk.engine, desk.settings)
+    tell_much(desk, "dead", FEW)
+    dead.answers = [(503, {})] * GIVE_UP_AFTER
+    for _ in range(GIVE_UP_AFTER):
+        desk.tell()
+        desk.later(901)
+    assert len(dead.received) == GIVE_UP_AFTER
+    while desk.tell():
+        pass
+    assert set(desk.results()) == {"failed", "sent"}
+    assert desk.results().count("sent") == FEW + 1
+    assert "try 2 in 900 s" in desk.log()[GIVE_UP_AFTER - 1][2]
 
 
 def test_channels_that_did_not_answer_lately_leave_room_for_those_that_do(
