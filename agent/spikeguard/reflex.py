@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.clipping.baseline import Baseline
+from spikeguard.momentum import Momenta
 from spikeguard.shards import is_sharded
 
 _ABSENT: Final = object()
@@ -26,27 +27,14 @@ _DECAY = 0.99  # of the baselines: about the last 100 steps
 
 def can_drop(optimizer: torch.optim.Optimizer) -> bool:
     """Whether `optimizer` is a stock Adam, AdamW or SGD, fused in every group; SGD not sharded."""
-    if not all(group.get("fused") for group in optimizer.param_groups):
-        return False
     if type(optimizer) is torch.optim.SGD:
-        return not any(is_sharded(group["params"]) for group in optimizer.param_groups)
-    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+        sharded = any(is_sharded(group["params"]) for group in optimizer.param_groups)
+        return _fused(optimizer) and not sharded
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and _fused(optimizer)
 
 
-def drops_now(optimizer: torch.optim.Optimizer) -> bool:
-    """`can_drop`, at this step: fused SGD sets up its momentum before it looks at the flag.
-
-    A momentum that a dropped step sets up stays uninitialised, and the next step takes it in.
-    """
-    if type(optimizer) is not torch.optim.SGD:
-        return can_drop(optimizer)
-    return can_drop(optimizer) and all(
-        optimizer.state[p].get("momentum_buffer") is not None if p in optimizer.state else False
-        for group in optimizer.param_groups
-        if group["momentum"]
-        for p in group["params"]
-        if p.grad is not None
-    )
+def _fused(optimizer: torch.optim.Optimizer) -> bool:
+    return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def can_withhold(optimizer: torch.optim.Optimizer) -> bool:
@@ -111,6 +99,8 @@ class Reflex:
         self._extremes = extremes
         self._optimizer: Any = optimizer
         self._enabled, self._by_sync = enabled, by_sync and can_withhold(optimizer)
+        stock_sgd = type(optimizer) is torch.optim.SGD
+        self._momenta = Momenta(optimizer) if stock_sgd else None
         self._found: Any = _ABSENT
         self._lent = False
         self._withheld: list[tuple[Tensor, Tensor]] = []
@@ -118,18 +108,21 @@ class Reflex:
     @property
     def armed(self) -> bool:
         """Whether a non-finite update will be dropped; groups may change while training."""
-        return self._drops(can_drop(self._optimizer))
+        return self._enabled and (self._by_sync or can_drop(self._optimizer))
 
-    def _drops(self, able: bool) -> bool:
-        return self._enabled and (able or self._by_sync)
+    def _able(self) -> bool:
+        """`can_drop`, at this step."""
+        if self._momenta is None:
+            return can_drop(self._optimizer)
+        return _fused(self._optimizer) and self._momenta.complete()
 
     def before_step(self, norm: Tensor, loss: Tensor | None, found: Tensor | None = None) -> Tensor:
         """Judge the update; returns 1.0 where it is dropped (or, unarmed, 0.0).
 
         `found`: what `found_by_scaler` says of this step; either may drop it.
         """
-        flag, able = non_finite(norm, loss), drops_now(self._optimizer)
-        if not self._drops(able):
+        flag, able = non_finite(norm, loss), self._enabled and self._able()
+        if not able and not (self._enabled and self._by_sync):
             return torch.zeros_like(flag)
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
