@@ -18,7 +18,7 @@ from spikeguard.attach import attach
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
 from spikeguard.forward import Forward
-from spikeguard.guard import Guard
+from spikeguard.guard import Guard, guard_of
 from spikeguard.settings import Settings
 from spikeguard.user_checkpoints import UserCheckpoints
 
@@ -33,4 +33,5 @@ __all__ = [
     "SpikeguardError",
     "UserCheckpoints",
     "attach",
+    "guard_of",
 ]

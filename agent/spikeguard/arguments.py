@@ -1,8 +1,7 @@
 """What `attach()` accepts, checked before anything has begun.
 
 Law: a wrong argument is named with what is wrong and what to give instead, on every rank alike;
-nothing is opened, hooked or changed here. An optimizer or a model has one guard at a time: two
-would hook it twice, and each would count the other's steps.
+nothing is opened, hooked or changed here. An optimizer or a model has one guard at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
@@ -18,9 +16,8 @@ from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.data import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.forward import Forward
+from spikeguard.guarded import held_by
 from spikeguard.settings import Settings
-
-GUARDED: WeakSet[Any] = WeakSet()  # models and optimizers whose guard has not finished
 
 _Kind = type | tuple[type, ...]
 _KINDS: Mapping[str, tuple[_Kind, str]] = {
@@ -69,9 +66,11 @@ def _check_watched(model: Any, optimizer: Any) -> None:
             "optimizer", "it trains no parameter of the model", "Make it from model.parameters()"
         )
     for argument, watched in (("optimizer", optimizer), ("model", model)):
-        if watched in GUARDED:
+        if held_by(watched) is not None:
             raise AttachError(
-                argument, "it has a guard already", "Go on with that one, or finish() it first"
+                argument,
+                "it has a guard already",
+                f"Go on with that one, spikeguard.guard_of({argument}), or finish() it first",
             )
 
 

@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from spikeguard.agreement import Agreement
-from spikeguard.arguments import GUARDED
 from spikeguard.beginning import introduce, resume
 from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
 from spikeguard.endings import Endings
 from spikeguard.executor import Executor
+from spikeguard.faults import log
 from spikeguard.forward import Forward
+from spikeguard.guarded import enter, held_by, leave
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.lost_step import LostStep
 from spikeguard.outbox import Outbox
@@ -80,7 +81,7 @@ class Guard:
         ]
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = (model, optimizer)
-        GUARDED.update(self._guarded)
+        enter(self, *self._guarded)
 
     @property
     def steps(self) -> int:
@@ -248,7 +249,7 @@ class Guard:
         for hook in self._hooks:
             with self._p.faults.shield("finish"):
                 hook.remove()
-        GUARDED.difference_update(self._guarded)
+        leave(*self._guarded)
         with self._p.faults.shield("finish"):
             self._optional.end()
         with self._p.faults.shield("finish"):
@@ -412,3 +413,17 @@ def _cadence(parts: Parts) -> int:
     checkpoints = parts.recovery.checkpoints
     every = math.gcd(parts.settings.snapshot_every, checkpoints.every if checkpoints else 0)
     return every or sys.maxsize
+
+
+def guard_of(watched: torch.nn.Module | torch.optim.Optimizer) -> Guard | None:
+    """The guard of a model or an optimizer, as `attach` was given it; None once it has finished."""
+    found: Guard | None = held_by(watched)
+    return found
+
+
+def make_way(model: torch.nn.Module) -> None:
+    """Finish the guard that a loop which was interrupted has left on `model`, if there is one."""
+    earlier = guard_of(model)
+    if earlier is not None:
+        log.warning("attempt %s of this model was not finished: it is now", earlier.attempt)
+        earlier.finish("interrupted")

@@ -134,9 +134,15 @@ def test_an_optimizer_or_a_model_has_one_guard_at_a_time(tmp_path: Path) -> None
         with pytest.raises(spikeguard.AttachError, match=r"finish\(\) it first") as raised:
             spikeguard.attach(model, given, run="test", directory=tmp_path / "other")
         assert raised.value.argument == argument
+    assert spikeguard.guard_of(model) is spikeguard.guard_of(optimizer) is guard
+    assert spikeguard.guard_of(another) is None
     assert len(optimizer._optimizer_step_pre_hooks) == 1
     assert not another._optimizer_step_pre_hooks
-    guard.finish()
+    del guard
+    left = spikeguard.guard_of(model)  # by a loop whose names are gone
+    assert left is not None
+    left.finish()
+    assert spikeguard.guard_of(model) is None
     spikeguard.attach(model, optimizer, run="test", directory=tmp_path).finish()
     assert not optimizer._optimizer_step_pre_hooks
 

@@ -24,6 +24,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 
 import spikeguard
+from spikeguard.guard import make_way
 from spikeguard.layout import refuse_flat_shards, says_replicated
 
 Batch = TypeVar("Batch")
@@ -47,8 +48,10 @@ def attach(
         )
     refuse_flat_shards(model)  # unwrapped they could not be told from a plain model
     scaler = (accelerator.scaler,) if accelerator.scaler is not None else ()
+    bare = accelerator.unwrap_model(model, keep_torch_compile=False)
+    make_way(bare)
     guard = spikeguard.attach(
-        accelerator.unwrap_model(model, keep_torch_compile=False),
+        bare,
         stock(optimizer),
         state=[*scaler, *state],
         micro_batches=accelerator.gradient_accumulation_steps,

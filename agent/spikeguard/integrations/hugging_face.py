@@ -20,6 +20,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import spikeguard
+from spikeguard.guard import make_way
 from spikeguard.hosted import (
     HostedFeed,
     LeavingOut,
@@ -99,8 +100,10 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         refuse_flat_shards(wrapped)  # unwrapped they could not be told from a plain model
         if self.guard is not None:  # of a pass that an error ended
             self.guard.finish()
+        model = accelerator.unwrap_model(live["model"], keep_torch_compile=False)
+        make_way(model)
         self.guard = spikeguard.attach(
-            accelerator.unwrap_model(live["model"], keep_torch_compile=False),
+            model,
             stock(live["optimizer"]),
             scheduler=live["lr_scheduler"],
             checkpoints=self._checkpoints,

@@ -24,6 +24,7 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
 import spikeguard
+from spikeguard.guard import make_way
 from spikeguard.hosted import (
     HostedCheckpoints,
     HostedFeed,
@@ -110,6 +111,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         refuse_flat_shards(wrapped)
         if self.guard is not None:  # of a pass that an error ended
             self.guard.finish()
+        make_way(pl_module)
         self.guard = spikeguard.attach(
             pl_module,
             trainer.optimizers[0],

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 from transformers import TrainerCallback
 
+from spikeguard import guard_of
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.hosted import HostedFeed, LeavingOut
 from spikeguard.integrations import hugging_face, lightning
@@ -113,6 +114,32 @@ def back_to_ten(guard: Any) -> Rollback:
 def first_token(batch: Any) -> str:
     rows = batch["input_ids"] if isinstance(batch, dict) or hasattr(batch, "keys") else batch[0]
     return str(rows.flatten()[0].item())
+
+
+def test_a_cell_that_was_interrupted_is_run_again(tmp_path: Path) -> None:
+    """A new Trainer around the same model: the guard that nobody holds any more makes way."""
+
+    class Interrupting(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 2:
+                raise KeyboardInterrupt
+
+    trainer = hf.make_trainer(tmp_path, steps=4)
+    model = trainer.model
+    left = hugging_face.watch(trainer, run="test")
+    trainer.add_callback(Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    again = hf.make_trainer(tmp_path, steps=4)
+    again.model = again.model_wrapped = model
+    watched = hugging_face.watch(again, run="test")
+    again.train()
+    assert left.guard is not None
+    assert left.guard.steps == 2
+    assert watched.guard is not None
+    assert watched.guard.steps == 4
+    assert watched.guard.faults == {}
+    assert guard_of(model) is None
 
 
 class Without:

@@ -1,0 +1,31 @@
+"""Which models and optimizers have a guard that has not finished.
+
+Law: one guard each. Two would hook an optimizer twice, and each would count the other's steps; two
+of one model, with an optimizer each, would take its weights back with the moments of one alone.
+Only pointed at from here: a guard lives as long as the loop, or the process, holds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import WeakKeyDictionary, ref
+
+_GUARDS: Final[WeakKeyDictionary[Any, ref[Any]]] = WeakKeyDictionary()
+
+
+def enter(guard: Any, *watched: Any) -> None:
+    """From here on `guard` is that of each of `watched`."""
+    for each in watched:
+        _GUARDS[each] = ref(guard)
+
+
+def leave(*watched: Any) -> None:
+    """Make way for another guard."""
+    for each in watched:
+        _GUARDS.pop(each, None)
+
+
+def held_by(watched: Any) -> Any:
+    """The guard of a model or an optimizer, None where it has none."""
+    found = _GUARDS.get(watched)
+    return found() if found is not None else None
