@@ -95,7 +95,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class RunGauges:
-    """One unended run as the fleet page shows it."""
+    """One run as the fleet page shows it: it has not ended, or its spike is open."""
 
     project: str
     run: str
@@ -104,7 +104,7 @@ class RunGauges:
     last_grad_norm: float | None
     last_z: float | None
     tokens_per_second: float | None
-    age_s: float
+    age_s: float | None  # None: it has ended
     incident_open: bool
     kind: str | None = None  # of the open incident
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
@@ -173,7 +173,7 @@ def fleet_text(fleet: Fleet) -> bytes:
     _gauge(
         registry,
         "spikeguard_runs_not_shown",
-        f"Runs that have not ended and have no gauges of their own: beyond {MAX_RUNS}.",
+        f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
         fleet.not_shown,
     )
     _notices(registry, fleet)
@@ -274,7 +274,7 @@ _RUN_GAUGES: Final = {
     "spikeguard_run_grad_norm": ("Global gradient norm at its newest step.", "last_grad_norm"),
     "spikeguard_run_z": ("Robust deviations of that loss above its trend.", "last_z"),
     "spikeguard_run_tokens_per_second": ("Training speed.", "tokens_per_second"),
-    "spikeguard_run_data_age_seconds": ("Seconds since its last message.", "age_s"),
+    "spikeguard_run_data_age_seconds": ("Seconds since its last message, until it ends.", "age_s"),
     "spikeguard_run_incident_open": ("1 while a spike is open.", "incident_open"),
     "spikeguard_run_approval_age_seconds": (
         "How long its oldest proposal has waited for a person.",

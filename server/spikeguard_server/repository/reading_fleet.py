@@ -1,6 +1,7 @@
 """The fleet in numbers, for Prometheus.
 
-Law: reads only; at most `MAX_RUNS` runs are named, those with an open incident first. What grows
+Law: reads only; at most `MAX_RUNS` runs are named, those with an open incident first, then those
+that fell silent, then the newest. What grows
 with history (closed incidents, finished commands, dropped samples) is counted in indexes alone, so
 that every replica tells the same at once.
 """
@@ -27,16 +28,22 @@ _DAY = timedelta(seconds=DAY_S)
 _OPEN = incidents.c.state != "closed"
 _CLOSED = incidents.c.outcome.is_not(None)
 _LOST = attempts.c.dropped_samples > 0
-_UNENDED = runs.c.state != "ended"
+_ENDED = runs.c.state == "ended"
+_SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
+    sql.union(
+        sql.select(runs.c.run_id).where(runs.c.state != "ended"),
+        sql.select(incidents.c.run_id).where(_OPEN),
+    )
+)
 
 
 def read_fleet(connection: sql.Connection) -> Fleet:
-    """Counts over every run, and the runs that have not ended."""
+    """Counts over every run, and the runs that have not ended or whose spike is open."""
     waits = connection.execute(
         sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
     ).one()
     waiting_notices, oldest_s = _backlog(connection)
-    live, unended = _live(connection)
+    live, to_show = _live(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
@@ -51,7 +58,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
             or 0
         ),
         live=live,
-        not_shown=unended - len(live),
+        not_shown=to_show - len(live),
         budgets_spent=_budgets_spent(connection),
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
@@ -142,9 +149,9 @@ def _pairs(
 
 
 def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int]:
-    """The runs that are shown, and how many have not ended."""
+    """The runs that are shown, and how many there are to show."""
     rows = connection.execute(_LIVE).all()
-    return tuple(_gauges(row) for row in rows), rows[0].unended if rows else 0
+    return tuple(_gauges(row) for row in rows), rows[0].to_show if rows else 0
 
 
 _WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where(
@@ -156,13 +163,19 @@ _KIND = sql.select(incidents.c.kind).where(
 _LIVE = (
     sql.select(
         runs,
-        _seconds_since(runs.c.last_message_at).label("age_s"),
+        sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
         _KIND.scalar_subquery().label("kind"),
         _WAITED.scalar_subquery().label("approval_age_s"),
-        sql.func.count().over().label("unended"),
+        sql.func.count().over().label("to_show"),
     )
-    .where(_UNENDED)
-    .order_by(runs.c.open_incident.is_(None), runs.c.last_message_at.desc(), runs.c.run_id)
+    .where(_SHOWN)
+    # By nothing that a message changes, so that each scrape names the same runs.
+    .order_by(
+        runs.c.open_incident.is_(None),
+        runs.c.state != "silent",
+        runs.c.created_at.desc(),
+        runs.c.run_id,
+    )
     .limit(MAX_RUNS)
 )
 

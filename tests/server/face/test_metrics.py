@@ -19,6 +19,7 @@ from spikeguard_server.repository.reading_fleet import read_fleet
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
+from tests.server.store.test_ticker import pass_time
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -218,7 +219,8 @@ def _execute(engine: sql.Engine, *statements: str) -> None:
 def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
     engine: sql.Engine,
 ) -> None:
-    """Of the rest those that spoke last; who is left out is counted."""
+    """Of the rest the silent, then those that began last, whoever spoke last; who is left out is
+    counted."""
     store_jobs.Job(engine, run="flagship").start()
     store_jobs.Job(engine, run="quiet").start()
     job = store_jobs.Job(engine)
@@ -232,12 +234,14 @@ def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
         f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS}) n",
         "update runs set created_at = now() - interval '60 days' where name in ('gpt', 'flagship')",
         "update runs set last_message_at = now() + interval '2 hours' where name = 'flagship'",
+        "update runs set state = 'silent', last_message_at = now() - interval '2 hours' "
+        "where name = 'quiet'",
     )
     with engine.connect() as connection:
         fleet = read_fleet(connection)
-    assert [run.run for run in fleet.live[:2]] == ["gpt", "flagship"]
+    assert [run.run for run in fleet.live[:2]] == ["gpt", "quiet"]
     assert len(fleet.live) == MAX_RUNS
-    assert "quiet" not in {run.run for run in fleet.live}
+    assert "flagship" not in {run.run for run in fleet.live}
     assert fleet.not_shown == 3
     spike = fleet.live[0]
     assert spike.incident_open
@@ -248,6 +252,43 @@ def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
     assert "spikeguard_runs_not_shown 3.0" in told
     info = f'spikeguard_run_incident_info{{kind="{spike.kind}",project="default",run="gpt"}} 1.0'
     assert info in told
+
+
+def test_the_same_runs_are_named_whichever_of_them_spoke_last(engine: sql.Engine) -> None:
+    new = "md5('run' || n)::uuid, 'new-' || n, now(), now() + n * interval '1 second'"
+    _execute(
+        engine,
+        "insert into runs (run_id, name, created_at, last_message_at, project, state, attempts,"
+        f" incidents) select {new}, 'default', 'live', 1, 0 from generate_series(1, {MAX_RUNS + 9})"
+        " n",
+    )
+    named = []
+    for _ in range(2):
+        with engine.connect() as connection:
+            named.append([run.run for run in read_fleet(connection).live])
+        _execute(engine, "update runs set last_message_at = now() + random() * interval '1 hour'")
+    assert named[0] == named[1]
+
+
+def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_has_no_age(
+    engine: sql.Engine,
+) -> None:
+    """So that whoever is called for a divergent run is called where the job died of it."""
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 400, batch=100)
+    job.train(401, 420, lambda _: float("nan"), batch=10)
+    job.send(AttemptEnded("crashed"))
+    with engine.connect() as connection:
+        fleet = read_fleet(connection)
+    assert fleet.runs == {"ended": 1}
+    told = fleet_text(fleet).decode()
+    info = 'spikeguard_run_incident_info{kind="divergent",project="default",run="gpt"} 1.0'
+    assert info in told
+    assert "spikeguard_run_data_age_seconds{" not in told
+    assert pass_time(engine, Settings().ended_after_s + 1)
+    with engine.connect() as connection:
+        assert read_fleet(connection).live == ()
 
 
 def test_nothing_is_told_of_a_run_that_has_ended(engine: sql.Engine) -> None:
