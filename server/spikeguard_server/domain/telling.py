@@ -114,9 +114,12 @@ def judge(
     `silence` is one that somebody put over it, `quiet` the policy's quiet hours, given where they
     hold such a subject; neither keeps an alert standing that is over.
     """
+    taken_down = said.times > 0 and bool(topics & LAST)
+    reasons = [uninterested(channel, topic, subject.run) for topic in sorted(topics)]
+    if reasons and reasons[0] and all(reasons) and not (taken_down and channel.enabled):
+        return Verdict(Act.DROP, reasons[0])  # whoever put it there could not read the channel
     if said.times == 0 and (reason := _needless(channel, topics, subject)):
         return Verdict(Act.DROP, reason)
-    taken_down = said.times > 0 and bool(topics & LAST)
     for hush in (silence, quiet):
         if hush is not None and not taken_down:
             return Verdict(Act.HOLD, hush.reason, hush.left_s)

@@ -22,12 +22,14 @@ from spikeguard_server.repository.conversations import (
     add_topics,
     begun,
     log,
+    telling,
 )
 from spikeguard_server.repository.notices import Notice, take_notices
 from spikeguard_server.repository.reading_notices import Told, read_told
 
 NO_CHANNEL = "the project has no channel"
 UNREADABLE = "this release cannot read the channel"
+_TAKES_BACK = frozenset({Topic.BACK, Topic.ENDED})  # that the run is silent
 ONLY_A_LOOK = "watching asks nothing of anybody"
 
 
@@ -38,7 +40,7 @@ def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -
         return 0
     told = read_told(connection, run_id, history_after_s)
     channels, unread = channels_of(connection, told.project)
-    known = begun(connection, run_id)
+    known, going_on = begun(connection, run_id), telling(connection, run_id)
     entries: list[Entry] = []
     for number in sorted({notice.incident or 0 for notice in notices}):
         mine = [notice for notice in notices if (notice.incident or 0) == number]
@@ -46,19 +48,27 @@ def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -
         looks = frozenset(notice.topic for notice in mine if _only_a_look(notice)) - topics
         if looks:
             entries.append(_dropped(run_id, told, number, None, looks, ONLY_A_LOOK))
-        if topics and not channels and not unread:
+        if _to_tell(topics, going_on=False) and not channels and not unread:
             entries.append(_dropped(run_id, told, number, None, topics, NO_CHANNEL))
-        if topics:
-            entries += [_dropped(run_id, told, number, n, topics, UNREADABLE) for n in unread]
         for channel in channels:
             key = Key(run_id, number, channel.name)
-            entries += _offer(connection, key, told, channel, topics, key in known)
+            offered = _to_tell(topics, key in going_on)
+            entries += _offer(connection, key, told, channel, offered, key in known)
+        for name in unread:  # who can read it finds there what it asks for
+            key = Key(run_id, number, name)
+            if offered := _to_tell(topics, key in going_on):
+                add_topics(connection, key, told.project, offered)
     log(connection, entries)
     return len(notices)
 
 
 def _only_a_look(notice: Notice) -> bool:
     return notice.verb == Verb.WATCH.value
+
+
+def _to_tell(topics: frozenset[Topic], going_on: bool) -> frozenset[Topic]:
+    """Without the end of a silence that nobody heard of: most runs simply finish."""
+    return topics if going_on or Topic.SILENT in topics else topics - _TAKES_BACK
 
 
 def _offer(

@@ -103,6 +103,16 @@ def begun(connection: sql.Connection, run_id: UUID) -> set[Key]:
     return {Key(*row) for row in rows}
 
 
+def telling(connection: sql.Connection, run_id: UUID) -> set[Key]:
+    """Conversations of the run that are begun, or about to: something is told or waits to be."""
+    rows = connection.execute(
+        sql.select(_K.run_id, _K.incident, _K.channel).where(
+            _K.run_id == run_id, sql.not_(_K.over), (_K.told > 0) | _K.due_at.is_not(None)
+        )
+    )
+    return {Key(*row) for row in rows}
+
+
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
     """What is to be told now and in nobody's hands: of every channel one, then of every channel
     the next, so that none is left out because another has much to tell. Channels that answer come

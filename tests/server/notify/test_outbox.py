@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import Medium, TargetSaved
+from spikeguard_protocol import AttemptEnded, Medium, TargetSaved
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.domain.telling import NewSilence
 from spikeguard_server.ingest.decisions import approve
@@ -19,7 +19,7 @@ from spikeguard_server.repository.channels import add_silence, end_silence
 from spikeguard_server.repository.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import Job, rows, spiking, value
+from tests.server.store.jobs import SECOND, Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -282,6 +282,59 @@ def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
         ("spikeguard/default/gpt#0", "firing", "gpt: the run sends nothing any more"),
         ("spikeguard/default/gpt#0", "resolved", "gpt: the run sends again"),
     ]
+
+
+def test_a_run_that_was_silent_once_is_not_told_of_each_time_it_ends(
+    calm: Desk, listener: Listener
+) -> None:
+    calm.webhook(listener)
+    job = Job(calm.engine)
+    job.start()
+    job.train(1, 10)
+    assert pass_time(calm.engine, 61)
+    calm.tell()
+    job.train(11, 20)
+    calm.tell()
+    assert len(listener.received) == 2
+    logged = calm.log()
+    for attempt in (SECOND, "00000000000000c3"):
+        job.send(AttemptEnded("preempted"))
+        calm.tell()
+        job = Job(calm.engine, attempt=attempt)
+        job.start()
+    assert value(calm.engine, "select count(*) from notices") == 0
+    assert len(listener.received) == 2
+    assert calm.log() == logged
+
+
+def test_a_run_that_was_told_to_be_silent_is_told_to_be_over(
+    calm: Desk, listener: Listener
+) -> None:
+    calm.webhook(listener)
+    job = Job(calm.engine)
+    job.start()
+    job.train(1, 10)
+    assert pass_time(calm.engine, 61)
+    calm.tell()
+    job.send(AttemptEnded("finished"))
+    calm.tell()
+    assert [r.json()["status"] for r in listener.received] == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize("channels", [0, 1])
+def test_a_run_that_simply_finishes_leaves_nothing_behind(
+    calm: Desk, listener: Listener, channels: int
+) -> None:
+    for number in range(channels):
+        calm.webhook(listener, f"pager-{number}")
+    job = Job(calm.engine)
+    job.start()
+    job.train(1, 10)
+    job.send(AttemptEnded("finished"))
+    calm.tell()
+    assert value(calm.engine, "select count(*) from notices") == 0
+    assert value(calm.engine, "select count(*) from conversations") == 0
+    assert value(calm.engine, "select count(*) from deliveries") == 0
 
 
 def test_a_hanging_channel_holds_up_no_other(desk: Desk, listener: Listener) -> None:
