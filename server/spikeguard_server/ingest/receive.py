@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_protocol import Ack, AttemptStarted, Message, ProtocolError, Samples
+from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Message, ProtocolError, Samples
 from spikeguard_server.access import check_scope
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.ingest import standing
@@ -23,7 +23,7 @@ from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.ingest.failing import detection_after, go_on_without
 from spikeguard_server.ingest.intake import Intake, is_history
 from spikeguard_server.ingest.proposals import answer_incident
-from spikeguard_server.ingest.records import return_to_newest_segment, take_records
+from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
@@ -97,9 +97,15 @@ def _receive(engine: sql.Engine, letter: Letter) -> Ack:
             _store(intake, message, reach)
         ack = acknowledge(intake)
         _save(intake)
-    if letter.monitors is not None:
+    if letter.monitors is not None and not _ends(intake, message):
         letter.monitors.keep(intake.run_id, intake.detection.kept())
     return ack
+
+
+def _ends(intake: Intake, message: Message) -> bool:
+    """Whether the run is over by this message, so that nothing more is expected of it."""
+    last = message.records[-1] if message.records else None
+    return isinstance(last, AttemptEnded) and last.reason in ON_PURPOSE and intake.current
 
 
 def _save(intake: Intake) -> None:

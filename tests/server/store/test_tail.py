@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import RunId, Samples
+from spikeguard_protocol import AttemptEnded, RunId, Samples
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import Kept, load_detection
@@ -76,6 +76,18 @@ def test_more_runs_than_are_remembered_whole_need_no_samples_either(engine: sql.
         memory.keep(UUID(int=number), one)
     memory.keep(UUID(int=2), Kept(1, 1, Monitor()))
     assert [memory.take(UUID(int=n)) is None for n in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize(("reason", "kept"), [("finished", False), ("preempted", True)])
+def test_a_run_that_is_over_takes_no_memory_and_one_that_may_come_back_is_remembered(
+    engine: sql.Engine, reason: str, kept: bool
+) -> None:
+    memory = Monitors()
+    job = Job(engine, settings=SELDOM, monitors=memory)
+    job.start()
+    job.train(1, 40, save_every=10**9)
+    job.send(AttemptEnded(reason))
+    assert (memory.take(run_key(RunId("default", "gpt"))) is not None) is kept
 
 
 def test_what_is_not_written_for_long_is_written_some_day(engine: sql.Engine) -> None:
