@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 from importlib.metadata import version
 from threading import Thread
+from typing import Final
 from urllib.parse import quote
 
 import sqlalchemy as sql
@@ -48,7 +49,9 @@ from spikeguard_server.feed import Feed
 from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.ingest.bell import Bell
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.notify.button import AT_DESK as BUTTONS_AT_DESK
 from spikeguard_server.notify.button import Button
+from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.pages import refusal_page
 from spikeguard_server.repository.tokens import working_hashes
@@ -60,7 +63,7 @@ from spikeguard_server.routes.express import Door, Express
 from spikeguard_server.routes.familiar import MOST
 from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
 from spikeguard_server.routes.measured import Measured
-from spikeguard_server.routes.messages import ClosedDoor, MessageDoor
+from spikeguard_server.routes.messages import EXAMINERS, JUDGES, ClosedDoor, MessageDoor
 from spikeguard_server.routes.pages import page_of
 from spikeguard_server.routes.proxied import Peer
 from spikeguard_server.routes.rates import RateLimit, Rates
@@ -70,6 +73,19 @@ from spikeguard_server.ticker import Ticker
 _log = logging.getLogger(__name__)
 WAIT = "Wait, then send it again"
 STOP_S = 5.0  # for messages that are being taken when the server stops
+# Connections at once of what is neither a message nor a call of the framework's.
+BESIDE: Final[Mapping[str, int]] = {
+    "ticker": 1,
+    "scribe": 1,
+    "notifier": 1,
+    "its carriers": CARRIERS_AT_DESK,
+    "test buttons": BUTTONS_AT_DESK,
+    "feed": 1,
+    "readiness": 1,
+    "tokens known at the start": 1,
+    "tokens": JUDGES,
+    "unknown tokens": EXAMINERS,
+}
 
 
 def create_app(
@@ -173,8 +189,8 @@ def _workers(settings: Settings) -> int:
 
 
 def _callers(settings: Settings) -> int:
-    """Other calls at once, beside ticker and notifier: messages always find a connection too."""
-    return max(2, settings.pool_size - _workers(settings) - 2)
+    """Other calls at once, beside `BESIDE`: messages always find a connection too."""
+    return max(2, settings.pool_size - _workers(settings) - sum(BESIDE.values()))
 
 
 def _handle_errors(app: FastAPI) -> None:

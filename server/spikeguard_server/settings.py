@@ -50,7 +50,7 @@ class Settings:
     dashboard_url: str = "http://127.0.0.1:8501"
     primary_url: str = ""  # the server that writes; set: this one serves reads only
     most_lag_s: float = field(default=30.0, metadata=_number(0.1))  # of a standby that is ready
-    pool_size: int = field(default=10, metadata=_number(1, 200))  # connections to Postgres
+    pool_size: int = field(default=20, metadata=_number(1, 200))  # connections to Postgres
     pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
     ingest_waiting: int = field(default=2000, metadata=_number(1, 10_000))  # beyond it: 429
@@ -65,7 +65,7 @@ class Settings:
     )  # older data commands nothing
     detector_snapshot_steps: int = field(default=1000, metadata=_number(1))
     detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
-    monitors_kept: int = field(default=10_000, metadata=_number(1))  # runs in memory, 50 kB each
+    monitors_kept: int = field(default=2000, metadata=_number(1))  # runs in memory, 100 kB each
     incident_steps_before: int = field(default=200, metadata=_number(0))
     notify_every_s: float = field(default=1.0, metadata=_number(0.02, 3600))  # looks at the outbox
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8

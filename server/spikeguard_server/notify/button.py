@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from asyncio import wrap_future
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import BoundedSemaphore, Thread
 from time import monotonic
@@ -33,6 +34,7 @@ from spikeguard_server.tables import FLEET
 
 EVERY_S: Final = 5.0
 AT_ONCE: Final = 4  # tests that travel, of one process
+AT_DESK: Final = 1  # connections that they hold at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Button:
 
     def __init__(self, settings: Settings, engine: sql.Engine) -> None:
         self._settings, self._engine = settings, engine
-        self._room = BoundedSemaphore(AT_ONCE)
+        self._room, self._desk = BoundedSemaphore(AT_ONCE), BoundedSemaphore(AT_DESK)
 
     async def press(self, project: str, name: str, person: str) -> Tested:
         """Send a test to a channel in a person's name; raise `NotFound` or `Busy`."""
@@ -68,12 +70,16 @@ class Button:
         done: Future[Tested] = Future()
         done.set_running_or_notify_cancel()  # it is carried to its end, also if nobody waits
         given = (done, project, name, person)
-        Thread(target=self._carry, args=given, name="test of a channel", daemon=True).start()
+        try:
+            Thread(target=self._carry, args=given, name="test of a channel", daemon=True).start()
+        except BaseException:
+            self._room.release()
+            raise
         return await wrap_future(done)
 
     def _carry(self, done: Future[Tested], project: str, name: str, person: str) -> None:
         try:
-            tested = press(self._engine, self._settings, project, name, person)
+            tested = press(self._engine, self._settings, self._desk, project, name, person)
         except BaseException as error:
             self._room.release()
             done.set_exception(error)
@@ -82,16 +88,24 @@ class Button:
             done.set_result(tested)
 
 
-def press(engine: sql.Engine, settings: Settings, project: str, name: str, person: str) -> Tested:
-    """Send a test to a channel and say what became of it; raise `NotFound` or `Busy`."""
-    with engine.begin() as connection:
+def press(
+    engine: sql.Engine,
+    settings: Settings,
+    desk: AbstractContextManager[object],
+    project: str,
+    name: str,
+    person: str,
+) -> Tested:
+    """Send a test to a channel and say what became of it; raise `NotFound` or `Busy`. A connection
+    is held within `desk` alone."""
+    with desk, engine.begin() as connection:
         claimed = _claim(connection, settings, project, name, person)
     began = monotonic()
     failure = attempt(claimed.channel, claimed.message, claimed.carriage)
     took_ms = (monotonic() - began) * 1000.0
     result = Result.SENT if failure is None else Result.GIVEN_UP
     reason = claimed.message.title if failure is None else failure.reason
-    with engine.begin() as connection:
+    with desk, engine.begin() as connection:
         end_press(connection, claimed.number, result, reason, took_ms)
     return Tested(result, reason, took_ms)
 

@@ -96,8 +96,8 @@ class Notifier:
                 if not self._has_room(place, line.troubled):
                     continue
                 carrier = Thread(target=self._carry, args=(place, line.keys), daemon=True)
+                carrier.start()  # before the lane is taken: where no thread can be had, it is free
                 self._lanes[place] = _Lane(line.troubled, carrier)
-            carrier.start()
 
     def _has_room(self, place: Place, troubled: bool) -> bool:
         if place in self._lanes or len(self._lanes) >= LANES:

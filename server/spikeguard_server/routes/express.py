@@ -2,7 +2,7 @@
 
 Law: plain ASGI; what it takes, refuses, counts and answers is what every call's way would make of
 it: the token, the body's limit, the errors' one shape, the careful headers, the metrics. Nothing is
-read of who may not send, and no more at once than `Inflow` holds.
+read of who may not send, and no more at once than `MAX_INFLOW`, which the tokens share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from spikeguard_server.errors import Busy
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.routes.limits import LIMITS, Counted
 from spikeguard_server.routes.measured import GONE, note
+from spikeguard_server.routes.shares import Shares
 
 PATH: Final = "/v1/messages"
 MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies of which a part is still to come
@@ -36,26 +37,6 @@ class Door(Protocol):
         """The answer's body and headers; raises `ServiceError`, `ProtocolError`."""
 
 
-class Inflow:
-    """Counts the bytes of bodies that have come in part."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
-
-    def take(self, size: int) -> None:
-        """Raise `Busy` where there is no room."""
-        if self._held + size > self._most:
-            raise Busy(
-                f"{self._most} bytes of messages are on their way already",
-                "Wait, then send it again", limit=self._most,
-            )  # fmt: skip
-        self._held += size
-
-    def give_back(self, size: int) -> None:
-        """So many are read, or given up."""
-        self._held -= size
-
-
 class Express:
     """Hands messages to `door` and everything else to the app."""
 
@@ -68,7 +49,7 @@ class Express:
         metrics: Metrics,
     ) -> None:
         self._app, self._door, self._refuse, self._metrics = app, door, refuse, metrics
-        self._inflow = Inflow(MAX_INFLOW)
+        self._inflow = Shares(MAX_INFLOW, "bytes of messages are on their way")
         self._headers = [(b"content-type", b"application/json"), *_encoded(headers.items())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +59,7 @@ class Express:
         began, status = perf_counter(), 500
         try:
             bearer = await self._door.admit(_secret(scope), _host(scope))
-            body = await _body(Counted(receive, LIMITS[PATH]), self._inflow)
+            body = await _body(Counted(receive, LIMITS[PATH]), self._inflow, bearer)
             if body is None:  # nobody is there any more
                 status = GONE
                 return
@@ -95,34 +76,34 @@ class Express:
             note(self._metrics, "POST", PATH, status, perf_counter() - began)
 
 
-async def _body(receive: Receive, inflow: Inflow) -> bytes | None:
+async def _body(receive: Receive, inflow: Shares, bearer: bytes) -> bytes | None:
     """The whole body; None if the connection ended before it did."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         return bytes(message.get("body", b""))
     try:
         async with asyncio.timeout(BODY_S):
-            return await _rest(message, receive, inflow)
+            return await _rest(message, receive, inflow, bearer)
     except TimeoutError:
         raise Busy(
             f"The body did not come within {BODY_S:g} s", "Send it again", limit=BODY_S
         ) from None
 
 
-async def _rest(message: Message, receive: Receive, inflow: Inflow) -> bytes | None:
+async def _rest(message: Message, receive: Receive, inflow: Shares, bearer: bytes) -> bytes | None:
     """A body that comes in parts, of which `message` is the first."""
     parts: list[bytes] = []
     try:
         while message["type"] == "http.request":
             part = message.get("body", b"")
-            inflow.take(len(part))
+            inflow.take(bearer, len(part))
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await receive()
         return None
     finally:
-        inflow.give_back(sum(map(len, parts)))
+        inflow.give_back(bearer, sum(map(len, parts)))
 
 
 async def _answer(send: Send, body: bytes, headers: HeaderList) -> None:

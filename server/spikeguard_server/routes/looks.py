@@ -32,10 +32,10 @@ class Looks(Generic[T]):
         with self._lock:
             newest, age_s = self._newest, monotonic() - self._began
             if newest is None or (newest.done() and age_s >= self._seconds):
-                newest, self._began = Future(), monotonic()
+                newest, began = Future(), monotonic()
                 newest.set_running_or_notify_cancel()  # who hangs up takes it from nobody else
-                self._newest = newest
                 Thread(target=_look, args=(newest, look), name="look", daemon=True).start()
+                self._newest, self._began = newest, began  # where no thread was had, the next tries
             return newest
 
 

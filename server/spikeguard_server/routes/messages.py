@@ -42,11 +42,14 @@ from spikeguard_server.routes.orders import LONGEST_S
 from spikeguard_server.routes.protocol_schema import reference
 from spikeguard_server.routes.rates import Rates, address_of
 from spikeguard_server.routes.shapes import ATTEMPT
+from spikeguard_server.routes.shares import Shares
 
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
 LONGEST_SECRET: Final = 200  # characters
-JUDGES: Final = 2  # tokens that are looked up at once
+JUDGES: Final = 2  # tokens that have worked here, looked up again at once
+EXAMINERS: Final = 1  # others that are looked up at once
+MAX_STRANGERS: Final = 64  # of those that wait for it
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 MESSAGE_EXAMPLE = to_json(
@@ -141,23 +144,23 @@ class MessageDoor:
     rates: Rates
     known: Known = field(default_factory=Known)
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
+    examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
+    strangers: Shares = field(
+        default_factory=lambda: Shares(MAX_STRANGERS, "unknown tokens wait to be looked up")
+    )
 
     async def admit(self, secret: str | None, host: str) -> bytes:
         """Judge the token before anything of the message is read; its hash.
 
-        One that was good a moment ago costs nothing. Of those that have never worked here an
-        address has as many tries as a token has calls.
+        One that was good a moment ago costs nothing. Those that have never worked here wait for
+        nobody but each other.
         """
         bearer = self.known.find(secret)
         if bearer is not None:
             return bearer
-        if hash_secret(secret or "") not in self.services.familiar:
-            try:
-                self.rates.check({address_of(host): 1.0}, monotonic())
-            except Busy:
-                await asyncio.sleep(REFUSED_S)
-                raise
-        return await run_sync(self._judge, secret, limiter=self.judges)
+        if hash_secret(secret or "") in self.services.familiar:
+            return await run_sync(self._judge, secret, limiter=self.judges)
+        return await self._examine(secret, address_of(host))
 
     async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
         """Take one message; its acknowledgement and the headers to go with it.
@@ -177,7 +180,24 @@ class MessageDoor:
         ack: Ack = await asyncio.wrap_future(waiting)
         return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
 
+    async def _examine(self, secret: str | None, address: str) -> bytes:
+        """Judge a token that has never worked here: an address has as many tries as a token has
+        calls, and few of them wait at once."""
+        try:
+            self.rates.check({address: 1.0}, monotonic())
+            self.strangers.take(address)
+        except Busy:
+            await asyncio.sleep(REFUSED_S)
+            raise
+        try:
+            return await run_sync(self._judge, secret, limiter=self.examiners)
+        finally:
+            self.strangers.give_back(address)
+
     def _judge(self, secret: str | None) -> bytes:
+        bearer = self.known.find(secret)  # of many messages that waited the first was judged
+        if bearer is not None:
+            return bearer
         caller = sign_in(self.services, secret)
         judge(caller, TABLE["POST", "/v1/messages"])
         assert secret is not None

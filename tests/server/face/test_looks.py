@@ -12,11 +12,22 @@ from typing import Any, TypeVar
 import pytest
 
 from spikeguard_server.errors import Unready
+from spikeguard_server.routes import looks as module
 from spikeguard_server.routes.looks import Looks
 
 T = TypeVar("T")
 KEPT_S = 0.2
 ASKING = 50
+
+
+class NoThread:
+    """What the system says where a process has all the threads that it may have."""
+
+    def __init__(self, **given: object) -> None:
+        del given
+
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
 
 
 @dataclass
@@ -51,6 +62,17 @@ def test_many_who_ask_share_one_look_also_where_it_fails_and_a_later_one_looks_a
     assert (len(first), counted.times) == (ASKING, 1)
     time.sleep(KEPT_S)
     assert run(ask()) == [2] * ASKING
+
+
+def test_where_no_thread_can_be_had_the_next_who_asks_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted, looks = Counted(times=1), Looks[int](KEPT_S)
+    with monkeypatch.context() as short:
+        short.setattr(module, "Thread", NoThread)
+        with pytest.raises(RuntimeError):
+            run(looks.get(counted.look))
+    assert run(asyncio.wait_for(looks.get(counted.look), 5.0)) == 2
 
 
 def test_who_hangs_up_takes_the_answer_from_nobody_else() -> None:

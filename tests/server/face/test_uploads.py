@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from select import select
 from urllib.parse import urlsplit
 
 import httpx
@@ -29,6 +30,13 @@ WHOLE = 4_000_000
 def tokens(engine: sql.Engine) -> dict[Role, str]:
     with engine.begin() as connection:
         return {r: issue_token(connection, Grant(r), "test")[0] for r in (Role.AGENT, Role.METRICS)}
+
+
+@pytest.fixture
+def another(engine: sql.Engine) -> str:
+    """The token of other agents."""
+    with engine.begin() as connection:
+        return issue_token(connection, Grant(Role.AGENT), "test")[0]
 
 
 @pytest.fixture
@@ -76,18 +84,36 @@ def test_one_that_is_refused_hears_why_though_it_sends_all_at_once(url: str) -> 
 
 
 def test_what_is_on_its_way_is_bounded_and_there_is_room_again_when_it_ends(
-    url: str, tokens: dict[Role, str]
+    url: str, tokens: dict[Role, str], another: str
 ) -> None:
     with ExitStack() as held:
-        for _ in range(INFLOW // PART):
-            held.enter_context(begin(url, tokens[Role.AGENT], PART))
+        for token in (tokens[Role.AGENT], another):
+            held.enter_context(begin(url, token, PART))
         time.sleep(0.3)
         with begin(url, tokens[Role.AGENT], PART) as line:
             status, error = answer(line)
         assert (status, error["code"], error["limit"]) == (429, "busy", INFLOW)
         small = post(url, tokens, b"{}")  # comes at once, and waits for nothing
         assert small.status_code in (400, 422), small.text
-    eventually(lambda: post(url, tokens, b" " * 2 * PART).status_code == 400)
+    eventually(lambda: post(url, tokens, b" " * PART).status_code == 400)
+
+
+def test_one_token_leaves_room_for_the_bodies_of_all_others(
+    url: str, tokens: dict[Role, str], another: str
+) -> None:
+    with ExitStack() as held:
+        stalled = [held.enter_context(begin(url, tokens[Role.AGENT], PART)) for _ in range(3)]
+        time.sleep(0.3)
+        told = [answer(line)[0] for line in stalled if refused(line)]
+        theirs = held.enter_context(begin(url, another, PART))
+        time.sleep(0.3)
+        assert not refused(theirs)
+    assert told == [429, 429]
+
+
+def refused(line: socket.socket) -> bool:
+    """Whether an answer came before the message ended."""
+    return bool(select([line], [], [], 0)[0])
 
 
 def post(url: str, tokens: dict[Role, str], body: bytes) -> httpx.Response:

@@ -1,0 +1,45 @@
+"""Room that clients share: what there is of it, and what each of them holds.
+
+Law: nobody holds more of it than is left to all others. What does not fit is refused at once with
+the limit that it broke.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+from spikeguard_server.errors import Busy
+
+
+class Shares:
+    """Counts what of `most` is held, by client. `what` names it in refusals, in the plural."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._held = 0
+        self._of: Counter[Hashable] = Counter()  # those who hold any
+
+    def take(self, client: Hashable, size: int = 1) -> None:
+        """Raise `Busy` where there is no room, or where this client would hold too much of it."""
+        free, mine = self._most - self._held, self._of[client]
+        if size > free:
+            raise _busy(f"{self._most} {self._what} already", self._most)
+        if mine + size > free:
+            raise _busy(
+                f"{mine} {self._what} already from here, and room for {free} is left to all others",
+                mine,
+            )
+        self._held += size
+        self._of[client] += size
+
+    def give_back(self, client: Hashable, size: int = 1) -> None:
+        """So much of it is free again."""
+        self._held -= size
+        self._of[client] -= size
+        if not self._of[client]:
+            del self._of[client]
+
+
+def _busy(told: str, limit: int) -> Busy:
+    return Busy(told, "Wait, then send it again", limit=limit)

@@ -1,0 +1,97 @@
+"""Tokens that are looked up: known ones wait for no stranger, and strangers are few."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sql
+from prometheus_client import CollectorRegistry
+
+from spikeguard_protocol import Role
+from spikeguard_server.access import hash_secret
+from spikeguard_server.app import BESIDE, _callers, _workers
+from spikeguard_server.errors import Busy
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.ingest import Monitors, Turns
+from spikeguard_server.metrics import Metrics
+from spikeguard_server.routes.door import Services
+from spikeguard_server.routes.messages import JUDGES, MAX_STRANGERS, MessageDoor
+from spikeguard_server.routes.rates import Rates
+from spikeguard_server.settings import Settings
+
+T = TypeVar("T")
+HERE, THERE = "10.0.0.1", "10.0.0.2"
+PROMPT_S = 5.0
+
+
+@dataclass
+class Entrance:
+    """A door, a token that has worked there, and how often one was looked up."""
+
+    door: MessageDoor
+    token: str
+    looked: int = 0
+
+
+@pytest.fixture
+def entrance(engine: sql.Engine) -> Entrance:
+    with engine.begin() as connection:
+        token, _ = issue_token(connection, Grant(Role.AGENT), "test")
+    services = Services(Settings(), engine, Metrics(CollectorRegistry()), Monitors(), None)
+    services.familiar.note([hash_secret(token)])
+    found = Entrance(MessageDoor(services, Turns(1, 1), Rates(1000.0)), token)
+
+    def note(*given: object) -> None:
+        found.looked += "FROM tokens" in str(given[2])
+
+    sql.event.listen(engine, "before_cursor_execute", note)
+    return found
+
+
+def run(asking: Coroutine[Any, Any, T]) -> T:
+    """In a thread of its own: other tests' browsers may have left this one a loop that runs."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, asking).result()
+
+
+def test_a_known_token_waits_for_no_stranger_and_one_address_leaves_room_to_others(
+    entrance: Entrance,
+) -> None:
+    door = entrance.door
+
+    async def flood() -> tuple[list[asyncio.Task[bytes]], bytes, int]:
+        await door.examiners.acquire_on_behalf_of("one that takes for ever")
+        here = [asyncio.create_task(door.admit(f"guess-{n}", HERE)) for n in range(MAX_STRANGERS)]
+        await asyncio.sleep(0.5)
+        there = asyncio.create_task(door.admit("guess", THERE))
+        admitted = await asyncio.wait_for(door.admit(entrance.token, HERE), PROMPT_S)
+        await asyncio.sleep(0.5)
+        waiting = door.examiners.statistics().tasks_waiting
+        refused = [task for task in here if task.done()]
+        door.examiners.release_on_behalf_of("one that takes for ever")
+        await asyncio.gather(*here, there, return_exceptions=True)
+        return refused, admitted, waiting
+
+    refused, admitted, waiting = run(flood())
+    assert admitted == hash_secret(entrance.token)
+    assert {type(task.exception()) for task in refused} == {Busy}
+    assert (len(refused), waiting) == (MAX_STRANGERS // 2, MAX_STRANGERS // 2 + 1)
+
+
+def test_messages_of_one_token_that_come_together_cost_no_look_up_each(entrance: Entrance) -> None:
+    async def together() -> list[bytes]:
+        return await asyncio.gather(*(entrance.door.admit(entrance.token, HERE) for _ in range(50)))
+
+    assert set(run(together())) == {hash_secret(entrance.token)}
+    assert 1 <= entrance.looked <= JUDGES
+
+
+def test_all_that_works_at_once_finds_a_connection() -> None:
+    settings = Settings()
+    at_once = _workers(settings) + _callers(settings) + sum(BESIDE.values())
+    assert (_workers(settings), at_once) == (settings.ingest_workers, settings.pool_size)
