@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+
+from spikeguard_server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -154,6 +157,14 @@ def test_every_file_a_service_is_pointed_to_is_handed_out(
     handed = {f"/run/spikeguard/{copy.file}" for copy in make_secrets.COPIES if copy.folder == name}
     pointed = set(re.findall(r"/run/spikeguard/\w+", str(SERVICES[name])))
     assert pointed <= handed
+
+
+def test_the_server_is_told_of_the_proxies_in_front_of_it_and_what_to_keep_in_memory() -> None:
+    settings = [entry.name for entry in fields(Settings)]
+    told = {"trusted_proxies", "monitors_kept", *(n for n in settings if n.startswith("sign_in_"))}
+    environment = SERVICES["server"]["environment"]
+    for name in (f"SPIKEGUARD_{each.upper()}" for each in told):
+        assert environment[name] == f"${{{name}:-}}"
 
 
 def test_every_volume_is_declared_and_used() -> None:
