@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spikeguard.folder import attempt_folders
+from spikeguard.letter import Mark
 from spikeguard.outbox import Outbox
 from spikeguard_protocol import RunId
 
@@ -69,6 +70,7 @@ class Unheld:
     def __init__(self, parent: Path, run: RunId, own: str) -> None:
         self._parent, self._run, self._own = parent, run, own
         self._boxes: Sequence[Outbox] = ()
+        self._marks: dict[str, dict[int, Mark]] = {}  # by attempt: each comes back as a whole file
         self._size, self._look_at, self._hold_at = 0, -math.inf, -math.inf  # monotonic seconds
 
     def size(self) -> int:
@@ -87,9 +89,12 @@ class Unheld:
             yield ()
             return
         self._boxes = leftovers(self._parent, self._run)
+        for box in self._boxes:
+            box.recall(self._marks.get(box.attempt, {}))
         try:
             yield self._boxes
         finally:
+            self._marks = {box.attempt: box.marks for box in self._boxes}
             for box in self._boxes:
                 box.close()
             self._boxes, self._look_at = (), -math.inf
@@ -99,20 +104,18 @@ class Unheld:
         """Nothing is held."""
 
     def _added_up(self) -> int:
-        files = [
-            path
-            for folder in attempt_folders(self._parent)
-            if folder.name != self._own
-            for path in folder.glob("*.jsonl")
-        ]
-        return sum(map(_size_of, files))
+        folders = attempt_folders(self._parent)
+        return sum(_size_within(folder) for folder in folders if folder.name != self._own)
 
 
 def _on_disk(boxes: Sequence[Outbox]) -> int:
     return sum(box.sizes[0] for box in boxes)
 
 
-def _size_of(path: Path) -> int:
+def _size_within(folder: Path) -> int:
+    found = 0
     with suppress(OSError):  # gone meanwhile
-        return path.stat().st_size
-    return 0
+        for path in folder.glob("*.jsonl"):
+            with suppress(OSError):
+                found += path.stat().st_size
+    return found

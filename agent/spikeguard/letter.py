@@ -17,6 +17,9 @@ class Draft(Protocol):
     def __call__(self) -> Record: ...
 
 
+Mark = tuple[Stage, int]  # how far a message was thinned out, and the bytes that it then had
+
+
 @dataclass(slots=True)
 class Letter:
     """One message; its lines are on disk, or in memory where the disk failed."""

@@ -18,13 +18,13 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from spikeguard.folder import claim, give_up, read_note, synced, write_note
-from spikeguard.letter import Draft, Letter
+from spikeguard.letter import Draft, Letter, Mark
 from spikeguard.lines import count_samples, decoded, encoded, merged
 from spikeguard.room import Room
 from spikeguard.thinning import Neighbours, Stage, samples_in, thinned
@@ -49,6 +49,7 @@ MANY = 120
 CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 BREATH_S = 0.0002  # after each record
+THIN_S = 0.001  # after each message that is thinned out
 UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
 SEGMENTS = 64  # newest ones that a server which lost them is told of again
 HURRY = 100  # one record more at a time for so many that wait
@@ -235,8 +236,11 @@ class Outbox:
     def _write_on(self) -> None:
         """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
-            if self.keep_up():
-                self.room.bound(self)
+            try:
+                if self.keep_up():
+                    self.room.bound(self)
+            except Exception as error:  # whatever the disk says: without it nothing is written
+                self.room.fault(error)
         self._shut()
 
     def keep_up(self) -> bool:
@@ -370,7 +374,22 @@ class Outbox:
                 if found is None:
                     break
                 lost += self._thin(*found, stage)
+            time.sleep(THIN_S)
         return lost
+
+    @property
+    def marks(self) -> dict[int, Mark]:
+        """By sequence: how far each message was thinned out, and the bytes that it then had."""
+        with self._io:
+            return {letter.sequence: (letter.stage, letter.size) for letter in self._sealed}
+
+    def recall(self, marks: Mapping[int, Mark]) -> None:
+        """Take over what is known of messages found on disk: none is read to no purpose again."""
+        with self._io:
+            for letter in self._sealed:
+                stage, size = marks.get(letter.sequence, (letter.stage, letter.size))
+                if size == letter.size:
+                    letter.stage = stage
 
     def _added_up(self) -> tuple[int, int]:
         """Kept until a message comes, goes or is thinned: a long outage leaves thousands."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from spikeguard.thinning import Stage
 
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
+FULL, THINNED = 1.0, 0.9  # shares of the limit: what is thinned has room for a while
 
 
 class Bounded(Protocol):
@@ -83,6 +84,10 @@ class Room:
             parts = ", ".join(f"{count} {what}" for what, count in sorted(self.dropped.items()))
             self._tell(f"it was full and dropped {parts} so far")
 
+    def fault(self, error: Exception) -> None:
+        """Tell of what kept the outbox from being written or bounded; the next try is soon."""
+        self._tell(f"the outbox was not kept up: {error!r}")
+
     def close(self) -> None:
         """Let go of what earlier attempts left."""
         self._earlier.close()
@@ -91,12 +96,13 @@ class Room:
         with self._earlier.held() as earlier:
 
             def fits() -> bool:
-                return not own.keep_up() or self._fits(own)
+                return not own.keep_up() or self._fits(own, THINNED)
 
             for stage in list(Stage)[1:]:
                 for box in (*earlier, own):
                     self.dropped += box.thin(stage, fits)
 
-    def _fits(self, own: Bounded) -> bool:
+    def _fits(self, own: Bounded, share: float = FULL) -> bool:
         on_disk, in_memory = own.sizes
-        return self._earlier.size() + on_disk <= self._limit and in_memory <= MEMORY_BYTES
+        all_on_disk = self._earlier.size() + on_disk
+        return all_on_disk <= share * self._limit and in_memory <= share * MEMORY_BYTES

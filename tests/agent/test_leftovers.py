@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spikeguard.leftovers import leftovers
-from spikeguard_protocol import AttemptEnded, Gap, RunId, Samples
+import spikeguard.leftovers
+import spikeguard.lines
+import spikeguard.outbox
+from spikeguard.leftovers import Unheld, leftovers
+from spikeguard.outbox import Outbox
+from spikeguard.room import Room
+from spikeguard_protocol import AttemptEnded, Gap, Record, RunId, Samples
 
 from .job import FAST, Job
-from .test_outbox import everything, fill, outbox
+from .test_outbox import everything, fill, outbox, sample
 from .wire import await_that
 
 RUN = RunId("default", "test")
-LIMIT, ATTEMPTS, STEPS = 20_000, 8, 300
+LIMIT, ATTEMPTS, STEPS = 20_000, 4, 300
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-import spikeguard.outbox
+import spikeguard.leftovers, spikeguard.outbox
 from spikeguard.leftovers import Held, Unheld, leftovers
 from spikeguard.outbox import Outbox
 from spikeguard.room import Room
 from spikeguard_protocol import BatchRange, RunId, Samples
 
-spikeguard.outbox.SEAL_RECORDS = 40
+spikeguard.outbox.SEAL_RECORDS, spikeguard.leftovers.HOLD_S = 40, 0.1
 parent, kind, limit, attempts, steps = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 run = RunId("default", "test")
 
@@ -38,9 +45,13 @@ def live(own):
     box.start()
     for step in range(1, steps + 1):
         box.put(Samples(0, (step,), {"loss": (3.0,)}, (BatchRange(step - 1, step),)))
-        time.sleep(0.0005)
-    time.sleep(0.3)
-    print(own, sum(p.stat().st_size for p in parent.glob("*/*.jsonl")), bool(told), flush=True)
+        time.sleep(0.0002)
+    size = lambda: sum(p.stat().st_size for p in parent.glob("*/*.jsonl"))
+    end = time.monotonic() + 5.0
+    while not (box.written_ahead and told and size() <= limit) and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    print(own, size(), bool(told), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 for number in range(attempts):
@@ -90,3 +101,68 @@ def test_a_job_thins_out_what_dead_attempts_left_of_its_run(
     job.train_to(5)
     await_that(lambda: on_disk() <= 60_000 and "outbox" in job.guard.faults)
     job.guard.finish()
+
+
+def test_what_was_thinned_out_is_not_read_again_at_the_next_overflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thin remains of the oldest attempt stand before all else in every pass."""
+    decoded, read = spikeguard.lines.decoded, [0]
+
+    def counted(line: bytes) -> Record | None:
+        read[0] += 1
+        return decoded(line)
+
+    monkeypatch.setattr(spikeguard.outbox, "decoded", counted)
+    monkeypatch.setattr(spikeguard.outbox, "SEAL_RECORDS", 20)
+    monkeypatch.setattr(spikeguard.leftovers, "HOLD_S", 0.0)
+    dead = outbox(tmp_path, 2**30)
+    fill(dead, spike=range(220, 225))
+    size = dead.sizes[0]
+    dead.close()
+    earlier = Unheld(tmp_path, RUN, "own")
+    reads: list[int] = []
+    for limit in (size // 2, None, None):
+        room = Room(limit or earlier.size() - 1, earlier)
+        room.bound(Outbox(None, RUN, "own", room))
+        assert room.dropped.total() > 0
+        reads.append(read[0] - sum(reads))
+    assert reads[0] > 600, "the first reads all there is"
+    assert max(reads[1:]) < reads[0] / 2
+
+
+def test_the_writer_outlives_what_the_disk_says_of_what_dead_attempts_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    room = Room(2**20, Unheld(tmp_path, RUN, "own"), told.append)
+    box = Outbox(tmp_path / "own", RUN, "own", room)
+
+    def stale(*_: object) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Room, "bound", stale)
+        box.start()
+        await_that(lambda: told != [])
+    assert "Stale file handle" in told[0]
+    box.put(sample(1))
+    await_that(lambda: (tmp_path / "own" / f"{1:012d}.jsonl").exists())
+    box.close()
+
+
+def test_a_folder_that_cannot_be_listed_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host removes it between two looks; Python's own `glob` raises what is not ENOENT."""
+    dead = outbox(tmp_path, 2**30)
+    fill(dead, spike=range(0))
+    dead.close()
+    earlier = Unheld(tmp_path, RUN, "own")
+    assert earlier.size() > 0
+
+    def stale(*_: object) -> Iterator[Path]:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "glob", stale)
+    assert Unheld(tmp_path, RUN, "own").size() == 0
