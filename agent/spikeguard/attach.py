@@ -152,6 +152,7 @@ def attach(
         faults,
         HostCopies(optimizer, chosen.copy_beside),
     )
+    recovery.protected = mailbox.protected
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep()

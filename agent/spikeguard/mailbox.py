@@ -6,6 +6,7 @@ Law: the sender replaces whole values, the loop reads them: one reference each, 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spikeguard.faults import log
@@ -39,6 +40,7 @@ class Mailbox:
     heard_at: float | None = None
     alone: bool = True  # whether no other attempt of the run is alive
     stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
+    keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
 
     @property
     def attentive(self) -> bool:
@@ -72,3 +74,5 @@ class Mailbox:
                 ack.live_attempts,
             )
         self.alone = ack.live_attempts <= 1
+        if self.protected != before[2]:
+            self.keep(self.protected)

@@ -15,6 +15,7 @@ from spikeguard.mailbox import Mailbox
 from spikeguard.mounts import network_kind
 from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox
+from spikeguard.protection import Protection
 from spikeguard.room import Earlier, Room
 from spikeguard.sender import Sender
 from spikeguard.settings import Connection, Settings
@@ -50,8 +51,14 @@ def open_line(
     places = dict.fromkeys((home / "outbox", folder))  # it may have been moved since
     left = [box for parent in places for box in leftovers(parent, connection.run)]
     outbox = _open_outbox(folder, connection.run, attempt, settings, faults, Held(left))
+    _take_up_protection(mailbox, Protection(home))
     transport = Transport(connection.server, connection.token, settings.timeout_s)
     return outbox, Sender(transport, outbox, left, mailbox, settings, faults)
+
+
+def _take_up_protection(mailbox: Mailbox, protection: Protection) -> None:
+    mailbox.protected, mailbox.keep = protection.read(), protection.write
+    mailbox.stirred = bool(mailbox.protected)
 
 
 def _open_outbox(
