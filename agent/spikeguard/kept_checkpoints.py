@@ -4,12 +4,14 @@ Each one is hard-linked into `PATH/spikeguard/kept/` at the step boundary after 
 every rank has written its part; it costs room only once the framework has removed its own.
 Law: at most `MOST_PROTECTED` that the server protects stay, the newest that `healthy_after` steps
 have been built on, and the one that will be it next. Nothing is copied in the loop: where the file
-system makes no links, a thread copies.
+system makes no links, a thread copies, unless `Settings.copy_kept` says no.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 
 from spikeguard.checkpoints import MANIFEST, MOST_PROTECTED, read_manifest
+from spikeguard.faults import Faults
 from spikeguard.guard import Guard
 from spikeguard.hosted import HostedCheckpoints
 from spikeguard.targets import Target
@@ -28,6 +31,8 @@ class KeptCheckpoints(HostedCheckpoints):
     def __init__(self, path: str | PathLike[str], healthy_after: int = 100) -> None:
         super().__init__(path, every=0, healthy_after=healthy_after)
         self._kept = self.path / "spikeguard" / "kept"
+        self._token = secrets.token_hex(4)  # of this process, in the names of what it has begun
+        self._swept = False
         self._due: str | None = None  # written at the last step boundary
         self._protected: frozenset[str] = frozenset()
 
@@ -57,17 +62,23 @@ class KeptCheckpoints(HostedCheckpoints):
         super().adopt(name, guard)
         self._due = name
 
-    def keep_back(self, guard: Guard) -> None:
-        """At a step boundary, before the framework prunes: keep what is due, let go of the rest."""
+    def keep_back(self, guard: Guard) -> bool:
+        """At a step boundary, before the framework prunes: keep what is due, let go of the rest.
+
+        Returns whether anything was let go.
+        """
         parts = guard._p
         protected = parts.mailbox.protected
         if not parts.world.leads or (self._due is None and protected == self._protected):
-            return
+            return False
         due, self._due, self._protected = self._due, None, protected
         if due is not None:
-            self._take_in(due)
-        for name in self._unwanted(protected, parts.progress.steps):
+            self._sweep()
+            self._take_in(due, parts.settings.copy_kept, parts.faults)
+        unwanted = self._unwanted(protected, parts.progress.steps)
+        for name in unwanted:
             self._let_go(name)
+        return unwanted != []
 
     def _held(self) -> list[Target]:
         """Oldest step first."""
@@ -82,19 +93,39 @@ class KeptCheckpoints(HostedCheckpoints):
         wanted = {*spared, *stand[-1:], *young[:1]}
         return [target.name for target in held if target.name not in wanted]
 
-    def _take_in(self, name: str) -> None:
+    def _take_in(self, name: str, may_copy: bool, faults: Faults) -> None:
         try:
-            self._copy(name, os.link)
+            self._bring_in(name, os.link)
         except OSError:  # another file system, or one without links
-            threading.Thread(target=self._copy, args=(name, shutil.copy2), daemon=True).start()
+            if may_copy:
+                threading.Thread(target=self._copy, args=(name, faults), daemon=True).start()
 
-    def _copy(self, name: str, by: Callable[[str, str], object]) -> None:
-        """Whole or not at all."""
-        place, fresh = self._kept / name, self._kept / f".{name}"
-        for old in (fresh, place):
-            shutil.rmtree(old, ignore_errors=True)
-        shutil.copytree(self.path / name, fresh, copy_function=by)
-        fresh.replace(place)
+    def _copy(self, name: str, faults: Faults) -> None:
+        """Beside the loop, where it leaves as much room as it takes."""
+        with faults.shield("checkpoint"):
+            files = (path for path in (self.path / name).rglob("*") if path.is_file())
+            size = sum(path.stat().st_size for path in files)
+            if shutil.disk_usage(self.path).free < 2 * size:
+                raise OSError(errno.ENOSPC, f"no room to keep {name} ({size} bytes)")
+            self._bring_in(name, shutil.copy2)
+
+    def _bring_in(self, name: str, by: Callable[[str, str], object]) -> None:
+        """Whole or not at all; raise OSError."""
+        place, fresh = self._kept / name, self._kept / f".{name}.{self._token}"
+        try:
+            shutil.copytree(self.path / name, fresh, copy_function=by)
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.replace(place)
+        except OSError:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+
+    def _sweep(self) -> None:
+        """Once: what a process that was killed had begun to copy is freed beside the loop."""
+        stale = [] if self._swept else list(self._kept.glob(".checkpoint-*"))
+        self._swept = True
+        for folder in stale:
+            threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()
 
     def _let_go(self, name: str) -> None:
         """It is none any more at once; what it takes is freed beside the loop."""

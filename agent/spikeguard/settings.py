@@ -57,6 +57,7 @@ class Settings:
     outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
     handle_sigterm: bool = True  # only where nobody else handles it
+    copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
     agreement_lag: int = 2  # steps between a vote and its reading, at least 2
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
 

@@ -125,7 +125,8 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         """A step boundary: the guard may end the attempt here."""
         if self.guard is not None:
             with self.guard._p.faults.shield("checkpoint"):
-                self._checkpoints.keep_back(self.guard)
+                if self._checkpoints.keep_back(self.guard):
+                    self._known = tell_deleted(self.guard, self._known)
             step_or_end(self.guard)
             control.should_training_stop |= self.guard.stopped
 

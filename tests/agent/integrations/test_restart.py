@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from spikeguard.hosted import HostedFeed, LeavingOut
 from spikeguard.integrations import hugging_face, lightning
 from spikeguard.ledger import Ledger
 from spikeguard.run_ledger import read_ledger
+from spikeguard.settings import Settings
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -36,10 +39,11 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
     Stop,
+    TargetDeleted,
     TargetSaved,
     Verb,
 )
-from tests.agent.wire import Wire, served
+from tests.agent.wire import Wire, await_that, served
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "agent/examples"))
 import hugging_face_trainer as hf
@@ -224,15 +228,17 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
         self.held[state.global_step] = [target.step for target in found]
 
 
-def pruned_attempt(out: Path, server: Protecting | None = None, healthy_after: int = 5) -> Any:
+def pruned_attempt(
+    out: Path, *others: Any, healthy_after: int = 5, settings: Settings | None = None
+) -> Any:
     """`Trainer` keeps one checkpoint of its own."""
     trainer = hf.make_trainer(out)
     trainer.args.save_total_limit = 1
-    watched = hugging_face.watch(trainer, run="test")
+    watched = hugging_face.watch(trainer, run="test", settings=settings)
     watched._checkpoints.healthy_after = healthy_after
-    if server is not None:
-        server.watched = watched
-        trainer.add_callback(server)
+    for other in others:
+        other.watched = watched
+        trainer.add_callback(other)
     trainer.train(resume_from_checkpoint=watched.checkpoint())
     return watched.guard, dict(trainer.model.state_dict())
 
@@ -267,13 +273,79 @@ def test_what_is_no_longer_protected_is_let_go_and_the_newest_healthy_stays(
 def test_where_no_links_are_made_a_thread_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    without_links(monkeypatch)
+    server = Protecting(until=30)
+    pruned_attempt(tmp_path / "out", server)
+    assert server.held[29] == [10, 20]
+
+
+def kept_in(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "spikeguard/kept").glob("*"))
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    server = Protecting(until=30)
-    pruned_attempt(tmp_path / "out", server)
-    assert server.held[29] == [10, 20]
+
+
+def test_a_copy_that_fails_leaves_nothing_behind_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that a killed process had begun."""
+    without_links(monkeypatch)
+    (tmp_path / "spikeguard/kept/.checkpoint-5.0f3a").mkdir(parents=True)
+    plain = shutil.copy2
+
+    def full(source: str, to: str) -> Any:
+        if "kept" in to and to.endswith(".json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(source, to)
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    guard, _ = pruned_attempt(tmp_path)
+    await_that(lambda: kept_in(tmp_path) == [])
+    assert guard.faults["checkpoint"] == 2
+
+
+@pytest.mark.parametrize(("room", "may_copy", "faults"), [(False, True, 2), (True, False, 0)])
+def test_nothing_is_copied_without_room_or_against_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool, may_copy: bool, faults: int
+) -> None:
+    without_links(monkeypatch)
+    if not room:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
+    guard, _ = pruned_attempt(tmp_path, settings=Settings(copy_kept=may_copy))
+    await_that(lambda: guard.faults.get("checkpoint", 0) == faults)
+    assert kept_in(tmp_path) == []
+
+
+class Deleted(TrainerCallback):  # type: ignore[misc]
+    """When the report says of a checkpoint that it is gone."""
+
+    def __init__(self) -> None:
+        self.watched: Any = None
+        self.told: dict[str, int] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        guard = self.watched.guard
+        plain = guard._report
+
+        def report(record: Any) -> None:
+            if isinstance(record, TargetDeleted):
+                self.told[record.name] = guard.steps
+            plain(record)
+
+        guard._report = report
+
+
+def test_what_is_let_go_is_reported_at_the_next_step(tmp_path: Path) -> None:
+    server, deleted = Protecting(until=26), Deleted()
+    pruned_attempt(tmp_path, server, deleted)
+    assert server.held[22] == [10, 20]
+    assert server.held[27] == [20]
+    assert deleted.told["checkpoint-10"] <= 27
 
 
 @each
