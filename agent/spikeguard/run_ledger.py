@@ -33,6 +33,8 @@ def read_ledger(directory: Path) -> list[Entry]:
     if len(found) > 1:
         named = ", ".join(map(str, found[:8]))
         raise CommandFailed(f"{directory} holds {len(found)} runs: name one of {named}")
+    if not found:
+        raise CommandFailed(f"{directory} holds no journal.jsonl. Give the run's directory")
     [home] = found
     commands = _commands(home / "journal.jsonl")
     left_out = [_batches(entry) for entry in _left_out(home / FOLDER)]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spikeguard.folder import attempt_folders
 from spikeguard.leftovers import leftovers
 from spikeguard.outbox import Outbox
 from spikeguard.transport import Advice, Transport, Verdict
@@ -42,8 +43,11 @@ def sync(options: Namespace) -> int:
     """Upload everything under `options.directory`."""
     transport = Transport(*_server(options), TIMEOUT_S)
     try:
-        for home in homes(Path(options.directory)):
+        found = homes(Path(options.directory))
+        for home in found:
             _sync_run(home, transport, _progress_line)
+        if not found:
+            print("nothing was waiting")
     finally:
         transport.close()
     return 0
@@ -60,13 +64,16 @@ def _server(options: Namespace) -> tuple[str, str | None]:
 
 
 def homes(directory: Path) -> list[Path]:
-    """The run directories at or below `directory`, or the places of runs in an outbox directory;
-    raise `CommandFailed` if there is none."""
+    """The run directories at or below `directory`, or the places of runs in an outbox directory.
+
+    None where all that lay in the latter was sent; raise `CommandFailed` if nothing is a run's.
+    """
     if not directory.is_dir():
         raise CommandFailed(f"{directory} is no directory. Give what attach(directory=...) was")
-    marks = (*directory.rglob("journal.jsonl"), *directory.rglob("outbox"))
-    found = sorted({path.parent for path in marks})
-    if not found:
+    outboxes = [path for path in directory.rglob("outbox") if path.is_dir()]
+    waiting = filter(attempt_folders, outboxes)
+    found = sorted({path.parent for path in (*directory.rglob("journal.jsonl"), *waiting)})
+    if not found and not outboxes:
         raise CommandFailed(
             f"{directory} holds no run: no journal.jsonl in it or below. "
             "Give the directory that attach(directory=...) was given, or one above it"

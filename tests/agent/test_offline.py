@@ -132,6 +132,18 @@ def test_a_directory_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> Non
         run_of(tmp_path)
 
 
+def test_a_folder_that_only_shares_the_outboxs_name_is_no_run(tmp_path: Path) -> None:
+    """A mail program's, say: it has no attempts, and its path need not be a run's name."""
+    (tmp_path / "my mail" / "of 2025" / "outbox" / "drafts").mkdir(parents=True)
+    (tmp_path / "a" / "outbox").parent.mkdir()
+    (tmp_path / "a" / "outbox").write_text("a file")
+    attempt = tmp_path / "default" / "test" / "outbox" / "0123456789abcdef"
+    attempt.mkdir(parents=True)
+    assert homes(tmp_path) == [tmp_path / "default/test"]
+    attempt.rmdir()  # all was sent
+    assert homes(tmp_path) == []
+
+
 def test_without_a_server_to_sync_to_it_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
