@@ -162,6 +162,7 @@ segments = sql.Table(
     _needed("shelf", sql.Date),  # of the week it was opened in: where its samples lie
     sql.Column("rolled_to", Count),  # roll-ups stand for all steps before it
     _of("attempts"),
+    sql.Index("segments_shelf_idx", "shelf"),
     postgresql_with=HOT,
 )
 

@@ -74,7 +74,8 @@ def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float)
     if connection.scalar(out_of_use) is None:
         return False
     # A message that is writing to it just now is seen only once it has committed. The parent is
-    # locked first, as dropping would: who found the shelf there must not wait with it in hand.
+    # locked first, as dropping would: who found the shelf there must not wait with it in hand. All
+    # ingest waits meanwhile, so the second look reads this shelf's segments alone, by their index.
     table = f"public.{_TABLE[kind]}, {partition(kind, shelf)}"
     connection.exec_driver_sql(f"LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE")
     if connection.scalar(out_of_use) is None:

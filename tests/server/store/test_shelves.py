@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -154,6 +155,37 @@ def test_a_message_that_is_written_while_its_shelf_is_to_go_keeps_the_shelf(
         assert message.result().sequence == job.sequence
         assert dropped.result() is False
     assert value(engine, "select count(*) from samples") == 410
+
+
+def test_who_is_still_on_a_shelf_is_found_without_reading_all_segments(engine: sql.Engine) -> None:
+    """All ingest waits for the second look, however many segments there ever were."""
+    trained(engine)
+    shelf = age(engine, 35)
+    with engine.begin() as connection:
+        more = "jsonb_build_object('segment', n, 'shelf', current_date)"
+        for statement in (
+            f"insert into segments select (jsonb_populate_record(s, {more})).* "
+            "from segments s, generate_series(1, 5000) n",
+            "insert into attempts select (jsonb_populate_record(a, jsonb_build_object("
+            "'number', n, 'id', 'x' || n, 'last_message_at', now()))).* "
+            "from attempts a, generate_series(2, 2000) n",
+            "analyze segments",
+            "analyze attempts",
+        ):
+            connection.execute(sql.text(statement))
+    asked: list[tuple[str, Any]] = []
+    with engine.connect() as connection:
+        sql.event.listen(
+            connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
+        )
+        assert drop_shelf(connection, Kind.SAMPLES, shelf, 30.0)
+        connection.rollback()
+    looks = [(statement, values) for statement, values in asked if "segments" in statement]
+    assert len(looks) == 2
+    with engine.connect() as connection:
+        for statement, values in looks:
+            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
+            assert not any("Seq Scan on segments" in line for line in plan), plan
 
 
 def test_nothing_goes_unless_it_is_asked_for(engine: sql.Engine) -> None:
