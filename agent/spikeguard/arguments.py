@@ -17,7 +17,7 @@ from spikeguard.data import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.forward import Forward
 from spikeguard.guarded import held_by
-from spikeguard.settings import Settings
+from spikeguard.settings import Settings, whole
 
 _Kind = type | tuple[type, ...]
 _KINDS: Mapping[str, tuple[_Kind, str]] = {
@@ -48,6 +48,13 @@ def check_arguments(model: Any, optimizer: Any, named: Mapping[str, Any]) -> Non
     _check_count("micro_batches", named["micro_batches"])
     _check_feed(named["feed"])
     _check_function("name_batch", named["name_batch"])
+
+
+def check_forward(forward: Forward | None) -> None:
+    """On rank 0, which alone forwards: raise `AttachError` where nothing can be written."""
+    if forward is not None and forward.problem is not None:
+        remedy = "Call mlflow.start_run() before Forward(mlflow), in the same thread"
+        raise AttachError("forward", forward.problem, remedy)
 
 
 def _is_a(value: Any) -> str:
@@ -91,9 +98,12 @@ def _check_state(argument: str, item: Any) -> None:
 
 
 def _check_count(argument: str, value: Any, otherwise: str = "") -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise AttachError(argument, f"it is {value!r:.80}", f"Give a whole number{otherwise}")
-    if value < 1:
+    try:
+        count = whole(value)
+    except ValueError:
+        problem = f"it is {value!r:.80}"
+        raise AttachError(argument, problem, f"Give a whole number{otherwise}") from None
+    if count < 1:
         raise AttachError(argument, f"it is {value}", f"Give at least 1{otherwise}")
 
 

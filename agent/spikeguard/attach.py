@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from spikeguard.agreement import Agreement
-from spikeguard.arguments import check_arguments
+from spikeguard.arguments import check_arguments, check_forward
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.collector import Collector
 from spikeguard.data import DataFeed
@@ -41,7 +41,7 @@ from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_withhold
 from spikeguard.ring import holds_any
-from spikeguard.settings import Settings, read_connection, with_environment
+from spikeguard.settings import Settings, read_connection, whole, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.tally import PINS
@@ -106,6 +106,8 @@ def attach(
             "replicated": replicated,
         },
     )
+    micro_batches = whole(micro_batches)
+    tokens_per_step = whole(tokens_per_step) if tokens_per_step is not None else None
     chosen = with_environment(settings or Settings())
     connection = read_connection(run, project, server, token)
     watched = watched_layers(unwrapped(model), chosen)
@@ -114,7 +116,7 @@ def attach(
     world = join_world(chosen.agreement_timeout_s)
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
-    journal, attempt = _open_journal(world, home, connection.run)
+    journal, attempt = _open_journal(world, home, connection.run, forward)
     faults = Faults(world.rank)
     mailbox = Mailbox()
     outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
@@ -203,12 +205,15 @@ def _directory(
     return Path(".spikeguard") / run.project / run.name
 
 
-def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
+def _open_journal(
+    world: World, home: Path, run: RunId, forward: Forward | None
+) -> tuple[Journal, str]:
     """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
     journal = Journal(None, run)
     news: dict[str, Any] = {}
     if world.leads:
         try:
+            check_forward(forward)
             journal = Journal(home / "journal.jsonl", run)
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:

@@ -11,13 +11,11 @@ a run of its own.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
-
-import torch.distributed as dist
 
 from spikeguard_protocol import Signal
 
@@ -40,9 +38,11 @@ class Forward:
     def __init__(self, writer: Any, prefix: str = "train/") -> None:
         """`writer`: a SummaryWriter, a W&B run, the mlflow module, or `write(values, step)`.
 
-        Raises TypeError for anything else, ValueError for mlflow without an active run (rank 0).
+        Raises TypeError for anything else. Mlflow without an active run is refused by `attach`, on
+        rank 0: the others forward nothing.
         """
         self._write, self._prefix = writing(writer), prefix
+        self.problem = _problem(writer)  # why it can't forward
         self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=WAITING)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ def writing(writer: Any) -> Write:
     """How `writer` is told of one step's values; raise TypeError for what is none."""
     if hasattr(writer, "add_scalar"):
         return lambda values, step: _each(writer.add_scalar, values, step)
-    if hasattr(writer, "active_run") and hasattr(writer, "log_metrics"):
+    if _is_mlflow(writer):
         return _into_active_run(writer)
     if hasattr(writer, "log_metrics"):
         return lambda values, step: writer.log_metrics(values, step=step)
@@ -109,22 +109,30 @@ def writing(writer: Any) -> Write:
     )
 
 
+def _is_mlflow(writer: Any) -> bool:
+    named = hasattr(writer, "active_run") and hasattr(writer, "log_metrics")
+    return named and not hasattr(writer, "add_scalar")
+
+
+def _problem(writer: Any) -> str | None:
+    if _is_mlflow(writer) and writer.active_run() is None:
+        return "no MLflow run is active in the thread that made it"
+    return None
+
+
 def _into_active_run(mlflow: Any) -> Write:
     """Into the run that is active here and now; other ranks, which forward nothing, need none."""
     active = mlflow.active_run()
-    if active is None and _leads():
-        raise ValueError(
-            "Forward(mlflow): no MLflow run is active in this thread. Call mlflow.start_run() "
-            "before, in the same thread"
-        )
     run_id = active.info.run_id if active is not None else None
-    return lambda values, step: mlflow.log_metrics(values, step=step, run_id=run_id)
+    if "run_id" in signature(mlflow.log_metrics).parameters:
+        return lambda values, step: mlflow.log_metrics(values, step=step, run_id=run_id)
+    log_metric = mlflow.MlflowClient().log_metric  # an older one's log_metrics() names no run
 
+    def one_by_one(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            log_metric(run_id, name, value, step=step)
 
-def _leads() -> bool:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank() == 0
-    return os.environ.get("RANK", "0") == "0"
+    return one_by_one
 
 
 def _each(add_scalar: Callable[..., Any], values: dict[str, float], step: int) -> None:

@@ -1,8 +1,8 @@
 """How many snapshots the host memory that is allowed will hold, told before the first is taken.
 
-Law: an estimate from what is known at `attach()`: the state as it stands, and the moments that the
-optimizer will make at its first step. A ring that cannot hold one is not opened, so that nobody is
-told of a way back that there is not.
+Law: an estimate from what is known at `attach()`: the state as it stands, and the moments that an
+optimizer of torch's own will make at its first step. A ring that cannot hold one is not opened, so
+that nobody is told of a way back that there is not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from spikeguard.settings import GIB, Settings
 from spikeguard.shards import local
 from spikeguard.targets import Tree
 from spikeguard.training_state import tree_bytes
+
+_ADAMS = tuple(getattr(torch.optim, name) for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax"))
 
 
 def holds_any(
@@ -32,7 +34,7 @@ def holds_any(
 def expected_bytes(state: Tree, optimizer: torch.optim.Optimizer) -> int:
     """Bytes of a snapshot on this rank: what `state` holds, and moments that are still to come."""
     to_come: int = sum(
-        _moments(group) * local(parameter).numel() * parameter.element_size()
+        _moments(type(optimizer), group) * local(parameter).numel() * parameter.element_size()
         for group in optimizer.param_groups
         for parameter in group["params"]
         if parameter.requires_grad and not optimizer.state.get(parameter)
@@ -40,11 +42,15 @@ def expected_bytes(state: Tree, optimizer: torch.optim.Optimizer) -> int:
     return tree_bytes(state) + to_come
 
 
-def _moments(group: dict[str, Any]) -> int:
-    """Tensors like the parameter that the optimizer keeps of each; of a kind not known none."""
-    if "betas" in group:
+def _moments(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> int:
+    """Tensors like the parameter that the optimizer keeps of each; of a kind not known none.
+
+    Another's `betas` say nothing: Lion keeps one moment, an 8-bit Adam bytes. What it has made is
+    measured when a snapshot is taken.
+    """
+    if kind in _ADAMS:
         return 3 if group.get("amsgrad") else 2
-    return 1 if group.get("momentum") else 0
+    return 1 if kind is torch.optim.SGD and group.get("momentum") else 0
 
 
 def _tell(size: int, holds: int, settings: Settings) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,6 +64,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
+            given = getattr(self, field.name)
+            object.__setattr__(self, field.name, _plain(given, field.default))
             _check(field.name, getattr(self, field.name), field.default)
 
 
@@ -76,6 +79,26 @@ _LEAST = {
 }
 _MOST: dict[str, float] = {"flight_recorder": 1_000, "replay_limit_s": math.inf}
 _LONGEST_S = 1e6  # of any other duration: beyond it no thread can be waited for
+
+
+def whole(value: Any) -> int:
+    """`value` as an int, where it is a whole number of any kind (numpy's, 1e9); else ValueError."""
+    if isinstance(value, bool) or not _is_number(value) or value != value // 1:
+        raise ValueError(f"{value!r:.80} is not a whole number")
+    return int(value // 1)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
+
+
+def _plain(value: Any, default: Any) -> Any:
+    """A number of any kind as the setting's own; whatever else as it is."""
+    if isinstance(value, bool) or isinstance(default, bool) or not _is_number(value):
+        return value
+    if type(default) is int:
+        return whole(value) if value == value // 1 else value
+    return value if isinstance(value, int) else float(value)
 
 
 def _check(name: str, value: Any, default: Any) -> None:

@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("checkpoints", {"checkpoints": Path("runs/checkpoints")}),
     ("tokens_per_step", {"tokens_per_step": 0}),
     ("tokens_per_step", {"tokens_per_step": "4096"}),
-    ("tokens_per_step", {"tokens_per_step": 4096.0}),
+    ("tokens_per_step", {"tokens_per_step": 2.5}),
     ("micro_batches", {"micro_batches": 0}),
     ("micro_batches", {"micro_batches": True}),
     ("micro_batches", {"micro_batches": None}),
@@ -119,6 +120,22 @@ def test_a_setting_out_of_range_is_named_with_the_remedy(
     chosen: dict[str, Any] = {name: value}
     with pytest.raises(spikeguard.AttachError, match=f"{name} is .*{remedy}"):
         Settings(**chosen)
+
+
+def test_a_number_of_any_kind_is_taken_as_its_own(tmp_path: Path) -> None:
+    """As numpy computes it, or as 1e9 is written."""
+    chosen = Settings(
+        outbox_bytes=1e9,  # type: ignore[arg-type]
+        snapshot_every=np.int64(7),  # type: ignore[arg-type]
+        flush_s=np.float32(0.5),  # type: ignore[arg-type]
+    )
+    numbers = (chosen.outbox_bytes, chosen.snapshot_every, chosen.flush_s)
+    assert numbers == (10**9, 7, 0.5)
+    assert [type(n) for n in numbers] == [int, int, float]
+    counts: dict[str, Any] = {"tokens_per_step": np.int64(4096), "micro_batches": 2.0}
+    guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path, **counts)
+    assert type(guard._p.tokens_per_step) is type(guard._p.feed._micro_batches) is int
+    guard.finish()
 
 
 def test_a_count_of_items_read_again_may_be_unlimited() -> None:

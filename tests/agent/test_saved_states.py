@@ -150,6 +150,36 @@ def test_how_many_snapshots_fit_is_told_before_the_first(
     guard.finish()
 
 
+class OneMoment(torch.optim.Optimizer):
+    """As Lion is: two betas, and one moment of half the parameter's width."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99)})
+
+    def step(self, _: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["exp_avg"] = parameter.grad.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(("room", "kept"), [(1.6, True), (1.2, False)])
+def test_the_moments_of_another_optimizer_are_measured_and_not_guessed(
+    tmp_path: Path, room: float, kept: bool
+) -> None:
+    """A ring that holds what it has made is open; one that does not is shut when that is known."""
+    model = nn.Linear(512, 512, bias=False)
+    optimizer = OneMoment(model.parameters())
+    settings = Settings(snapshot_every=2, snapshot_bytes=int(room * 2**20))
+    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
+    assert guard._p.recovery.snapshots is not None
+    for batch in guard.batches([torch.ones(2, 512)] * 4):
+        model(batch).sum().backward()
+        optimizer.step()
+        guard.step()
+    held = guard._p.recovery.snapshots
+    assert (held is not None and len(held.targets) == 1) is kept
+    guard.finish()
+
+
 @pytest.mark.parametrize(("room", "warned"), [(1, True), (2, False)])
 def test_a_ring_of_one_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, room: int, warned: bool

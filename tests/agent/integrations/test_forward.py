@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard import Forward
+from spikeguard import AttachError, Forward
 from spikeguard.forward import WAITING
 from tests.agent.job import Job
 from tests.agent.wire import await_that
@@ -84,14 +84,45 @@ def test_mlflow_gets_the_values_into_the_run_that_was_active(tmp_path: Path) -> 
     assert set(tracker.opened) == {"training"}
 
 
-def test_mlflow_without_an_active_run_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But on the other ranks, which forward nothing."""
+def test_mlflow_without_an_active_run_is_refused_where_it_would_forward(tmp_path: Path) -> None:
+    """Only there: a rank that forwards nothing needs none, and may not know its rank yet."""
     tracker = Mlflow()
     tracker._mine.run = None
-    with pytest.raises(ValueError, match=r"Call mlflow.start_run\(\) before"):
-        Forward(tracker)
-    monkeypatch.setenv("RANK", "1")
-    Forward(tracker)
+    forward = Forward(tracker)
+    with pytest.raises(AttachError, match=r"Call mlflow.start_run\(\) before"):
+        Job(tmp_path, forward=forward)
+    assert not list(tmp_path.iterdir())
+
+
+class OlderMlflow(Mlflow):
+    """Its `log_metrics` names no run, its client's `log_metric` does."""
+
+    def log_metrics(self, values: dict[str, float], step: int) -> None:  # type: ignore[override]
+        super().log_metrics(values, step)
+
+    def MlflowClient(self) -> Any:
+        return SimpleNamespace(log_metric=self._log_metric)
+
+    def _log_metric(
+        self,
+        run_id: str,
+        key: str,
+        value: float,
+        timestamp: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        assert timestamp is None
+        assert step is not None
+        super().log_metrics({key: value}, step, run_id)
+
+
+def test_an_older_mlflow_gets_the_values_into_that_run_too(tmp_path: Path) -> None:
+    tracker = OlderMlflow()
+    forward = Forward(tracker)
+    trained(tmp_path, forward)
+    assert forward.error is None
+    assert set(tracker.opened) == {"training"}
+    assert sorted(tracker.seen) == list(range(1, 13))
 
 
 def test_the_real_mlflow_opens_no_other_run(tmp_path: Path) -> None:
