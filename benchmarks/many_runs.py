@@ -28,6 +28,7 @@ CONNECTIONS = 8
 BATCH = 20  # samples a message
 MESSAGES = 2_000  # of a volley
 SILENT_S = "3600"  # or of 10,000 runs in turn each would fall silent before it sends again
+KEPT = "10000"  # monitors as they are: of 10,000 runs some 1 GB
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -111,8 +112,8 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
         database = new_database(url, "ours")
         token = prepare(database)
         before = set(children(os.getpid()))
-        silent = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S}
-        with spikeguard(database, 1, directory / "log", **silent) as [port]:
+        told = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S, "SPIKEGUARD_MONITORS_KEPT": KEPT}
+        with spikeguard(database, 1, directory / "log", **told) as [port]:
             [server] = set(children(os.getpid())) - before
             postmaster = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
             jobs = Jobs([Line((HOST, port), "/v1/messages", token) for _ in range(CONNECTIONS)])
