@@ -72,6 +72,7 @@ class Agreement:
         Where that is not known the first comparison tells: ranks that differ then are no replicas.
         """
         self._world, self._lag, self.sharded = world, lag, sharded
+        self._patience = world.timeout
         self._ballot = Ballot(world.rank, world.size, sharded)
         self._free = deque(_slot(self._ballot.length) for _ in range(lag + 1))
         self._flying: deque[_Slot] = deque()
@@ -98,6 +99,10 @@ class Agreement:
         with in_step(self._world):
             return [self._settle() for _ in range(len(self._flying))]
 
+    def end(self) -> None:
+        """The attempt ends: what is in flight is not waited for as long as in a step."""
+        self._patience = self._world.last_patience
+
     def forsaken(self) -> list[Row]:
         """Rows of the slots that nobody will read any more, oldest first; once.
 
@@ -118,7 +123,7 @@ class Agreement:
 
     def _settle(self) -> Agreed:
         slot = self._flying[0]
-        slot.work.wait(self._world.timeout)
+        slot.work.wait(self._patience)
         self._flying.popleft()
         tally = Tally(slot.row, slot.numbers.tolist(), self.sharded)
         slot.row = slot.work = None

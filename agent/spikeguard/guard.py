@@ -239,9 +239,11 @@ class Guard:
         with self._p.faults.shield("finish"):
             self._endings.undo()
         with self._p.faults.shield("finish"):
+            if self._together is not None:
+                self._together.end()
             self._drain()
         with self._p.faults.shield("finish"):
-            self._p.recovery.settle(self._p.world.timeout.total_seconds())
+            self._p.recovery.settle(self._p.world.last_patience.total_seconds())
         with self._p.faults.shield("finish"):
             leave_world(self._p.world)
         with self._p.faults.shield("finish"):

@@ -49,6 +49,11 @@ class World:
         return self.ties.group
 
     @property
+    def last_patience(self) -> timedelta:
+        """For what is left when the attempt ends: hours are for a rank that is late for a step."""
+        return min(self.timeout, LEAST)
+
+    @property
     def leads(self) -> bool:
         """Whether this is rank 0, the one that talks to server and journal."""
         return self.rank == 0

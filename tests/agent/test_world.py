@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch.distributed as dist
 
-from spikeguard.world import LEAST, join_world
+from spikeguard import world as of_ranks
+from spikeguard.agreement import Agreement
+from spikeguard.tally import Word
+from spikeguard.world import LEAST, Ties, World, join_world
 
 
 def test_a_rank_is_waited_for_as_long_as_the_jobs_own_collectives_wait(tmp_path: Path) -> None:
@@ -21,3 +28,23 @@ def test_a_rank_is_waited_for_as_long_as_the_jobs_own_collectives_wait(tmp_path:
             assert join_world(5.0).timeout == timedelta(seconds=5)
         finally:
             dist.destroy_process_group()
+
+
+def test_an_ending_waits_for_no_rank_as_long_as_a_step_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of hours' patience ends within `LEAST`, where a rank has ended before."""
+    monkeypatch.setattr(of_ranks, "LEAST", timedelta(seconds=0.5))
+    store = dist.FileStore(str(tmp_path / "store"), 2)  # type: ignore[attr-defined]
+    patience = timedelta(seconds=20)
+    with ThreadPoolExecutor() as threads:
+        groups: list[Any] = list(
+            threads.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, patience), range(2))
+        )
+    agreement = Agreement(World(0, 2, patience, Ties(groups[0])), 2)
+    agreement.exchange(Word(0, False, ()), None)
+    agreement.end()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        agreement.drain()
+    assert time.monotonic() - began < 10
