@@ -99,6 +99,11 @@ class Guard:
         return self._p.feed.stopped
 
     @property
+    def ended(self) -> bool:
+        """Whether it has finished, and another guard may take its place."""
+        return self._ended
+
+    @property
     def attempt(self) -> str:
         """This start of the run's processes: 16 hexadecimal digits."""
         return self._p.progress.attempt
@@ -251,7 +256,8 @@ class Guard:
         for hook in self._hooks:
             with self._p.faults.shield("finish"):
                 hook.remove()
-        leave(*self._guarded)
+        with self._p.faults.shield("finish"):
+            leave(*self._guarded)
         with self._p.faults.shield("finish"):
             self._optional.end()
         with self._p.faults.shield("finish"):

@@ -26,6 +26,7 @@ def leave(*watched: Any) -> None:
 
 
 def held_by(watched: Any) -> Any:
-    """The guard of a model or an optimizer, None where it has none."""
+    """The guard of a model or an optimizer, None where it has none that goes on."""
     found = _GUARDS.get(watched)
-    return found() if found is not None else None
+    guard = None if found is None else found()
+    return None if guard is None or guard.ended else guard

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .job import FAST, Job
 
-WARM_UP, STEPS = 300, 1_000
+WARM_UP, STEPS = 200, 600
 
 
 def held() -> dict[str, int]:

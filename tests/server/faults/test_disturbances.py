@@ -16,7 +16,6 @@ from benchmarks.faults_scenarios import (
     Outcome,
     Plan,
     bend_messages,
-    cut_connections,
     restart_postgres,
     undisturbed,
 )
@@ -42,7 +41,7 @@ def _restarted(plan: Plan) -> Outcome:
     return restart_postgres(plan, crash=False)
 
 
-@pytest.mark.parametrize("disturbance", [cut_connections, _restarted, bend_messages])
+@pytest.mark.parametrize("disturbance", [_restarted, bend_messages])
 def test_what_happens_to_servers_and_messages_changes_no_row_and_no_decision(
     plan: Plan, disturbance: Callable[[Plan], Outcome]
 ) -> None:
