@@ -70,7 +70,7 @@ class Waits(TorchDispatchMode):
             self._note(func)
 
     def _note(self, func: Any) -> None:
-        frames = [f for f in traceback.extract_stack() if f"{Path('spikeguard')}/" in f.filename]
+        frames = [f for f in traceback.extract_stack() if "/agent/spikeguard/" in f.filename]
         at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "the loop"
         self.found.append(f"{func} at {at}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.apart import apart_in, first_apart
@@ -30,9 +31,7 @@ from spikeguard_server.domain.state import (
     State,
     UnknownStateVersion,
     freeze,
-    pack,
     thaw,
-    unpack,
 )
 from spikeguard_server.domain.stretch import take_calm
 
@@ -102,7 +101,7 @@ class Monitor:
     def rewind(self, past: Monitor) -> None:
         """The run went on from where it was at `past`; an open incident stays open."""
         episode = self._state.episode
-        self._state = unpack(pack(past._state))
+        self._state = deepcopy(past._state)
         self._state.detector.clear()
         self._state.episode = episode
         if episode is not None:
@@ -126,17 +125,6 @@ class Monitor:
         """The monitor that `dump` wrote; raises `UnknownStateVersion`."""
         monitor = cls()
         monitor._state = thaw(state)
-        return monitor
-
-    def pack(self) -> bytes:
-        """The whole state for this process alone: larger than `dump`'s, and made much faster."""
-        return pack(self._state)
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> Monitor:
-        """The monitor that `pack` was asked of."""
-        monitor = cls()
-        monitor._state = unpack(packed)
         return monitor
 
     def _take(self, sample: Sample, events: list[Event]) -> None:

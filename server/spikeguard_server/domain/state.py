@@ -8,7 +8,6 @@ there the run can be learned anew from its samples.
 from __future__ import annotations
 
 import json
-import pickle
 import types
 import zlib
 from collections.abc import Callable
@@ -75,21 +74,6 @@ def thaw(body: bytes) -> State:
             "run the release that wrote it, or upgrade"
         )
     state = _dataclass_reader(State)(json.loads(zlib.decompress(packed)))
-    assert isinstance(state, State)
-    return state
-
-
-def pack(state: State) -> bytes:
-    """Some 15 kB that only this process reads again: made and read ten times as fast as `freeze`'s.
-
-    Never stored or sent, since reading a pickle runs what is in it.
-    """
-    return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
-
-
-def unpack(packed: bytes) -> State:
-    """The state that `pack` made in this process."""
-    state = pickle.loads(packed)
     assert isinstance(state, State)
     return state
 

@@ -265,15 +265,21 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
     assert "approved" in listener.received[1].json()["topics"]
 
 
-def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
-    calm: Desk, listener: Listener
-) -> None:
+def fallen_silent(calm: Desk, listener: Listener) -> Job:
+    """A job that sends nothing any more, of which the listener was told."""
     calm.webhook(listener)
     job = Job(calm.engine)
     job.start()
     job.train(1, 10)
     assert pass_time(calm.engine, 61)
     calm.tell()
+    return job
+
+
+def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
+    calm: Desk, listener: Listener
+) -> None:
+    job = fallen_silent(calm, listener)
     calm.tell()
     job.train(11, 20)
     calm.tell()
@@ -287,12 +293,7 @@ def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
 def test_a_run_that_was_silent_once_is_not_told_of_each_time_it_ends(
     calm: Desk, listener: Listener
 ) -> None:
-    calm.webhook(listener)
-    job = Job(calm.engine)
-    job.start()
-    job.train(1, 10)
-    assert pass_time(calm.engine, 61)
-    calm.tell()
+    job = fallen_silent(calm, listener)
     job.train(11, 20)
     calm.tell()
     assert len(listener.received) == 2
@@ -310,12 +311,7 @@ def test_a_run_that_was_silent_once_is_not_told_of_each_time_it_ends(
 def test_a_run_that_was_told_to_be_silent_is_told_to_be_over(
     calm: Desk, listener: Listener
 ) -> None:
-    calm.webhook(listener)
-    job = Job(calm.engine)
-    job.start()
-    job.train(1, 10)
-    assert pass_time(calm.engine, 61)
-    calm.tell()
+    job = fallen_silent(calm, listener)
     job.send(AttemptEnded("finished"))
     calm.tell()
     assert [r.json()["status"] for r in listener.received] == ["firing", "resolved"]
