@@ -20,9 +20,8 @@ from spikeguard_server.repository.conversations import (
     Entry,
     Key,
     add_topics,
-    begun,
+    going_on,
     log,
-    telling,
 )
 from spikeguard_server.repository.notices import Notice, take_notices
 from spikeguard_server.repository.reading_notices import Told, read_told
@@ -40,7 +39,7 @@ def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -
         return 0
     told = read_told(connection, run_id, history_after_s)
     channels, unread = channels_of(connection, told.project)
-    known, going_on = begun(connection, run_id), telling(connection, run_id)
+    begun = going_on(connection, run_id)
     entries: list[Entry] = []
     for number in sorted({notice.incident or 0 for notice in notices}):
         mine = [notice for notice in notices if (notice.incident or 0) == number]
@@ -48,15 +47,15 @@ def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -
         looks = frozenset(notice.topic for notice in mine if _only_a_look(notice)) - topics
         if looks:
             entries.append(_dropped(run_id, told, number, None, looks, ONLY_A_LOOK))
-        if _to_tell(topics, going_on=False) and not channels and not unread:
+        if _to_tell(topics, begun=False) and not channels and not unread:
             entries.append(_dropped(run_id, told, number, None, topics, NO_CHANNEL))
         for channel in channels:
             key = Key(run_id, number, channel.name)
-            offered = _to_tell(topics, key in going_on)
-            entries += _offer(connection, key, told, channel, offered, key in known)
+            offered = _to_tell(topics, key in begun)
+            entries += _offer(connection, key, told, channel, offered, begun.get(key, False))
         for name in unread:  # who can read it finds there what it asks for
             key = Key(run_id, number, name)
-            if offered := _to_tell(topics, key in going_on):
+            if offered := _to_tell(topics, key in begun):
                 add_topics(connection, key, told.project, offered)
     log(connection, entries)
     return len(notices)
@@ -66,9 +65,9 @@ def _only_a_look(notice: Notice) -> bool:
     return notice.verb == Verb.WATCH.value
 
 
-def _to_tell(topics: frozenset[Topic], going_on: bool) -> frozenset[Topic]:
+def _to_tell(topics: frozenset[Topic], begun: bool) -> frozenset[Topic]:
     """Without the end of a silence that nobody heard of: most runs simply finish."""
-    return topics if going_on or Topic.SILENT in topics else topics - _TAKES_BACK
+    return topics if begun or Topic.SILENT in topics else topics - _TAKES_BACK
 
 
 def _offer(
@@ -77,11 +76,11 @@ def _offer(
     told: Told,
     channel: Channel,
     topics: frozenset[Topic],
-    began: bool,
+    told_before: bool,
 ) -> Sequence[Entry]:
     """Add what the channel asks for to its conversation; what it does not ask for is logged."""
     reasons = {topic: uninterested(channel, topic, told.name) for topic in topics}
-    if began and channel.enabled:  # an alert that was raised is taken down again
+    if told_before and channel.enabled:  # an alert that was raised is taken down again
         reasons |= dict.fromkeys(topics & LAST, None)
     wanted = [topic for topic, reason in reasons.items() if reason is None]
     if wanted:

@@ -13,8 +13,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
+from uuid import UUID
 
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,6 +25,7 @@ from spikeguard_server.notify.dispatch import dispatch
 from spikeguard_server.notify.telling import Count, tell, uncounted
 from spikeguard_server.repository.conversations import Due, Key, due_conversations, put_off
 from spikeguard_server.repository.notices import note_returned, runs_with_notices
+from spikeguard_server.retried import survive
 from spikeguard_server.settings import Settings
 
 LANES = 12  # channels that are told at once
@@ -84,10 +87,10 @@ class Notifier:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.notify_every_s):
-            try:
-                self._share_out(_lines(look(self._engine, self._settings)))
-            except Exception:
-                _log.exception("notifier: it is tried again")
+            survive(self._look, "notifier")
+
+    def _look(self) -> None:
+        self._share_out(_lines(look(self._engine, self._settings)))
 
     def _share_out(self, lines: Mapping[Place, _Line]) -> None:
         """A channel's conversations go to one carrier at a time."""
@@ -144,13 +147,14 @@ def look(engine: sql.Engine, settings: Settings) -> Sequence[Due]:
         note_returned(connection)
         waiting = runs_with_notices(connection)
     for run_id in waiting:
-        try:
-            with engine.begin() as connection:
-                dispatch(connection, run_id, settings.history_after_s)
-        except Exception:
-            _log.exception("notifier: what waits of run %s is tried again", run_id)
+        survive(partial(_dispatch, engine, run_id, settings), f"notifier: run {run_id}")
     with engine.connect() as connection:
         return due_conversations(connection)
+
+
+def _dispatch(engine: sql.Engine, run_id: UUID, settings: Settings) -> None:
+    with engine.begin() as connection:
+        dispatch(connection, run_id, settings.history_after_s)
 
 
 def tell_all(engine: sql.Engine, settings: Settings) -> int:

@@ -93,24 +93,15 @@ def add_topics(connection: sql.Connection, key: Key, project: str, topics: Itera
     )
 
 
-def begun(connection: sql.Connection, run_id: UUID) -> set[Key]:
-    """Conversations of the run in which something was told that may have to be taken back."""
+def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
+    """Conversations of the run that are begun, or about to be: of each whether something was told
+    in it that may have to be taken back."""
     rows = connection.execute(
-        sql.select(_K.run_id, _K.incident, _K.channel).where(
-            _K.run_id == run_id, _K.told > 0, sql.not_(_K.over)
-        )
-    )
-    return {Key(*row) for row in rows}
-
-
-def telling(connection: sql.Connection, run_id: UUID) -> set[Key]:
-    """Conversations of the run that are begun, or about to: something is told or waits to be."""
-    rows = connection.execute(
-        sql.select(_K.run_id, _K.incident, _K.channel).where(
+        sql.select(_K.run_id, _K.incident, _K.channel, _K.told).where(
             _K.run_id == run_id, sql.not_(_K.over), (_K.told > 0) | _K.due_at.is_not(None)
         )
     )
-    return {Key(*row) for row in rows}
+    return {Key(*key): told > 0 for *key, told in rows}
 
 
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
