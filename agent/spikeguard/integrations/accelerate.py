@@ -24,8 +24,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 
 import spikeguard
-from spikeguard.guard import make_way
-from spikeguard.layout import refuse_flat_shards, says_replicated
+from spikeguard.integrations.wrapped import attach_within
 
 Batch = TypeVar("Batch")
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
@@ -46,16 +45,14 @@ def attach(
             f"{accelerator.distributed_type} steps its optimizer itself",
             f"Use one of {', '.join(KNOWN)}",
         )
-    refuse_flat_shards(model)  # unwrapped they could not be told from a plain model
     scaler = (accelerator.scaler,) if accelerator.scaler is not None else ()
-    bare = accelerator.unwrap_model(model, keep_torch_compile=False)
-    make_way(bare)
-    guard = spikeguard.attach(
-        bare,
+    guard = attach_within(
+        model,
+        accelerator.unwrap_model(model, keep_torch_compile=False),
         stock(optimizer),
         state=[*scaler, *state],
         micro_batches=accelerator.gradient_accumulation_steps,
-        **{"replicated": says_replicated(model), **arguments},
+        **arguments,
     )
     return AcceleratedGuard(accelerator, guard)
 

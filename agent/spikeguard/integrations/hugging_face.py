@@ -20,7 +20,6 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import spikeguard
-from spikeguard.guard import make_way
 from spikeguard.hosted import (
     HostedFeed,
     LeavingOut,
@@ -33,8 +32,8 @@ from spikeguard.hosted import (
     tell_deleted,
 )
 from spikeguard.integrations.accelerate import stock
+from spikeguard.integrations.wrapped import attach_within
 from spikeguard.kept_checkpoints import KeptCheckpoints
-from spikeguard.layout import refuse_flat_shards, says_replicated
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU")  # elsewhere Accelerate knows better than we do
 
@@ -96,21 +95,19 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         **live: Any,
     ) -> None:
         """The objects are known: attach, and count on from where `Trainer` resumed."""
-        accelerator, wrapped = self._trainer.accelerator, self._trainer.model_wrapped
-        refuse_flat_shards(wrapped)  # unwrapped they could not be told from a plain model
+        accelerator = self._trainer.accelerator
         if self.guard is not None:  # of a pass that an error ended
             self.guard.finish()
-        model = accelerator.unwrap_model(live["model"], keep_torch_compile=False)
-        make_way(model)
-        self.guard = spikeguard.attach(
-            model,
+        self.guard = attach_within(
+            self._trainer.model_wrapped,
+            accelerator.unwrap_model(live["model"], keep_torch_compile=False),
             stock(live["optimizer"]),
             scheduler=live["lr_scheduler"],
             checkpoints=self._checkpoints,
             directory=self._home,
             micro_batches=args.gradient_accumulation_steps,
             feed=HostedFeed,
-            **{"replicated": says_replicated(wrapped), **self._arguments},
+            **self._arguments,
         )
         if accelerator.distributed_type.value in CLIPPED_BY_US:
             _wrap(accelerator, "clip_grad_norm_", self._clipping)

@@ -24,7 +24,6 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
 import spikeguard
-from spikeguard.guard import make_way
 from spikeguard.hosted import (
     HostedCheckpoints,
     HostedFeed,
@@ -36,7 +35,7 @@ from spikeguard.hosted import (
     show_tokens,
     step_or_end,
 )
-from spikeguard.layout import refuse_flat_shards, says_replicated
+from spikeguard.integrations.wrapped import attach_within
 from spikeguard.targets import Tree
 
 STATE = "lightning.ckpt"
@@ -107,12 +106,10 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             )
         schedules = trainer.lr_scheduler_configs
         self._checkpoints.trainer = trainer
-        wrapped = trainer.strategy.model or pl_module
-        refuse_flat_shards(wrapped)
         if self.guard is not None:  # of a pass that an error ended
             self.guard.finish()
-        make_way(pl_module)
-        self.guard = spikeguard.attach(
+        self.guard = attach_within(
+            trainer.strategy.model or pl_module,
             pl_module,
             trainer.optimizers[0],
             scheduler=schedules[0].scheduler if schedules else None,
@@ -120,7 +117,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             directory=self._home,
             micro_batches=trainer.accumulate_grad_batches,
             feed=HostedFeed,
-            **{"replicated": says_replicated(wrapped), **self._arguments},
+            **self._arguments,
         )
         self._stepped = trainer.global_step
         resumed = Path(trainer.ckpt_path).parent.name if trainer.ckpt_path else ""

@@ -1,0 +1,29 @@
+"""Attaching to a model that a framework has wrapped for several ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import spikeguard
+from spikeguard.guard import make_way
+from spikeguard.layout import refuse_flat_shards, says_replicated
+
+
+def attach_within(
+    wrapped: torch.nn.Module,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    **arguments: Any,
+) -> spikeguard.Guard:
+    """A guard of `model`, which lies in `wrapped`; finishes one that an interrupted loop left.
+
+    Only the wrapper says how the ranks hold the model. Raises `AttachError` as `attach`, and for
+    FSDP1, which could not be told from a plain model once it is unwrapped.
+    """
+    refuse_flat_shards(wrapped)
+    make_way(model)
+    return spikeguard.attach(
+        model, optimizer, **{"replicated": says_replicated(wrapped), **arguments}
+    )
