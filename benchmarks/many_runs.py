@@ -10,14 +10,16 @@ all of them. At the end the first ten send once more, beside all that is stored 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.ingest_load import Line, Run, new_run, volley
 from benchmarks.ingest_servers import HOST, new_database, postgres, prepare, spikeguard
@@ -29,7 +31,6 @@ BATCH = 20  # samples a message
 MESSAGES = 2_000  # of a volley
 SILENT_S = "3600"  # or of 10,000 runs in turn each would fall silent before it sends again
 KEPT = "10000"  # monitors as they are: of 10,000 runs some 1 GB
-TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -62,31 +63,29 @@ class Jobs:
         return volley(self.lines, requests, messages * BATCH).rate
 
 
-def spent_s(process: int) -> float:
+def spent_s(process: psutil.Process) -> float:
     """CPU seconds of a process, and of the children that it has outlived."""
-    text = Path(f"/proc/{process}/stat").read_text()
-    return sum(map(int, text.rpartition(")")[2].split()[11:15])) / TICKS_S
+    spent = process.cpu_times()
+    parts = spent.user, spent.system, spent.children_user, spent.children_system
+    return float(sum(parts))
 
 
-def children(process: int) -> list[int]:
-    """Those that live."""
-    found = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(child) for child in found.split()]
-
-
-def family_s(process: int) -> float:
+def family_s(process: psutil.Process) -> float:
     """CPU seconds of a process with its children, dead or alive."""
     total = spent_s(process)
-    for child in children(process):
-        try:
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile, and is in its parent's next
             total += spent_s(child)
-        except FileNotFoundError:  # it ended between the two looks, and is in its parent's next
-            continue
     return total
 
 
 def measured(
-    jobs: Jobs, server: int, postgres: int, turns: int, messages: int, of: int | None = None
+    jobs: Jobs,
+    server: psutil.Process,
+    postgres: psutil.Process,
+    turns: int,
+    messages: int,
+    of: int | None = None,
 ) -> dict[str, Any]:
     """Microseconds of CPU a sample, and samples a second."""
     rates, ours, theirs = list[float](), list[float](), list[float]()
@@ -111,11 +110,12 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
     with postgres("many") as (url, directory):
         database = new_database(url, "ours")
         token = prepare(database)
-        before = set(children(os.getpid()))
+        before = set(psutil.Process().children())
         told = {"SPIKEGUARD_SILENT_AFTER_S": SILENT_S, "SPIKEGUARD_MONITORS_KEPT": KEPT}
         with spikeguard(database, 1, directory / "log", **told) as [port]:
-            [server] = set(children(os.getpid())) - before
-            postmaster = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
+            [server] = set(psutil.Process().children()) - before
+            pid = int(next(directory.rglob("postmaster.pid")).read_text().split()[0])
+            postmaster = psutil.Process(pid)
             jobs = Jobs([Line((HOST, port), "/v1/messages", token) for _ in range(CONNECTIONS)])
             for count in counts:
                 jobs.grow(count)

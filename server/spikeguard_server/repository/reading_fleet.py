@@ -1,9 +1,8 @@
 """The fleet in numbers, for Prometheus.
 
 Law: reads only; at most `MAX_RUNS` runs are named, those with an open incident first, then those
-that fell silent, then the newest. What grows
-with history (closed incidents, finished commands, dropped samples) is counted in indexes alone, so
-that every replica tells the same at once.
+that fell silent, then the newest. What grows with history (closed incidents, finished commands,
+dropped samples) is counted in indexes alone, so that every replica tells the same at once.
 """
 
 from __future__ import annotations
