@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from spikeguard.transport import Transport
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import CommandId, Role, RunId, Verb, verb_of
 from spikeguard_server.grants import Grant, issue_token
+from tests.agent.wire import await_that
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_events import Following
 
@@ -50,13 +51,6 @@ def haproxy() -> str:
     if found is None:
         pytest.skip("haproxy is not installed")
     return found
-
-
-def eventually(holds: Callable[[], object], within_s: float = 20.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, "never"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -90,9 +84,9 @@ def balanced(engine: sql.Engine, database_url: str) -> Iterator[tuple[Live, Pope
             for port in ports[1:]
         ]
         for address in replicas:
-            eventually(lambda: is_ready(f"http://{address}"), READY_S)  # noqa: B023
+            await_that(lambda: is_ready(f"http://{address}"), READY_S)  # noqa: B023
         stack.enter_context(process([program, "-q", "-db", "-f", str(CONFIGURATION)], names))
-        eventually(lambda: is_ready(f"http://{balancer}"), READY_S)
+        await_that(lambda: is_ready(f"http://{balancer}"), READY_S)
         with engine.begin() as connection:
             tokens = {
                 role: issue_token(connection, Grant(role, person="Ada"), "test")[0] for role in Role
@@ -112,7 +106,7 @@ def agent(live: Live, job: Job) -> Iterator[tuple[Outbox, Mailbox]]:
     sender.start()
     try:
         yield outbox, mailbox
-        eventually(lambda: outbox.empty)
+        await_that(lambda: outbox.empty)
     finally:
         sender.finish(5.0)
 
@@ -145,14 +139,14 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_a
     time.sleep(1.0)  # from now on: what came before they began is not told
     job.spike()
     with agent(live, job) as (outbox, mailbox), trained(job, outbox):
-        eventually(lambda: mailbox.asked_attentive)
+        await_that(lambda: mailbox.asked_attentive)
         one.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-        eventually(lambda: approved(operator))
-        eventually(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
+        await_that(lambda: approved(operator))
+        await_that(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
         one.wait(20)
         stored = job.step
-        eventually(lambda: newest_step(live) > stored)
+        await_that(lambda: newest_step(live) > stored)
     count = "select count(*), count(distinct step), max(step) from samples"
     with live.engine.connect() as connection:
         assert tuple(connection.execute(sql.text(count)).one()) == (job.step,) * 3
@@ -170,14 +164,14 @@ def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_cal
     job = Job(live, RUN.name).start()
     job.train(5)
     before = stand_at(live, "9999")
-    eventually(lambda: not is_ready(live.url))
+    await_that(lambda: not is_ready(live.url))
     until = time.monotonic() + DOWN_S
     while time.monotonic() < until:
         job.train(5)
     assert Client(live.url, live.tokens[Role.OPERATOR]).run(RUN)["name"] == RUN.name
     assert newest_step(live) == job.step
     stand_at(live, before)
-    eventually(lambda: is_ready(live.url))
+    await_that(lambda: is_ready(live.url))
     job.train(5)
 
 

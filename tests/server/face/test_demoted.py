@@ -14,8 +14,8 @@ from spikeguard.transport import Advice, Transport
 from spikeguard_protocol import Message, Role
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
+from tests.agent.wire import await_that
 from tests.server.face.serving import serving
-from tests.server.face.test_reads_only import eventually
 from tests.server.store.jobs import Job, columns, healthy, rows
 
 KEY = "R0SECRETSECRET1SECRETSECRET2SECR"
@@ -65,7 +65,7 @@ def test_what_comes_while_the_database_takes_no_writes_is_kept_by_agents_and_sto
     assert line.send(job.message(*job.beginning())).advice is Advice.STORED
     demote(postgres, database)
     waiting = [job.message(columns([step], healthy)) for step in (1, 2, 3)]
-    eventually(lambda: "takes no writes" in httpx.get(f"{url}/readyz").text)
+    await_that(lambda: "takes no writes" in httpx.get(f"{url}/readyz").text)
     assert httpx.get(f"{url}/readyz").status_code == 503
     for _ in range(6):  # as often as there are sessions, or more
         refused = line.send(waiting[0])
@@ -73,8 +73,8 @@ def test_what_comes_while_the_database_takes_no_writes_is_kept_by_agents_and_sto
         assert refused.retry_after_s
     promote(postgres, database)
     for message in waiting:
-        eventually(partial(stored, line, message))
-    eventually(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+        await_that(partial(stored, line, message))
+    await_that(lambda: httpx.get(f"{url}/readyz").status_code == 200)
     line.close()
     assert rows(engine, "select last_sequence from attempts") == [(4,)]
     assert rows(engine, "select count(*) from samples") == [(3,)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from spikeguard_server.app import create_app
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.up_serve import listen
+from tests.agent.wire import await_that
 from tests.server.face.serving import SILENT_S
 
 if TYPE_CHECKING:
@@ -79,19 +80,12 @@ def caught_up(live: Live, mirror: Live) -> None:
         connection.execute(sql.text("select pg_logical_emit_message(true, 'so far', '')"))
     place = _one(live.engine, sql.text("select pg_current_wal_flush_lsn()::text"))
     query = sql.text("select pg_last_wal_replay_lsn() >= cast(:place as pg_lsn)")
-    eventually(lambda: _one(mirror.engine, query, place=place))
+    await_that(lambda: _one(mirror.engine, query, place=place))
 
 
 def _one(engine: sql.Engine, query: sql.TextClause, **given: Any) -> Any:
     with engine.connect() as connection:
         return connection.execute(query, given).scalar_one()
-
-
-def eventually(holds: Callable[[], object], within_s: float = 20.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, f"never: {holds}"
-        time.sleep(0.02)
 
 
 def paths(job: Job) -> list[str]:
@@ -114,7 +108,7 @@ def test_every_read_is_answered_as_the_primary_answers_it(
     asked = [path for path in paths(job) if path not in ("/v1/events", "/", "/pages/style.css")]
     assert len(asked) > 18
     for path in asked:
-        eventually(partial(_same, live, mirror, path))  # the ticker may act between two calls
+        await_that(partial(_same, live, mirror, path))  # the ticker may act between two calls
 
 
 def _same(live: Live, mirror: Live, path: str) -> bool:
@@ -206,7 +200,7 @@ def test_health_says_that_it_serves_reads_and_how_far_behind_it_is(
     settings = Settings(database_url=standby_url, primary_url=live.url, most_lag_s=0.3)
     with _serving(live, settings) as strict, _paused(mirror.engine):
         Client(live.url, live.tokens[Role.ADMIN]).put_policy("of-standby", {})
-        eventually(lambda: httpx.get(f"{strict.url}/readyz").status_code == 503)
+        await_that(lambda: httpx.get(f"{strict.url}/readyz").status_code == 503)
         behind = httpx.get(f"{strict.url}/readyz").json()["error"]
         assert "behind its primary" in behind["message"]
         assert httpx.get(f"{strict.url}/healthz").status_code == 200
@@ -218,7 +212,7 @@ def _paused(engine: sql.Engine) -> Iterator[None]:
     with engine.begin() as connection:
         connection.execute(sql.text("select pg_wal_replay_pause()"))
     state = sql.text("select pg_get_wal_replay_pause_state()")
-    eventually(lambda: _one(engine, state) == "paused")
+    await_that(lambda: _one(engine, state) == "paused")
     try:
         yield
     finally:

@@ -18,8 +18,8 @@ from spikeguard_protocol import Role
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.routes import express
 from spikeguard_server.settings import Settings
+from tests.agent.wire import await_that
 from tests.server.face.serving import serving
-from tests.server.face.test_reads_only import eventually
 
 INFLOW = 256 * 1024
 PART = 100 * 1024  # of a message that never comes to its end
@@ -95,7 +95,7 @@ def test_what_is_on_its_way_is_bounded_and_there_is_room_again_when_it_ends(
         assert (status, error["code"], error["limit"]) == (429, "busy", INFLOW)
         small = post(url, tokens, b"{}")  # comes at once, and waits for nothing
         assert small.status_code in (400, 422), small.text
-    eventually(lambda: post(url, tokens, b" " * PART).status_code == 400)
+    await_that(lambda: post(url, tokens, b" " * PART).status_code == 400)
 
 
 def test_one_token_leaves_room_for_the_bodies_of_all_others(
@@ -135,5 +135,5 @@ def test_who_hangs_up_amid_a_message_is_no_failure_of_the_server(
 ) -> None:
     for _ in range(5):
         begin(url, tokens[Role.AGENT], sent=1000).close()
-    eventually(lambda: counted(url, tokens).get("499") == 5)
+    await_that(lambda: counted(url, tokens).get("499") == 5)
     assert not [status for status in counted(url, tokens) if status >= "500"]

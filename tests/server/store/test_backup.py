@@ -11,8 +11,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from spikeguard_server.routes import orders
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import metadata
 from tests.agent.job import Job, Loader
+from tests.agent.wire import await_that
 from tests.server.face.serving import serving
 from tests.server.store.jobs import Job as Sent
 from tests.server.store.jobs import spiking
@@ -143,13 +143,6 @@ def restore(kept: Kept, file: Path) -> None:
     subprocess.run([program("pg_restore"), *at(kept), "-e", str(file)], check=True)
 
 
-def eventually(holds: Callable[[], object], within_s: float = 20.0) -> None:
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until, "never"
-        time.sleep(0.02)
-
-
 class Spiking(Loader):
     """Batches that are too large while it is told so."""
 
@@ -175,7 +168,7 @@ class Training:
         """Train no further until all that was measured is acknowledged."""
         outbox = self.job.guard._p.outbox
         assert outbox is not None
-        eventually(lambda: outbox.empty)
+        await_that(lambda: outbox.empty)
 
     def until_proposed(self, viewer: Client) -> dict[str, Any]:
         """Train with a loss far above its trend until a rollback is proposed."""
@@ -251,7 +244,7 @@ def test_an_agent_that_knows_more_than_the_restored_backup_goes_on_and_does_noth
         training.train(CALM)
         proposal = training.until_proposed(Client(url, viewer))
         approve(lost.engine, CommandId.parse(proposal["id"]), proposal["revision"], "Ada")
-        eventually(lambda: rollbacks(lost) == ["delivered"])
+        await_that(lambda: rollbacks(lost) == ["delivered"])
         told = shown(url, viewer)
         dump(lost, tmp_path / "spikeguard.dump")
         training.loader.factor = 1.0
@@ -263,7 +256,7 @@ def test_an_agent_that_knows_more_than_the_restored_backup_goes_on_and_does_noth
     with serving(empty.settings, port_of(url)) as url:
         assert shown(url, viewer) == told
         training.train(60)
-        eventually(lambda: training.job.train_step() and rollbacks(empty) != ["delivered"])
+        await_that(lambda: training.job.train_step() and rollbacks(empty) != ["delivered"])
         training.rest()
         training.job.guard.finish()
     done = training.begun()
