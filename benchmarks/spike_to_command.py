@@ -1,11 +1,11 @@
 """From the anomalous message leaving to the approved command arriving, among many live runs.
 
 Server processes (one, unless told otherwise) on an embedded Postgres (durable). So many runs each
-send one step a second, spread over the second and over the processes. A few more runs a second lose
-their loss to NaN, once each: the answer to that message should bring the rollback, which the policy
-approves by itself. Timed from the request's first byte to the answer's last; where the answer
-brings no order the run polls on, once a second, until it does. Load generator, server and database
-share the machine; calm requests are made before the clock starts.
+send one step a second, spread over the second and over the processes. A few of them a second lose
+their loss to NaN, once each, and others come in their place: the answer to that message should
+bring the rollback, which the policy approves by itself. Timed from the request's first byte to the
+answer's last; where the answer brings no order the run polls on, once a second, until it does. Load
+generator, server and database share the machine; requests are made before the clock starts.
 
     python -m benchmarks.spike_to_command [--quick] [--json] [--runs N ...] [--processes N ...]
 """
@@ -40,7 +40,8 @@ from spikeguard_server.settings import Settings
 INTERVAL_S = 1.0  # between two messages of a run
 SPIKES_A_SECOND = 3
 WARM_STEPS = 200
-SETTLE_S = 3.0  # before the first spike
+SETTLE_S = 8.0  # before the first spike
+BEFORE = 5  # messages of a run that will spike: the server knows it as one of the fleet
 PATIENCE = 5  # messages that a command may take to come
 START_AT_ONCE = 8
 RETRY_AFTER_S = 1.0  # as the server asks
@@ -147,13 +148,21 @@ async def _live(agent: Agent, requests: Sequence[bytes], begin: float, found: Fo
         found.calm_s.append(time.perf_counter() - began)
 
 
-async def _spike(agent: Agent, due: float, found: Found) -> None:
-    """Lose the loss at `due`, and wait for the command."""
-    await asyncio.sleep(due - time.perf_counter())
+def _lost_loss(agent: Agent) -> bytes:
+    """The request of a step whose loss is NaN."""
     lost = agent.run.samples(1)
     columns = {**lost.signals, "loss": (math.nan,)}
-    request = agent.request(agent.run.message(Samples(0, lost.steps, columns, lost.positions)))
+    return agent.request(agent.run.message(Samples(0, lost.steps, columns, lost.positions)))
+
+
+async def _spike(
+    agent: Agent, before: Sequence[bytes], request: bytes, due: float, found: Found
+) -> None:
+    """Live as the others until `due`, then lose the loss, and wait for the command."""
+    await _live(agent, before, due - len(before) * INTERVAL_S, found)
+    await asyncio.sleep(due - time.perf_counter())
     began = time.perf_counter()
+    found.late += began - due > INTERVAL_S
     for message in range(1, PATIENCE + 1):
         if await agent.send(request):
             found.command_s.append(time.perf_counter() - began)
@@ -164,9 +173,16 @@ async def _spike(agent: Agent, due: float, found: Found) -> None:
     raise RuntimeError(f"no command came to {agent.run.name}")
 
 
+def _calm_steps(agent: Agent, count: int) -> list[bytes]:
+    return [agent.next_step() for _ in range(count)]
+
+
 async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) -> Found:
     spikes, name = round(seconds * SPIKES_A_SECOND), f"f{runs}-{len(ports)}"
-    agents = [Agent(new_run(name, n), ports[n % len(ports)], token) for n in range(runs + spikes)]
+    soon = round(BEFORE * INTERVAL_S * SPIKES_A_SECOND)  # of the live runs will have spiked
+    before, lasting = (BEFORE, runs - soon) if runs > soon else (0, runs)
+    count = spikes + lasting
+    agents = [Agent(new_run(name, n), ports[n % len(ports)], token) for n in range(count)]
     gate = asyncio.Semaphore(START_AT_ONCE)
 
     async def start(agent: Agent) -> None:
@@ -174,15 +190,18 @@ async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) ->
             await agent.start()
 
     await asyncio.gather(*map(start, agents))
-    count = round((SETTLE_S + seconds) / INTERVAL_S)
-    ready = [[agent.next_step() for _ in range(count)] for agent in agents[:runs]]
+    steps = round((SETTLE_S + seconds) / INTERVAL_S)
+    ready = [_calm_steps(agent, steps) for agent in agents[:lasting]]
+    last = [(_calm_steps(agent, before), _lost_loss(agent)) for agent in agents[lasting:]]
     found, began = Found(runs, len(ports)), time.perf_counter()
     live = [
-        _live(agent, requests, began + INTERVAL_S * n / runs, found)
+        _live(agent, requests, began + INTERVAL_S * n / lasting, found)
         for n, (agent, requests) in enumerate(zip(agents, ready, strict=False))
     ]
-    dues = [began + SETTLE_S + n / SPIKES_A_SECOND for n in range(spikes)]
-    lost = [_spike(a, due, found) for a, due in zip(agents[runs:], dues, strict=True)]
+    lost = [
+        _spike(agent, *requests, began + SETTLE_S + n / SPIKES_A_SECOND, found)
+        for n, (agent, requests) in enumerate(zip(agents[lasting:], last, strict=True))
+    ]
     await asyncio.gather(*live, *lost)
     for agent in agents:
         found.refused += agent.refused
