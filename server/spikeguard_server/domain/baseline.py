@@ -74,8 +74,12 @@ class Baseline:
         """Forget a window that is much shorter than the gap since its end."""
         newest = self.waiting[-1][0] if self.waiting else (self.steps[-1] if self.steps else step)
         if self.steps and step - newest > 3 * max(newest - self.steps[0], 8):
-            self.steps, self.values, self.errors, self.waiting = [], [], [], []
-            self.fit, self.unfitted, self.history = None, 0, History()
+            self.restart()
+
+    def restart(self) -> None:
+        """Forget every row."""
+        self.steps, self.values, self.errors, self.waiting = [], [], [], []
+        self.fit, self.unfitted, self.history = None, 0, History()
 
     def _enter(self, step: int, value: float, error: float, settings: DetectionSettings) -> None:
         if self.falling:

@@ -19,6 +19,7 @@ UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
 WORST_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
+RANKS_LOST_STEP = "ranks_lost_step"  # 1.0 where the sample is rank 0's alone; by the agent
 WATCHED: tuple[str, ...] = (
     Signal.LOSS.value,
     Signal.GRAD_NORM.value,
@@ -33,6 +34,7 @@ WATCHED: tuple[str, ...] = (
     WORST_SEQUENCE,
     REPLICAS_APART,
     REPLICA_APART,
+    RANKS_LOST_STEP,
 )
 BEFORE = 16  # rows of a signal that are kept from before the onset
 AFTER = 24  # and from the onset on

@@ -21,6 +21,7 @@ from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
 from spikeguard_server.domain.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.leading import LEADING
+from spikeguard_server.domain.lost_ranks import begins_alone
 from spikeguard_server.domain.overflow import GRAD_NORMS, is_overflow, without_update
 from spikeguard_server.domain.quiet import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.sample import Sample, SampleColumns
@@ -135,6 +136,9 @@ class Monitor:
             if sample.step == state.judged_step and math.isfinite(loss):
                 return
             state.judged_step = sample.step
+        if begins_alone(state, sample):
+            state.detector.clear()
+            state.detector.baseline.restart()
         newest = state.newest_step
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest

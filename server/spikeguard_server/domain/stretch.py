@@ -12,9 +12,10 @@ import numpy as np
 
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.events import Event, Precursor
-from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.evidence import RANKS_LOST_STEP, REPLICAS_APART
 from spikeguard_server.domain.fit import abscissae
 from spikeguard_server.domain.leading import LEADING
+from spikeguard_server.domain.lost_ranks import beginnings
 from spikeguard_server.domain.quiet import FEWEST, Stretch, fit_together, is_ready
 from spikeguard_server.domain.sample import SampleColumns
 from spikeguard_server.domain.standstill import LIMIT, UNCHANGED, stands_still
@@ -78,6 +79,8 @@ def _plain(state: State, rows: SampleColumns, losses: list[float]) -> int:
         strange |= np.array([value is not None for value in dropped])
     if REPLICAS_APART in rows.signals:
         strange |= np.array(rows.column(REPLICAS_APART, 0.0)) >= 1.0
+    if RANKS_LOST_STEP in rows.signals:
+        strange |= np.array(beginnings(state, rows))
     if UNCHANGED in rows.signals:
         strange |= ~(np.array(rows.column(UNCHANGED, 0.0)) < LIMIT)
     for name in (_RAW, _CLIPPED):
