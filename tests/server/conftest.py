@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sql
 
@@ -20,6 +24,33 @@ _NUMBERS = count()
 TEMPLATE = "migrated"
 
 
+@dataclass(frozen=True)
+class Databases:
+    """Those of the embedded Postgres, made over one connection: another one for each takes longer
+    than the copy."""
+
+    url: str
+    control: psycopg.Connection[Any]
+
+    def url_of(self, name: str) -> str:
+        return _named(self.url, name)
+
+    def make(self, name: str, template: str = TEMPLATE) -> str:
+        """Copy `template`; the URL of what was made."""
+        self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        return self.url_of(name)
+
+    @contextmanager
+    def lent(self, template: str = TEMPLATE) -> Iterator[str]:
+        """A copy of `template` that goes in the end."""
+        name = f"test_{next(_NUMBERS)}"
+        yield self.make(name, template)
+        self._run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _run(self, statement: str) -> None:
+        self.control.execute(statement.encode())
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of an embedded Postgres with a migrated template database."""
@@ -27,7 +58,8 @@ def postgres() -> Iterator[str]:
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     try:
         with embedded(directory / "postgres", durable=False) as url:
-            _execute(url, f"CREATE DATABASE {TEMPLATE}")
+            with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as control:
+                control.execute(f"CREATE DATABASE {TEMPLATE}".encode())
             engine = sql.create_engine(_named(url, TEMPLATE))
             migrate(engine)
             engine.dispose()
@@ -36,13 +68,18 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(directory)
 
 
+@pytest.fixture(scope="session")
+def databases(postgres: str) -> Iterator[Databases]:
+    """Makes copies of the migrated database."""
+    with psycopg.connect(postgres.replace("+psycopg", ""), autocommit=True) as control:
+        yield Databases(postgres, control)
+
+
 @pytest.fixture
-def database_url(postgres: str) -> Iterator[str]:
+def database_url(databases: Databases) -> Iterator[str]:
     """An empty, migrated database of the test's own."""
-    name = f"test_{next(_NUMBERS)}"
-    _execute(postgres, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
-    yield _named(postgres, name)
-    _execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    with databases.lent() as url:
+        yield url
 
 
 @pytest.fixture
@@ -55,10 +92,3 @@ def engine(database_url: str) -> Iterator[sql.Engine]:
 
 def _named(url: str, database: str) -> str:
     return url.replace("/postgres?", f"/{database}?")
-
-
-def _execute(url: str, statement: str) -> None:
-    engine = sql.create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sql.text(statement))
-    engine.dispose()

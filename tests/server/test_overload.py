@@ -22,6 +22,7 @@ from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.ingest.turns import MAX_EACH
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
+from tests.server.conftest import Databases
 from tests.server.store.jobs import Job, columns, healthy
 
 WAITING = 24  # messages that may wait
@@ -46,11 +47,9 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def pool(postgres: str) -> Iterator[sql.Engine]:
+def pool(databases: Databases) -> Iterator[sql.Engine]:
     """A pool on a database that the tests of this file share."""
-    with sql.create_engine(postgres, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(sql.text("CREATE DATABASE overload TEMPLATE migrated"))
-    made = open_engine(Settings(database_url=postgres.replace("/postgres?", "/overload?")))
+    made = open_engine(Settings(database_url=databases.make("overload")))
     yield made
     made.dispose()
 

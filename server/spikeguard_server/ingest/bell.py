@@ -11,6 +11,8 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait as wait_for
+from socket import socket, socketpair
 from threading import Event, Lock, Thread
 from typing import Final
 from uuid import UUID
@@ -23,7 +25,7 @@ from spikeguard_server.settings import Settings
 
 MAX_WAITS: Final = 5_000  # of one process
 WITHOUT_BELL_S: Final = 1.0  # how long to wait where nothing would ring
-_LISTEN_S: Final = 0.5  # between two looks at whether to stop
+_LISTEN_S: Final = 0.5  # between two looks at a bell that is silent
 _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
@@ -51,18 +53,21 @@ class Bell:
         self._count = 0
         self._lock = Lock()
         self._stopping = Event()
+        self._end: socket | None = None
         self._thread: Thread | None = None
         self.connected = False
 
     def start(self) -> None:
         """Begin to listen."""
-        self._stopping.clear()
-        self._thread = Thread(target=self._run, name="bell", daemon=True)
+        ended, self._end = socketpair()
+        self._thread = Thread(target=self._run, args=(ended,), name="bell", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Stop listening, for good."""
         self._stopping.set()
+        if self._end is not None:
+            self._end.close()  # which ends the thread's wait
         if self._thread is not None:
             self._thread.join(5.0)
 
@@ -94,10 +99,11 @@ class Bell:
             await asyncio.wait_for(wait.rang.wait(), patience)
         return wait.rang.is_set()
 
-    def _run(self) -> None:
+    def _run(self, ended: socket) -> None:
+        """Listen until the other end of `ended` is closed."""
         while not self._stopping.is_set():
             try:
-                self._listen()
+                self._listen(ended)
             except psycopg.Error as error:
                 _log.warning("the bell is lost, waits are short until it is back: %s", error)
             except Exception:
@@ -105,12 +111,14 @@ class Bell:
             self.connected = False
             self._wake(None)
             self._stopping.wait(_RETRY_S)
+        ended.close()
 
-    def _listen(self) -> None:
+    def _listen(self, ended: socket) -> None:
         with listening(self._settings) as connection:
             self.connected = True
             while not self._stopping.is_set():
-                self._wake(rung(connection, _LISTEN_S))
+                self._wake(rung(connection))
+                wait_for((connection.fileno(), ended), _LISTEN_S)
 
     def _wake(self, runs: Collection[UUID] | None) -> None:
         """Wake who waits for `runs`, or everybody."""

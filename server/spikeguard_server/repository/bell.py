@@ -41,10 +41,10 @@ def listening(settings: Settings) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def rung(connection: psycopg.Connection[Any], within_s: float) -> list[UUID]:
-    """The runs whose bell rang; empty after `within_s` of silence. Whoever may connect to the
-    database may ring as well: what names no run is nobody's."""
-    told = connection.notifies(timeout=within_s, stop_after=1)
+def rung(connection: psycopg.Connection[Any]) -> list[UUID]:
+    """The runs whose bell has rung since the last look. Whoever may connect to the database may
+    ring as well: what names no run is nobody's."""
+    told = connection.notifies(timeout=0)
     return [run_id for each in told if (run_id := _read(each.payload)) is not None]
 
 

@@ -38,6 +38,7 @@ from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
 from spikeguard_server.up_serve import listen
+from tests.server.conftest import Databases
 from tests.server.face.serving import SILENT_S
 
 DATABASE = "face"
@@ -149,8 +150,8 @@ class Job:
         """Train calmly with checkpoints, then lose the trend until a rollback is proposed."""
         for _ in range(4):
             self.send(self.steps(100), self.saved())
-        for _ in range(40):
-            self.train(10, excess=3.0)
+        for _ in range(10):
+            self.train(40, excess=3.0)
             proposal = self.incident()["proposal"]
             if proposal is not None and proposal["verb"] == "rollback":
                 return self
@@ -173,13 +174,9 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def face_url(postgres: str) -> str:
+def face_url(databases: Databases) -> str:
     """A migrated database that the tests of this folder share."""
-    engine = sql.create_engine(postgres, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sql.text(f"CREATE DATABASE {DATABASE} TEMPLATE migrated"))
-    engine.dispose()
-    return postgres.replace("/postgres?", f"/{DATABASE}?")
+    return databases.make(DATABASE)
 
 
 @pytest.fixture(scope="session")

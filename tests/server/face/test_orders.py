@@ -113,8 +113,8 @@ def test_a_bell_that_fails_in_a_way_nobody_thought_of_is_found_again(
     job.spike()
     failed = threading.Event()
 
-    def fail(connection: object, within_s: float) -> list[UUID]:
-        del connection, within_s
+    def fail(connection: object) -> list[UUID]:
+        del connection
         failed.set()
         raise ValueError("nobody thought of this")
 

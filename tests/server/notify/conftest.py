@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from spikeguard_server.notify.notifier import tell_all
 from spikeguard_server.repository.channels import write_channel
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
+from tests.server.conftest import Databases
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import Job, rows
 from tests.server.store.test_commands import spiked
@@ -81,29 +81,25 @@ class Desk:
         return [result for _, result, _ in self.log()]
 
 
-_NUMBERS = count()
 STORY = "spiked_story"
 
 
 @pytest.fixture(scope="session")
-def story(postgres: str) -> int:
+def story(databases: Databases) -> int:
     """A database in which a rollback waits; the number of its last message."""
-    _execute(postgres, f"CREATE DATABASE {STORY} TEMPLATE migrated STRATEGY file_copy")
-    engine = open_engine(Settings(database_url=_named(postgres, STORY)))
+    engine = open_engine(Settings(database_url=databases.make(STORY)))
     job, _, _ = spiked(engine)
     engine.dispose()
     return job.sequence
 
 
 @pytest.fixture
-def desk(postgres: str, story: int) -> Iterator[Desk]:
+def desk(databases: Databases, story: int) -> Iterator[Desk]:
     """The desk of a run on which a rollback waits for a person; a database of its own."""
-    name = f"spiked_{next(_NUMBERS)}"
-    _execute(postgres, f"CREATE DATABASE {name} TEMPLATE {STORY} STRATEGY file_copy")
-    engine = open_engine(Settings(database_url=_named(postgres, name)))
-    yield Desk(engine, Job(engine, sequence=story))
-    engine.dispose()
-    _execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    with databases.lent(STORY) as url:
+        engine = open_engine(Settings(database_url=url))
+        yield Desk(engine, Job(engine, sequence=story))
+        engine.dispose()
 
 
 @pytest.fixture
@@ -116,14 +112,3 @@ def calm(engine: sql.Engine) -> Desk:
 def listener() -> Iterator[Listener]:
     with listening() as found:
         yield found
-
-
-def _named(url: str, database: str) -> str:
-    return url.replace("/postgres?", f"/{database}?")
-
-
-def _execute(url: str, statement: str) -> None:
-    engine = sql.create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sql.text(statement))
-    engine.dispose()

@@ -26,6 +26,7 @@ from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.repository.links import make_link
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
+from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store.jobs import Job, columns, spiking
 from tests.server.store.test_schema import at_revision
@@ -52,12 +53,9 @@ class Past:
 
 
 @pytest.fixture(scope="module")
-def past(postgres: str) -> Iterator[Past]:
+def past(databases: Databases) -> Iterator[Past]:
     """Made through ingest and the API, once for all revisions."""
-    control = sql.create_engine(postgres, isolation_level="AUTOCOMMIT")
-    with control.connect() as connection:
-        connection.execute(sql.text("CREATE DATABASE past TEMPLATE migrated"))
-    settings = Settings(database_url=postgres.replace("/postgres?", "/past?"))
+    settings = Settings(database_url=databases.make("past"))
     engine = open_engine(settings)
     made = Past(engine, Job(engine))
     with engine.begin() as connection:
@@ -68,9 +66,6 @@ def past(postgres: str) -> Iterator[Past]:
         made.shown = shown(Client(url, made.tokens[Role.ADMIN]))
     yield made
     engine.dispose()
-    with control.connect() as connection:
-        connection.execute(sql.text("DROP DATABASE past WITH (FORCE)"))
-    control.dispose()
 
 
 def live_through(past: Past, admin: Client) -> None:
