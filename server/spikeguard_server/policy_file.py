@@ -1,18 +1,24 @@
 """A policy as somebody wrote it down: TOML or YAML to plain values.
 
 Law: says what is wrong with the text and where; what the values mean is the domain's to judge. A
-YAML file holds no aliases: a few lines of them can stand for more than a machine holds.
+YAML file holds no aliases: a few lines of them can stand for more than a machine holds. Nor is it
+deep: the time to read it grows with the square of that.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spikeguard_server.domain.policy import PolicyError
 
+if TYPE_CHECKING:
+    from yaml import Token
+
 MAX_CHARACTERS = 100_000
+MAX_DEPTH = 50
 
 
 class Form(StrEnum):
@@ -39,14 +45,15 @@ def _toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PolicyError("document", "is TOML", f"{error}"[:200]) from None
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def _yaml(text: str) -> dict[str, Any]:
     import yaml
 
     try:
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise PolicyError("document", "holds no aliases", "Write the values out")
+        _check(yaml.scan(text))
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise PolicyError("document", "is YAML", " ".join(str(error).split())[:200]) from None
@@ -55,3 +62,27 @@ def _yaml(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise PolicyError("document", "is a table of settings", "Write name: value")
     return {str(name): value for name, value in found.items()}
+
+
+def _check(tokens: Iterable[Token]) -> None:
+    """Refuse what costs more to read than its length tells, before it is read on."""
+    import yaml
+
+    begins = (
+        yaml.FlowSequenceStartToken,
+        yaml.FlowMappingStartToken,
+        yaml.BlockSequenceStartToken,
+        yaml.BlockMappingStartToken,
+    )
+    ends = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+    depth = 0
+    for token in tokens:
+        if isinstance(token, yaml.AliasToken):
+            raise PolicyError("document", "holds no aliases", "Write the values out")
+        depth += isinstance(token, begins) - isinstance(token, ends)
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+
+
+def _too_deep() -> PolicyError:
+    return PolicyError("document", f"is nested at most {MAX_DEPTH} deep", "Keep it simple")

@@ -38,10 +38,20 @@ def test_toml_and_yaml_say_the_same() -> None:
         ("just words", Form.YAML),
         ("a: &x [1]\nb: [*x, *x]", Form.YAML),
         ("- !!python/object/apply:os.system [ls]", Form.YAML),
-        ("a: " + "[" * 5000, Form.YAML),
+        ("a: " + "[" * 50_000, Form.YAML),
+        ("a = " + "[" * 50_000, Form.TOML),
         ("#" * 100_001, Form.TOML),
     ],
-    ids=["half toml", "half yaml", "no table", "aliases", "objects", "depth", "length"],
+    ids=[
+        "half toml",
+        "half yaml",
+        "no table",
+        "aliases",
+        "objects",
+        "deep yaml",
+        "deep toml",
+        "length",
+    ],
 )
 def test_a_text_that_is_no_policy_is_one_clear_error(text: str, form: Form) -> None:
     with pytest.raises(PolicyError) as refused:
