@@ -55,6 +55,8 @@ def _yaml(text: str) -> dict[str, Any]:
     try:
         _check(yaml.scan(text))
         found = yaml.safe_load(text)
+    except PolicyError:  # a ValueError, and says what is wrong
+        raise
     except yaml.YAMLError as error:
         raise PolicyError("document", "is YAML", " ".join(str(error).split())[:200]) from None
     except (ValueError, RecursionError):

@@ -59,6 +59,14 @@ def test_a_text_that_is_no_policy_is_one_clear_error(text: str, form: Form) -> N
     assert refused.value.field == "document"
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"), [("a: &x [1]\nb: [*x, *x]", "no aliases"), ("- " * 60, "at most 50 deep")]
+)
+def test_a_yaml_that_would_cost_too_much_is_told_why(text: str, limit: str) -> None:
+    with pytest.raises(PolicyError, match=limit):
+        read_policy_text(text, Form.YAML)
+
+
 def test_a_file_is_put_in_force_as_it_stands(live: Live) -> None:
     with live.client(Role.ADMIN) as admin:
         for form, text in (("toml", TOML), ("yaml", YAML)):
