@@ -32,7 +32,11 @@ from spikeguard.transport import Transport
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import CommandId, Role, RunId, Verb, verb_of
 from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import run_key
 from tests.agent.wire import await_that
+from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_events import Following
 
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 CONFIGURATION = Path(__file__).parents[3] / "deploy" / "balancer" / "haproxy.cfg"
-RUN = RunId("default", "balanced")
+RUN, UPGRADED = RunId("default", "balanced"), RunId("default", "upgraded")
 READY_S = 60.0
 DOWN_S = 4.0  # the balancer asks every second and believes the second refusal
 
@@ -71,27 +75,37 @@ def is_ready(url: str) -> bool:
         return False
 
 
-@pytest.fixture
-def balanced(engine: sql.Engine, database_url: str) -> Iterator[tuple[Live, Popen[bytes]]]:
-    """The service as everybody reaches it, and one of its two replicas."""
+@pytest.fixture(scope="module")
+def database(databases: Databases) -> Iterator[sql.Engine]:
+    """A pool on a database of this file's."""
+    with databases.lent() as url:
+        engine = open_engine(Settings(database_url=url))
+        yield engine
+        engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def balanced(database: sql.Engine) -> Iterator[tuple[Live, Popen[bytes]]]:
+    """The service as everybody reaches it, and one of its two replicas, which may be told to stop:
+    what the other promises it keeps alone."""
+    environment = {"DATABASE_URL": database.url.render_as_string(hide_password=False)}
     program, ports = haproxy(), [free_port() for _ in range(3)]
     balancer, *replicas = [f"127.0.0.1:{port}" for port in ports]
     names = {"BALANCER_BIND": balancer, "REPLICA_A": replicas[0], "REPLICA_B": replicas[1]}
     serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
     with ExitStack() as stack:
         children = [
-            stack.enter_context(process([*serve, str(port)], {"DATABASE_URL": database_url}))
-            for port in ports[1:]
+            stack.enter_context(process([*serve, str(port)], environment)) for port in ports[1:]
         ]
         for address in replicas:
             await_that(lambda: is_ready(f"http://{address}"), READY_S)  # noqa: B023
         stack.enter_context(process([program, "-q", "-db", "-f", str(CONFIGURATION)], names))
         await_that(lambda: is_ready(f"http://{balancer}"), READY_S)
-        with engine.begin() as connection:
+        with database.begin() as connection:
             tokens = {
                 role: issue_token(connection, Grant(role, person="Ada"), "test")[0] for role in Role
             }
-        yield Live(f"http://{balancer}", engine, tokens), children[0]
+        yield Live(f"http://{balancer}", database, tokens), children[0]
 
 
 @contextmanager
@@ -129,6 +143,24 @@ def trained(job: Job, outbox: Outbox) -> Iterator[None]:
         thread.join()
 
 
+def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_call(
+    balanced: tuple[Live, Popen[bytes]],
+) -> None:
+    live, _ = balanced
+    job = Job(live, UPGRADED.name).start()
+    job.train(5)
+    before = stand_at(live, "9999")
+    await_that(lambda: not is_ready(live.url))
+    until = time.monotonic() + DOWN_S
+    while time.monotonic() < until:
+        job.train(5)
+    assert Client(live.url, live.tokens[Role.OPERATOR]).run(UPGRADED)["name"] == UPGRADED.name
+    assert newest_step(live, UPGRADED) == job.step
+    stand_at(live, before)
+    await_that(lambda: is_ready(live.url))
+    job.train(5)
+
+
 def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_along(
     balanced: tuple[Live, Popen[bytes]],
 ) -> None:
@@ -138,6 +170,8 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_a
     both = [Following(operator.events(RUN.project, run=RUN.name)) for _ in range(2)]
     time.sleep(1.0)  # from now on: what came before they began is not told
     job.spike()
+    for following in both:
+        following.until(bool)  # with a place that the next stream goes on from
     with agent(live, job) as (outbox, mailbox), trained(job, outbox):
         await_that(lambda: mailbox.asked_attentive)
         one.send_signal(signal.SIGTERM)
@@ -146,33 +180,16 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_a
         await_that(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
         one.wait(20)
         stored = job.step
-        await_that(lambda: newest_step(live) > stored)
-    count = "select count(*), count(distinct step), max(step) from samples"
+        await_that(lambda: newest_step(live, RUN) > stored)
+    count = "select count(*), count(distinct step), max(step) from samples where run_id = :run"
     with live.engine.connect() as connection:
-        assert tuple(connection.execute(sql.text(count)).one()) == (job.step,) * 3
+        found = connection.execute(sql.text(count), {"run": run_key(RUN)}).one()
+    assert tuple(found) == (job.step,) * 3
     entries = [entry["number"] for entry in operator.audit(RUN)][::-1]
     for following in both:
         told = following.until(lambda found: len(found) >= len(entries) - 1)
         assert [event["number"] for event in told] == entries[-len(told) :]
         assert "command.approve" in [event["event"] for event in told]
-
-
-def test_between_migrate_and_the_first_new_replica_the_older_ones_take_every_call(
-    balanced: tuple[Live, Popen[bytes]],
-) -> None:
-    live, _ = balanced
-    job = Job(live, RUN.name).start()
-    job.train(5)
-    before = stand_at(live, "9999")
-    await_that(lambda: not is_ready(live.url))
-    until = time.monotonic() + DOWN_S
-    while time.monotonic() < until:
-        job.train(5)
-    assert Client(live.url, live.tokens[Role.OPERATOR]).run(RUN)["name"] == RUN.name
-    assert newest_step(live) == job.step
-    stand_at(live, before)
-    await_that(lambda: is_ready(live.url))
-    job.train(5)
 
 
 def stand_at(live: Live, revision: str) -> str:
@@ -199,6 +216,7 @@ def approved(operator: Client) -> bool:
     return True
 
 
-def newest_step(live: Live) -> int:
+def newest_step(live: Live, run: RunId) -> int:
+    newest = sql.text("select max(step) from samples where run_id = :run")
     with live.engine.connect() as connection:
-        return int(connection.execute(sql.text("select max(step) from samples")).scalar_one())
+        return int(connection.execute(newest, {"run": run_key(run)}).scalar_one())

@@ -1,4 +1,7 @@
-"""`serve`, `migrate`, `token` and `policy` as whoever runs the server types them."""
+"""`serve`, `migrate`, `token` and `policy` as whoever runs the server types them.
+
+Each is a process once. What is typed further runs in this one: a process takes a second to begin.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 import sqlalchemy as sql
 
+from benchmarks.faults_site import free_port
+from spikeguard_cli.main import main
 from spikeguard_server.commands import COMMANDS
 from spikeguard_server.routes.door import READY_S
+from tests.server.conftest import Databases
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
 
@@ -31,6 +38,32 @@ def type_in(database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run one command on a database."""
     given = environment(DATABASE_URL=database_url)
     return subprocess.run([*PROGRAM, *words], env=given, capture_output=True, text=True, timeout=60)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What became of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Say = Callable[..., Said]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs one command on a database, in this process."""
+
+    def run(database_url: str, *words: str) -> Said:
+        monkeypatch.setenv("DATABASE_URL", database_url)
+        capsys.readouterr()
+        return Said(main(words), *capsys.readouterr())
+
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
+    return run
 
 
 def test_the_words_need_the_standard_library_only_until_they_run() -> None:
@@ -67,10 +100,17 @@ def test_a_token_needs_a_database_that_was_named(tmp_path: Path) -> None:
     assert "Set DATABASE_URL" in done.stderr
 
 
-@pytest.fixture
-def served(database_url: str) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def shared_url(databases: Databases) -> Iterator[str]:
+    """A database of the tests that need a server."""
+    with databases.lent() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def served(shared_url: str) -> Iterator[str]:
     """`spikeguard serve` as a process that is ready."""
-    with serving(database_url) as url:
+    with serving(shared_url) as url:
         _wait(f"{url}/readyz")
         yield url
 
@@ -78,12 +118,8 @@ def served(database_url: str) -> Iterator[str]:
 @contextmanager
 def serving(database_url: str) -> Iterator[str]:
     """`spikeguard serve` as a process, and where it will answer."""
-    given = environment(DATABASE_URL=database_url)
-    words = ["serve", "--port", "0"]
-    probe = [sys.executable, "-c", _FREE_PORT]
-    port = subprocess.run(probe, capture_output=True, text=True, check=True).stdout.strip()
-    words[-1] = port
-    process = subprocess.Popen([*PROGRAM, *words], env=given)
+    given, port = environment(DATABASE_URL=database_url), free_port()
+    process = subprocess.Popen([*PROGRAM, "serve", "--port", str(port)], env=given)
     try:
         yield f"http://127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)
@@ -91,11 +127,6 @@ def serving(database_url: str) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-_FREE_PORT = (
-    "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"
-)
 
 
 def _wait(url: str) -> None:
@@ -110,9 +141,9 @@ def _wait(url: str) -> None:
 
 
 def test_a_token_is_made_used_listed_and_revoked(
-    served: str, database_url: str, tmp_path: Path
+    served: str, shared_url: str, say: Say, tmp_path: Path
 ) -> None:
-    made = type_in(database_url, "token", "create", "--role", "viewer", "--person", "Ada")
+    made = type_in(shared_url, "token", "create", "--role", "viewer", "--person", "Ada")
     secret = made.stdout.strip()
     header = {"Authorization": f"Bearer {secret}"}
     assert httpx.get(f"{served}/v1/me", headers=header).json()["name"] == "Ada"
@@ -120,65 +151,80 @@ def test_a_token_is_made_used_listed_and_revoked(
     file.write_text("elsewhere-made-secret-0123456789\n")
     words = ["token", "register", "--role", "metrics", "--file", str(file), "--name", "prometheus"]
     for _ in range(2):  # the second time changes nothing
-        assert type_in(database_url, *words).returncode == 0
+        assert say(shared_url, *words).returncode == 0
     scraper = {"Authorization": "Bearer elsewhere-made-secret-0123456789"}
     assert httpx.get(f"{served}/metrics", headers=scraper).status_code == 200
-    listed = type_in(database_url, "token", "list").stdout
+    listed = say(shared_url, "token", "list").stdout
     assert "prometheus" in listed
     assert "Ada" in listed
     assert secret not in listed
     number = made.stderr.split()[1].rstrip(":")
-    assert type_in(database_url, "token", "revoke", number).returncode == 0
+    assert say(shared_url, "token", "revoke", number).returncode == 0
     assert httpx.get(f"{served}/v1/me", headers=header).status_code == 401
-    assert type_in(database_url, "token", "revoke", number).returncode == 1
+    assert say(shared_url, "token", "revoke", number).returncode == 1
 
 
 def test_a_replica_that_starts_amid_an_upgrade_serves_on_and_is_not_ready(
-    served: str, database_url: str
+    served: str, shared_url: str
 ) -> None:
     """The newer release has migrated; this process stands for one that had to start again."""
+    with standing_at(shared_url, "9999"):
+        time.sleep(READY_S)  # so old may the word be that all is well
+        assert httpx.get(f"{served}/readyz").status_code == 503
+        with serving(shared_url) as again:
+            migrating = type_in(shared_url, "migrate")
+            assert migrating.returncode == 1
+            assert "stands at revision 9999" in migrating.stderr
+            assert "Traceback" not in migrating.stderr
+            _wait(f"{again}/healthz")
+            assert httpx.get(f"{again}/readyz").status_code == 503
+            assert httpx.get(f"{again}/v1/me").status_code == 401
+
+
+@contextmanager
+def standing_at(database_url: str, revision: str) -> Iterator[None]:
+    """Let the database be at another release's schema for a while."""
     engine = sql.create_engine(database_url)
+    move = sql.text("update alembic_version set version_num = :to")
     with engine.begin() as connection:
-        connection.execute(sql.text("update alembic_version set version_num = '9999'"))
-    engine.dispose()
-    time.sleep(READY_S)  # so old may the word be that all is well
-    assert httpx.get(f"{served}/readyz").status_code == 503
-    migrating = type_in(database_url, "migrate")
-    assert migrating.returncode == 1
-    assert "stands at revision 9999" in migrating.stderr
-    assert "Traceback" not in migrating.stderr
-    with serving(database_url) as again:
-        _wait(f"{again}/healthz")
-        assert httpx.get(f"{again}/readyz").status_code == 503
-        assert httpx.get(f"{again}/v1/me").status_code == 401
+        was = connection.scalar(sql.text("select version_num from alembic_version"))
+        connection.execute(move, {"to": revision})
+    try:
+        yield
+    finally:
+        with engine.begin() as connection:
+            connection.execute(move, {"to": was})
+        engine.dispose()
 
 
-def test_a_policy_is_shown_changed_and_imported(database_url: str, tmp_path: Path) -> None:
+def test_a_policy_is_shown_changed_and_imported(
+    database_url: str, say: Say, tmp_path: Path
+) -> None:
     shown = type_in(database_url, "policy", "show")
     assert shown.returncode == 0, shown.stderr
     plain = tomllib.loads(shown.stdout)
     assert plain["version"] == 1
     file = tmp_path / "policy.toml"
     file.write_text('price_per_hour = 98.5\ncurrency = "EUR"\n[approval.rollback]\nmode = "auto"\n')
-    assert type_in(database_url, "policy", "import", str(file)).returncode == 0
-    after = tomllib.loads(type_in(database_url, "policy", "show").stdout)
+    assert say(database_url, "policy", "import", str(file)).returncode == 0
+    after = tomllib.loads(say(database_url, "policy", "show").stdout)
     assert (after["version"], after["price_per_hour"], after["currency"]) == (2, 98.5, "EUR")
     assert after["approval"]["rollback"]["mode"] == "auto"
     file.write_text("act_confidence = 7\n")
-    wrong = type_in(database_url, "policy", "import", str(file))
+    wrong = say(database_url, "policy", "import", str(file))
     assert wrong.returncode == 1
     assert "act_confidence" in wrong.stderr
 
 
 def test_a_policy_comes_from_yaml_and_is_halted_and_scored(
-    database_url: str, tmp_path: Path
+    database_url: str, say: Say, tmp_path: Path
 ) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("rules:\n- {do: nothing, kinds: [lingering]}\nquiet: {begin: '21:00'}\n")
-    assert type_in(database_url, "policy", "import", str(file)).returncode == 0
-    halted = type_in(database_url, "policy", "halt", "--reason", "we look first")
+    assert say(database_url, "policy", "import", str(file)).returncode == 0
+    halted = say(database_url, "policy", "halt", "--reason", "we look first")
     assert "nothing is approved" in halted.stdout
-    shown = tomllib.loads(type_in(database_url, "policy", "show").stdout)
+    shown = tomllib.loads(say(database_url, "policy", "show").stdout)
     assert (shown["halted"], shown["quiet"]["begin"]) == (True, "21:00")
     assert shown["rules"] == [{"do": "nothing", "kinds": ["lingering"]}]
-    assert "decided nothing" in type_in(database_url, "policy", "scorecard").stdout
+    assert "decided nothing" in say(database_url, "policy", "scorecard").stdout

@@ -114,7 +114,7 @@ def up() -> Iterator[Up]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_it_starts_everything_and_one_signal_ends_everything(up: Up) -> None:
+def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(up: Up) -> None:
     process = up.start("--dashboard-port", "0")
     ready = up.ready()
     assert httpx.get(f"{ready['server']}/readyz").status_code == 200
@@ -126,9 +126,17 @@ def test_it_starts_everything_and_one_signal_ends_everything(up: Up) -> None:
     _the_command_line_is_logged_in(up)
     _a_second_one_is_refused_in_plain_words(up, ready["server"])
     assert "SPIKEGUARD_TOKEN_FILE" in up.log()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0, up.log()
-    assert up.all_gone(0.0)
+    secrets = [Path(ready["agent_token_file"]), up.directory / "data" / "link_key"]
+    before = [file.read_text() for file in secrets]
+    process.kill()
+    process.wait()
+    assert up.all_gone()
+    up.start("--no-dashboard")
+    second = up.ready()
+    assert [file.read_text() for file in secrets] == before
+    assert second["dashboard"] is None
+    lines = up.command("runs").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", "r"]
 
 
 def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
@@ -194,35 +202,35 @@ def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:
     assert "choose another with --port" in elsewhere.stderr
 
 
-def test_killed_it_leaves_nothing_running_and_the_next_one_finds_everything(up: Up) -> None:
-    up.start("--dashboard-port", "0")
-    first = up.ready()
-    secrets = [Path(first["agent_token_file"]), up.directory / "data" / "link_key"]
-    before = [file.read_text() for file in secrets]
-    _its_tokens_do_what_they_are_for(first)
-    assert up.process is not None
-    up.process.kill()
-    up.process.wait()
-    assert up.all_gone()
-    up.start("--no-dashboard")
-    second = up.ready()
-    assert [file.read_text() for file in secrets] == before
-    assert second["dashboard"] is None
-    lines = up.command("runs").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["RUN", "r"]
+REACHED = {
+    "start": "up.log",
+    "database": "data/postgres/data/postmaster.pid",
+    "dashboard": "data/dashboard.pid",
+    "ready": "ready.json",
+}
 
 
 @pytest.mark.parametrize(
-    ("number", "after_s"),
-    [(signal.SIGKILL, 1.0), (signal.SIGTERM, 2.0), (signal.SIGINT, 3.0), (signal.SIGKILL, 4.0)],
+    ("number", "stage"),
+    [
+        (signal.SIGKILL, "start"),
+        (signal.SIGTERM, "database"),
+        (signal.SIGKILL, "dashboard"),
+        (signal.SIGINT, "ready"),
+    ],
 )
-def test_ended_at_any_moment_of_its_start_it_leaves_nothing(
-    up: Up, number: signal.Signals, after_s: float
-) -> None:
-    process = up.start("--dashboard-port", "0")
-    time.sleep(after_s)
+def test_ended_at_any_moment_it_leaves_nothing(up: Up, number: signal.Signals, stage: str) -> None:
+    """Ended by a signal once it is ready, it has ended everything else before itself."""
+    process, until = up.start("--dashboard-port", "0"), time.monotonic() + LIMIT_S
+    while not (up.directory / REACHED[stage]).exists():
+        assert process.poll() is None, up.log()
+        assert time.monotonic() < until, up.log()
+        time.sleep(0.02)
     process.send_signal(number)
-    process.wait(30)
+    status = process.wait(30)
+    if stage == "ready":
+        assert status == 0, up.log()
+        assert up.all_gone(0.0)
     assert up.all_gone(), up.log()
 
 
