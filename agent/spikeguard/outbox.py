@@ -1,8 +1,8 @@
 """Records waiting for the server: written ahead on local disk, numbered, bounded.
 
 The loop only appends to a deque. A thread of its own writes the records to the open message's
-file; the sender seals it when it is ready to send. After SIGKILL the next attempt finds the files
-and sends them. `DIR/000000000001.jsonl` is message 1, one record a line.
+file (`letter_files`); the sender seals it when it is ready to send. After SIGKILL the next attempt
+finds the files and sends them.
 Law: no lock is shared with the loop. Numbers have no holes: over `limit` bytes messages are thinned
 out, the oldest first, stage by stage (`thinning`: norms by layer, slow signals, samples, ...); they
 then carry a `Gap` that says how many samples were lost, and `dropped` counts everything. A message
@@ -13,19 +13,16 @@ the newest messages stay in memory.
 from __future__ import annotations
 
 import math
-import re
 import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
-from spikeguard.folder import claim, give_up, read_note, synced, write_note
 from spikeguard.letter import Draft, Letter, Mark
-from spikeguard.lines import count_samples, decoded, encoded, merged
+from spikeguard.letter_files import LetterFiles
+from spikeguard.lines import count_samples, encoded, merged
 from spikeguard.room import Room
 from spikeguard.thinning import Neighbours, Stage, samples_in, thinned
 from spikeguard_protocol import (
@@ -53,7 +50,6 @@ THIN_S = 0.001  # after each message that is thinned out
 UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
 SEGMENTS = 64  # newest ones that a server which lost them is told of again
 HURRY = 100  # one record more at a time for so many that wait
-_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 class Outbox:
@@ -71,7 +67,6 @@ class Outbox:
         `room`: bytes on disk, or the room that it shares with others.
         """
         self.run, self.attempt = run, attempt
-        self.folder = folder
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
         self._declared: Counter[str] = Counter()  # of those, what the server is told of
@@ -86,11 +81,11 @@ class Outbox:
         self._closing = threading.Event()
         self._says_ended = False
         self._unreadable_since: float | None = None  # the disk, monotonic
-        self.ended = self.closed = False
-        self._own = -1 if folder is None else claim(folder)
-        newest = self._find_leftovers() if folder is not None else 0
+        self.closed = False
+        self._files = LetterFiles(folder)
+        left, newest, self.ended = self._files.left()
+        self._sealed.extend(left)
         self._open = Letter(newest + 1, lines=[])
-        self._file: IO[bytes] | None = None
         self._writer: threading.Thread | None = None
 
     def start(self) -> None:
@@ -98,6 +93,11 @@ class Outbox:
         self._writer = threading.Thread(target=self._write_on, name="spikeguard-outbox")
         self._writer.daemon = True
         self._writer.start()
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the messages lie; None: in memory."""
+        return self._files.folder
 
     @property
     def dropped(self) -> Counter[str]:
@@ -167,15 +167,14 @@ class Outbox:
         with self._io:
             while not self.closed and self._sealed and self._sealed[0].sequence <= sequence:
                 letter, self._sizes = self._sealed.popleft(), None
-                with suppress(OSError):  # of a disk that is gone: then it lies in memory
-                    self._path(letter).unlink(missing_ok=True)
+                self._files.remove(letter)
 
     def replace_by_gap(self, sequence: int, reason: str) -> None:
         """The server refused message `sequence` for good: declare it lost."""
         with self._io:
             for letter in self._sealed:
                 if letter.sequence == sequence and not self.closed:
-                    lost = count_samples(self._read(letter))
+                    lost = count_samples(self._files.read(letter))
                     self._rewrite(letter, [Gap(sequence, sequence, reason[:500], lost)])
 
     def declare_lost(self, first: int) -> None:
@@ -220,16 +219,11 @@ class Outbox:
             if self.closed:
                 return
             self._drain()
-            if self._file is not None:
-                with suppress(OSError):  # of a disk that is gone
-                    self._file.close()
-                self._file = None
+            self._files.stop_writing()
             if self._says_ended:
                 self._mark_ended()
             self.closed = True
-            own, self._own = self._own, -1  # the number may be somebody else's file in a moment
-            if own >= 0 and self.folder is not None:
-                give_up(self.folder, own, used_up=self.empty)
+            self._files.give_up(used_up=self.empty)
         self.room.close()
         self.on_closed()
 
@@ -261,9 +255,7 @@ class Outbox:
         while self._waiting and at_most > 0:
             self._add(*self._waiting.popleft())
             at_most -= 1
-        if self._file is not None:
-            with suppress(OSError):  # sealing sees that the file is short
-                self._file.flush()
+        self._files.flush()
 
     def _undeclared(self) -> Counter[str]:
         """What the loop could not put since; nobody but the threads that put counts it up."""
@@ -288,7 +280,7 @@ class Outbox:
         letter.records += 1
         letter.at, letter.begun_at = at, min(at, letter.begun_at)
         letter.watched |= at <= self.watched_until
-        self._append_to_disk(line)
+        self._files.append(letter, line)
         if letter.size > SEAL_BYTES or letter.records >= SEAL_RECORDS:
             self._seal()
 
@@ -299,43 +291,18 @@ class Outbox:
             number = self._open.sequence
             return encoded(Gap(number, number, f"could not be written: {error!r}"[:500], 1))
 
-    def _append_to_disk(self, line: bytes) -> None:
-        try:
-            if self._file is None:
-                self._file = self._path(self._open).open("ab")
-            self._file.write(line)
-        except OSError:
-            return  # the lines stay in memory; sealing sees that the file is short
-
     def _seal(self) -> None:
         letter, self._open = self._open, Letter(self._open.sequence + 1, lines=[])
-        self._note(letter.sequence, "ended" if self.ended else "open")
-        file, self._file = self._file, None
-        if file is not None and synced(file) and self._on_disk(letter):
-            letter.lines = None
+        self._files.note(letter.sequence, ended=self.ended)
+        self._files.seal(letter)
         self._sealed.append(letter)
         self._sizes = None
-
-    def _on_disk(self, letter: Letter) -> bool:
-        try:
-            return self._path(letter).stat().st_size == letter.size
-        except OSError:
-            return False
-
-    def _read(self, letter: Letter) -> list[Record]:
-        lines = letter.lines
-        try:
-            if lines is None:
-                lines = self._path(letter).read_bytes().splitlines() if letter.size else []
-        except FileNotFoundError:
-            return [Gap(letter.sequence, letter.sequence, "its file was removed", 0)]
-        return [record for line in lines if (record := decoded(line)) is not None]
 
     def _read_or_given_up(self, letter: Letter) -> list[Record]:
         """Its records, or that they are lost; raise OSError while the disk may come back."""
         now = time.monotonic()
         try:
-            records = self._read(letter)
+            records = self._files.read(letter)
             self._unreadable_since = None if letter.lines is None else self._unreadable_since
         except OSError as error:
             since = self._unreadable_since = self._unreadable_since or now
@@ -346,16 +313,8 @@ class Outbox:
         return records
 
     def _rewrite(self, letter: Letter, records: Iterable[Record]) -> None:
-        lines = [encoded(record) for record in records]
-        letter.size, letter.records = sum(map(len, lines)), len(lines)
-        letter.lines, self._sizes = lines, None
-        try:
-            path = self._path(letter)
-            path.with_suffix(".new").write_bytes(b"".join(lines))
-            path.with_suffix(".new").replace(path)
-            letter.lines = None
-        except OSError:
-            return  # it stays in memory
+        self._sizes = None
+        self._files.rewrite(letter, records)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -400,7 +359,7 @@ class Outbox:
     def _thin(self, place: int, letter: Letter, stage: Stage) -> Counter[str]:
         letter.stage = stage
         try:
-            records = self._read(letter)
+            records = self._files.read(letter)
             around = self._neighbours(place) if stage is Stage.SURROUNDINGS else Neighbours()
         except OSError:
             return Counter()  # a disk that cannot be read has no room to win
@@ -415,36 +374,11 @@ class Outbox:
     def _neighbours(self, place: int) -> Neighbours:
         before, after = place - 1, place + 1
         return Neighbours(
-            samples_in(self._read(self._sealed[before])) if before >= 0 else (),
-            samples_in(self._read(self._sealed[after])) if after < len(self._sealed) else (),
+            samples_in(self._files.read(self._sealed[before])) if before >= 0 else (),
+            samples_in(self._files.read(self._sealed[after])) if after < len(self._sealed) else (),
         )
 
     def _mark_ended(self) -> None:
         """Whoever finds this later adds nothing."""
         self.ended = True
-        self._note(self._open.sequence - 1, "ended")
-
-    def _note(self, sequence: int, state: str) -> None:
-        if self._own >= 0:
-            write_note(self._own, sequence, state)
-
-    def _find_leftovers(self) -> int:
-        """Take in the messages of an attempt that was killed; returns the highest number."""
-        newest, self.ended = read_note(self._own)
-        for path in self._left_files():
-            with suppress(OSError):  # gone meanwhile
-                stat = path.stat()
-                age = max(0.0, time.time() - stat.st_mtime)
-                newest = max(newest, int(path.stem))
-                letter = Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age)
-                self._sealed.append(letter)
-        return newest
-
-    def _left_files(self) -> list[Path]:
-        found = self.folder.glob("*.jsonl") if self.folder is not None else []
-        return sorted(path for path in found if _NUMBER.fullmatch(path.stem))
-
-    def _path(self, letter: Letter) -> Path:
-        if self.folder is None:
-            raise FileNotFoundError("this outbox lies in memory")
-        return self.folder / f"{letter.sequence:012d}.jsonl"
+        self._files.note(self._open.sequence - 1, ended=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spikeguard.leftovers
+import spikeguard.letter_files
 import spikeguard.lines
 import spikeguard.outbox
 from spikeguard.leftovers import Unheld, leftovers
@@ -113,7 +114,7 @@ def test_what_was_thinned_out_is_not_read_again_at_the_next_overflow(
         read[0] += 1
         return decoded(line)
 
-    monkeypatch.setattr(spikeguard.outbox, "decoded", counted)
+    monkeypatch.setattr(spikeguard.letter_files, "decoded", counted)
     monkeypatch.setattr(spikeguard.outbox, "SEAL_RECORDS", 20)
     monkeypatch.setattr(spikeguard.leftovers, "HOLD_S", 0.0)
     dead = outbox(tmp_path, 2**30)
