@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from spikeguard.endings import on_sigterm
 from spikeguard_protocol import AttemptEnded
 
 from .job import FAST, Job
@@ -72,6 +73,17 @@ def test_sigterm_flushes_and_then_terminates(tmp_path: Path) -> None:
         await_that(lambda: wire.records(AttemptEnded))
         assert wire.records(AttemptEnded)[-1].reason == "SIGTERM"
         assert (0, 20) in wire.column("loss")
+
+
+def test_sigterm_flushes_every_guard_of_the_process(tmp_path: Path) -> None:
+    """Two models with an optimizer each, as in adversarial training."""
+    with served(Wire()) as wire:
+        another = f"other = Job(Path({str(tmp_path / 'other')!r}), server={wire.url!r})"
+        process = start(tmp_path, wire.url, "time.sleep(60)", f"{another}; other.train_to(20)")
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == -signal.SIGTERM
+        await_that(lambda: len(wire.records(AttemptEnded)) == 2)
+        assert {end.reason for end in wire.records(AttemptEnded)} == {"SIGTERM"}
 
 
 def test_an_absent_server_holds_nobody_up_at_the_end(tmp_path: Path) -> None:
@@ -145,7 +157,7 @@ def test_finish_may_be_called_from_any_thread(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)
         job.train_to(10)
-        assert signal.getsignal(signal.SIGTERM) == job.guard._endings._on_sigterm
+        assert signal.getsignal(signal.SIGTERM) == on_sigterm
         assert of_another_thread(job.guard.finish) == []
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert wire.records(AttemptEnded)[-1].reason == "finished"
