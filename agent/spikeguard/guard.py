@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from spikeguard.agreement import Agreement
 from spikeguard.beginning import introduce, resume
 from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
@@ -30,14 +29,13 @@ from spikeguard.executor import Executor
 from spikeguard.faults import log
 from spikeguard.forward import Forward
 from spikeguard.guarded import enter, held_by, leave
+from spikeguard.hearing import Hearing
 from spikeguard.left_out_log import LeftOutLog
-from spikeguard.lost_step import LostStep
 from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
 from spikeguard.retelling import Retelling
-from spikeguard.tally import Pin, Word
-from spikeguard.world import in_step, leave_world
+from spikeguard.world import leave_world
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
 Batch = TypeVar("Batch")
@@ -67,11 +65,10 @@ class Guard:
             self._drain,
             parts.faults,
         )
-        self._lost_step = LostStep(parts, self._reporter, self._executor, self._report)
+        self._hearing = Hearing(parts, self._reporter, self._executor, self._report)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = _cadence(parts)
-        self._pinned: tuple[Pin, ...] = ()
         self._optional = parts.collector.optional
         self._begun = self._ended = False
         self._hooks = [  # not traced: in a compiled step what they lend the optimizer would be lost
@@ -217,9 +214,9 @@ class Guard:
             self._forget_step(error)
         try:
             if self._together is not None:
-                self._agree(self._together)
+                self._hearing.together(self._together)
             elif parts.mailbox.stirred:
-                self._listen()
+                self._hearing.alone()
         except Exception as error:
             parts.faults.note("orders", error)
         try:
@@ -318,68 +315,6 @@ class Guard:
         self._p.faults.note("collect", error)
         with suppress(Exception):
             self._p.collector.reset()
-
-    def _listen(self) -> None:
-        """In a job of one process: take up what the server said, and go on while it asks."""
-        parts = self._p
-        mailbox = parts.mailbox
-        mailbox.stirred = False  # first: what comes from here on is looked at next time
-        try:
-            parts.collector.attentive = mailbox.attentive
-            self._protect(mailbox.protected)
-            if mailbox.deliveries:
-                self._executor.act_alone()
-        finally:
-            if mailbox.deliveries or parts.collector.attentive:
-                mailbox.stirred = True
-
-    def _agree(self, agreement: Agreement) -> None:
-        """The same where all ranks have to know it first."""
-        if agreement.broken:
-            self._lost_step.go_on(agreement)
-            return
-        with self._p.faults.shield("agreement"), in_step(self._p.world):
-            mailbox = self._p.mailbox
-            word = Word(self._executor.announce(), mailbox.attentive, self._pins())
-            snapshots = self._p.recovery.snapshots
-            agreement.tell_size(snapshots.bytes if snapshots is not None else 0)
-            agreed = self._reporter.deliver_together(agreement, word)
-            if agreed is None:
-                return
-            told = agreed.word
-            self._p.collector.attentive = told.attentive
-            self._p.collector.compares &= agreement.compares
-            if agreed.apart and agreed.row is not None:
-                self._tell_apart(agreed.apart, agreed.row.step)
-            self._p.recovery.protected = mailbox.protected
-            if agreed.snapshot_bytes:
-                self._p.recovery.agree_on_size(agreed.snapshot_bytes)
-            if told.pins != self._pinned:
-                self._protect_pins(told.pins)
-            self._executor.act_together(told.serial)
-
-    def _tell_apart(self, ranks: tuple[int, ...], step: int) -> None:
-        named = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-        said = f"at step {step} the weights of rank {named} were not those of the other ranks"
-        self._p.faults.note("replicas", said)
-
-    def _protect(self, names: frozenset[str]) -> None:
-        self._p.recovery.protected = names
-        if self._p.recovery.snapshots is not None:
-            self._p.recovery.snapshots.protected = names
-
-    def _pins(self) -> tuple[Pin, ...]:
-        """Of the snapshots that the server wants kept, known to every rank by step and segment."""
-        wanted, snapshots = self._p.mailbox.protected, self._p.recovery.snapshots
-        if not wanted or snapshots is None:
-            return ()
-        return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
-
-    def _protect_pins(self, pins: tuple[Pin, ...]) -> None:
-        self._pinned, snapshots = pins, self._p.recovery.snapshots
-        if snapshots is not None:
-            held = [t for t in snapshots.targets if (t.step, t.segment.number) in pins]
-            snapshots.protected = frozenset(t.name for t in held)
 
     # ---- saving ----------------------------------------------------------------------------
 
