@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,21 @@ def train(children: Children, service: Service, folder: Path, name: str, *faults
 
 
 @pytest.fixture(scope="session")
-def twin(folder: Path) -> float:
-    """Validation loss, nats, of the same seed without a fault and without a server."""
+def twin(folder: Path) -> Iterator[Callable[[], float]]:
+    """Validation loss, nats, of the same seed without a fault and without a server.
+
+    Trained beside the first of the others; only who asks waits for it.
+    """
     children = Children()
-    try:
-        job = Job.start(children, folder / "twin", {}, *SIZE, "--run", "twin")
+    job = Job.start(children, folder / "twin", {}, *SIZE, "--run", "twin")
+
+    @cache
+    def loss() -> float:
         assert job.process.wait(90) == 0, (job.directory / "trainer.log").read_text()[-2000:]
         return float(job.summary()["validation_loss"])
-    finally:
-        children.end()
+
+    yield loss
+    children.end()
 
 
 def _done(incidents: list[dict[str, Any]], verb: str) -> list[dict[str, Any]]:
@@ -56,7 +64,7 @@ def test_a_damaged_run_is_rolled_back_and_ends_where_its_twin_ends(
     service: Service,
     children: Children,
     follow: Follow,
-    twin: float,
+    twin: Callable[[], float],
 ) -> None:
     name = fault.partition("@")[0].replace("_", "-")
     job = train(children, service, folder, name, fault)
@@ -77,7 +85,7 @@ def test_a_damaged_run_is_rolled_back_and_ends_where_its_twin_ends(
     assert first <= 219 < end, "the faulty batch was not among those skipped"
     summary = job.summary()
     assert (summary["steps"], summary["rollbacks"]) == (STEPS, 1)
-    assert summary["validation_loss"] == pytest.approx(twin, rel=0.01)
+    assert summary["validation_loss"] == pytest.approx(twin(), rel=0.01)
     _check_postmortem(service, incident, rollback)
 
 
@@ -107,7 +115,7 @@ def bruised(folder: Path, service: Service, follow: Follow) -> tuple[Job, list[d
 
 
 def test_bad_batches_heal_and_nothing_is_rolled_back(
-    bruised: tuple[Job, list[dict[str, Any]]], twin: float
+    bruised: tuple[Job, list[dict[str, Any]]], twin: Callable[[], float]
 ) -> None:
     """Random bytes, shuffled targets, one repeated byte: three spikes in one run."""
     job, incidents = bruised
@@ -120,14 +128,14 @@ def test_bad_batches_heal_and_nothing_is_rolled_back(
     assert any("entropy" in reason for reason in likeliest["reasons"])
     assert job.summary()["rollbacks"] == 0
     assert not [c for i in spikes for c in i["commands"] if c["verb"] != "watch"]
-    assert job.summary()["validation_loss"] == pytest.approx(twin, rel=0.02)
+    assert job.summary()["validation_loss"] == pytest.approx(twin(), rel=0.02)
 
 
 def test_a_non_finite_gradient_never_reaches_the_weights_and_nothing_needs_doing(
-    bruised: tuple[Job, list[dict[str, Any]]], twin: float
+    bruised: tuple[Job, list[dict[str, Any]]], twin: Callable[[], float]
 ) -> None:
     job, incidents = bruised
     [kept_out] = [incident for incident in incidents if incident["dropped"]]
     assert (kept_out["onset_step"], kept_out["outcome"]) == (130, "healed")
     assert kept_out["commands"] == []
-    assert job.summary()["validation_loss"] == pytest.approx(twin, rel=0.02)
+    assert job.summary()["validation_loss"] == pytest.approx(twin(), rel=0.02)
