@@ -1,13 +1,9 @@
-"""A long attempt in a process of its own: prints what it held of memory at two times.
-
-python -m tests.agent.growth_job FOLDER SERVER
-"""
+"""A long attempt in a process of its own: prints what it held of memory at two times."""
 
 from __future__ import annotations
 
 import gc
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +28,3 @@ def main(folder: str, server: str) -> None:
     after = held()
     job.guard.finish()
     print(json.dumps({name: after[name] - before[name] for name in before}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,16 @@ import pytest
 from spikeguard.endings import on_sigterm
 from spikeguard_protocol import AttemptEnded
 
+from .forks import exit_status, start_script
 from .job import FAST, Job
 from .wire import Wire, await_that, served
-
-ROOT = Path(__file__).parents[2]
-
 
 CAP_S = FAST.flush_s + 1.0
 
 
-def start(folder: Path, server: str, then: str, first: str = "") -> subprocess.Popen[str]:
+def start(folder: Path, server: str, then: str, first: str = "") -> ForkServerProcess:
     script = f"""
-import os, sys, time
-sys.path.insert(0, {str(ROOT)!r})
+import os, time
 from pathlib import Path
 from tests.agent.job import Job
 job = Job(Path({str(folder)!r}), server={server!r})
@@ -38,17 +34,10 @@ job.train_to(20)
 print("ready", flush=True)
 {then}
 """
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    said = folder / "said.txt"
+    process = start_script(script, said)
+    await_that(lambda: said.exists() and "ready" in said.read_text())
     return process
-
-
-def ended(process: subprocess.Popen[str]) -> int:
-    status = process.wait(30)
-    assert process.stdout is not None
-    process.stdout.close()
-    return status
 
 
 @pytest.mark.parametrize(
@@ -60,7 +49,7 @@ def ended(process: subprocess.Popen[str]) -> int:
 )
 def test_an_end_is_told_with_everything_before_it(tmp_path: Path, then: str, reason: str) -> None:
     with served(Wire()) as wire:
-        ended(start(tmp_path, wire.url, then))
+        exit_status(start(tmp_path, wire.url, then), 30)
         assert wire.records(AttemptEnded)[-1].reason == reason
         assert (0, 20) in wire.column("loss")
 
@@ -68,8 +57,8 @@ def test_an_end_is_told_with_everything_before_it(tmp_path: Path, then: str, rea
 def test_sigterm_flushes_and_then_terminates(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         process = start(tmp_path, wire.url, "time.sleep(60)")
-        process.send_signal(signal.SIGTERM)
-        assert ended(process) == -signal.SIGTERM
+        process.terminate()
+        assert exit_status(process, 30) == -signal.SIGTERM
         await_that(lambda: wire.records(AttemptEnded))
         assert wire.records(AttemptEnded)[-1].reason == "SIGTERM"
         assert (0, 20) in wire.column("loss")
@@ -88,9 +77,9 @@ def test_sigterm_flushes_every_guard_of_the_process(tmp_path: Path) -> None:
 
 def test_an_absent_server_holds_nobody_up_at_the_end(tmp_path: Path) -> None:
     process = start(tmp_path, "http://127.0.0.1:9", "time.sleep(60)")
-    process.send_signal(signal.SIGTERM)
+    process.terminate()
     began = time.monotonic()
-    assert ended(process) == -signal.SIGTERM
+    assert exit_status(process, 30) == -signal.SIGTERM
     assert time.monotonic() - began < 8.0
 
 
@@ -117,9 +106,9 @@ def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) 
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
         process = start(tmp_path, url, "time.sleep(60)", first)
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         began = time.monotonic()
-        assert ended(process) == -signal.SIGTERM
+        assert exit_status(process, 30) == -signal.SIGTERM
         assert time.monotonic() - began < CAP_S + 0.5  # the process itself ends too
 
 

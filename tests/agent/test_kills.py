@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,12 +23,11 @@ from spikeguard_protocol import (
     Watch,
 )
 
+from .forks import FORKS
 from .job import Job, Loader, assert_same
 from .killed_job import ORDERED_AT, POINTS, main, make
 from .wire import Wire, await_that, served
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "numpy", "spikeguard"])
 SKIP = BatchRange(12, 15)
 LAST = 25
 UNTOUCHED = ("before it is written down", "half written down")  # as if it had never come

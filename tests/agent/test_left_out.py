@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import signal
 import time
 from collections.abc import Iterator
@@ -44,14 +43,13 @@ from spikeguard_protocol import (
     SkipBatches,
 )
 
+from .forks import FORKS
 from .job import Job, Loader, batch_at, order, target_at
 from .left_out_job import POINTS, SKIP, Named, carried_out, main, make
 from .test_journal import disk_full_at
 from .test_ranks import run_ranks
 from .wire import Answer, Wire, await_that, served
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "numpy", "spikeguard"])
 ROOM = 20  # bytes
 RUN = RunId("default", "test")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from spikeguard.outbox import Outbox
 from spikeguard.room import Room
 from spikeguard_protocol import AttemptEnded, Gap, Record, RunId, Samples
 
+from .forks import exit_status, start_script
 from .job import FAST, Job
 from .test_outbox import everything, fill, outbox, sample
 from .wire import await_that
@@ -66,14 +65,15 @@ for number in range(attempts):
 @pytest.mark.parametrize("server", ["absent", "none"])
 def test_attempts_that_are_killed_share_one_limit(tmp_path: Path, server: str) -> None:
     """Each process is killed in its turn; what went is told, declared, and adds up."""
-    command = [sys.executable, "-c", KILLED, str(tmp_path), server]
+    parent, said = tmp_path / "outbox", tmp_path / "said.txt"
     sizes = map(str, (LIMIT, ATTEMPTS, STEPS))
-    told = subprocess.run([*command, *sizes], capture_output=True, text=True, timeout=60)
-    lines = [line.split() for line in told.stdout.splitlines()]
-    assert len(lines) == ATTEMPTS, told.stderr
+    parent.mkdir()
+    assert exit_status(start_script(KILLED, said, str(parent), server, *sizes), 60) == 0
+    lines = [line.split() for line in said.read_text().splitlines()]
+    assert len(lines) == ATTEMPTS, lines
     assert max(int(on_disk) for _, on_disk, _ in lines) <= LIMIT
     assert all(said == "True" for _, _, said in lines)
-    boxes = leftovers(tmp_path, RUN)
+    boxes = leftovers(parent, RUN)
     records = [record for box in boxes for record in everything(box)]
     lost = sum(r.samples_lost for r in records if isinstance(r, Gap))
     kept = sum(len(r.steps) for r in records if isinstance(r, Samples))
@@ -82,7 +82,7 @@ def test_attempts_that_are_killed_share_one_limit(tmp_path: Path, server: str) -
     assert [r for r in records if isinstance(r, Samples)][-1].steps[-1] == STEPS
     for box in boxes:
         box.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("server", ["http://127.0.0.1:9", None])

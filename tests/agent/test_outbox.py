@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +34,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 
+from .forks import exit_status, start_script
 from .wire import await_that
 
 RUN = RunId("default", "test")
@@ -344,13 +343,12 @@ time.sleep(0.3)
 print("ready", flush=True)
 time.sleep(60)
 """
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    said = tmp_path / "said.txt"
+    process = start_script(script, said)
+    await_that(lambda: said.exists() and "ready" in said.read_text())
     assert leftovers(tmp_path, RUN) == []  # alive: it holds the lock
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    assert exit_status(process, 30) == -signal.SIGKILL
     (file,) = (tmp_path / ATTEMPT).glob("*.jsonl")
     with file.open("ab") as half:
         half.write(b'{"type":"Samples","seg')

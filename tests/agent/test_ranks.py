@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import runpy
 import subprocess
@@ -35,15 +34,11 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 
+from .forks import FORKS
 from .ranks_job import RankLoader, model_and_optimizer
 from .wire import Answer, Wire, served
 
 JOB = Path(__file__).with_name("ranks_job.py")
-
-
-FORKS = multiprocessing.get_context("forkserver")
-# The first optimizer of a process imports torch._dynamo: 0.9 s that no rank has to spend again.
-FORKS.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed", "numpy", "spikeguard"])
 
 
 def run_torchrun(wire: Wire, folder: Path, steps: int, ranks: int = 2) -> tuple[int, list[Any]]:

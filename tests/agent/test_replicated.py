@@ -15,7 +15,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from spikeguard import AttachError, attach
 
 from . import replicated_job
-from .test_sharded import CLOSE, FORKS, GLOBAL, ended
+from .forks import FORKS
+from .test_sharded import CLOSE, GLOBAL, ended
 
 SCENES = ["accumulated", "extreme", "clipped", "uneven", "by_hand", "accelerated"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 
+from .forks import exit_status, start_script
 from .job import FAST, Job
 from .test_journal import disk_full_at
 from .wire import Answer, Wire, await_that, served
@@ -171,8 +171,7 @@ def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> N
 def test_a_killed_job_loses_nothing_that_was_on_disk(tmp_path: Path) -> None:
     """Killed while the server is away; the next attempt sends the first one's messages first."""
     script = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import time
 from pathlib import Path
 from tests.agent.job import Job
 job = Job(Path({str(tmp_path)!r}), server="http://127.0.0.1:9")
@@ -181,12 +180,11 @@ time.sleep(0.3)
 print("ready", flush=True)
 time.sleep(60)
 """
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    said = tmp_path / "said.txt"
+    process = start_script(script, said)
+    await_that(lambda: said.exists() and "ready" in said.read_text())
     process.kill()
-    process.wait()
-    process.stdout.close()
+    assert exit_status(process, 30) == -signal.SIGKILL
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url)
         assert job.guard.resume() == 25

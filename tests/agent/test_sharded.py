@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import runpy
 import signal
 from pathlib import Path
@@ -17,14 +16,10 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from spikeguard import CheckpointDirectory
 
 from . import sharded_job
+from .forks import FORKS
 from .wire import await_that
 
 JOB = Path(sharded_job.__file__)
-FORKS = multiprocessing.get_context("forkserver")
-# The first optimizer of a process imports torch._dynamo: 0.9 s that no rank has to spend again.
-FORKS.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard"]
-)
 CLOSE = 1e-4  # fp32, six steps, gradients added up in another order
 
 
