@@ -19,11 +19,29 @@ FORKS.set_forkserver_preload(
 )
 
 
+LAUNCHER = "from torch.distributed.run import main; main()"
+
+
 def start_script(source: str, output: Path, *arguments: str) -> ForkServerProcess:
     """`source` as `python -c` runs it, what it says appended to `output`."""
     process = FORKS.Process(target=_as_a_program, args=(source, str(output), arguments))
     process.start()
     return process
+
+
+def torchrun(
+    output: Path, job: Path, *arguments: str, ranks: int, restarts: int = 0, **environment: str
+) -> int:
+    """Exit status of `ranks` processes of `job` under the launcher that people use.
+
+    The launcher is forked too; each rank is a program of its own, as everywhere.
+    """
+    command = ["torchrun", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(job), *arguments]
+    environment |= {"OMP_NUM_THREADS": "1"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
+    source = f"import os; os.environ.update({environment!r})\n{LAUNCHER}"
+    return exit_status(start_script(source, output, *command[1:]), 120)
 
 
 def _as_a_program(source: str, output: str, arguments: tuple[str, ...]) -> None:
@@ -36,7 +54,7 @@ def _as_a_program(source: str, output: str, arguments: tuple[str, ...]) -> None:
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         status = 1
     ctypes.pythonapi.Py_Exit(status)  # waits for threads, runs what `atexit` holds
 

@@ -218,8 +218,8 @@ def _fails_at_the_second_vote(world: World, yes: bool, votes: list[bool] = []) -
 if __name__ == "__main__":  # under torchrun
     dist.init_process_group("gloo")
     main(Path(sys.argv[1]), int(sys.argv[2]), os.environ.get("CASE", ""))
-elif plan := globals().get("PLAN"):  # one of two processes of the test's own
+elif plan := globals().get("PLAN"):  # one of the processes of the test's own
     os.environ.update(plan["environment"])
     meeting = f"file://{plan['meeting']}"
-    dist.init_process_group("gloo", init_method=meeting, rank=plan["rank"], world_size=2)
+    dist.init_process_group("gloo", init_method=meeting, rank=plan["rank"], world_size=plan["size"])
     main(Path(plan["folder"]), plan["steps"], plan["case"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -414,16 +415,19 @@ def stalled(folder: Path, rank: int, size: int) -> dict[str, Any]:
     return told
 
 
-def main(plan: dict[str, Any]) -> None:
+def main(folder: Path, scenes: Sequence[str]) -> None:
     """What one rank of a test does."""
-    rank, size, folder = plan["rank"], plan["size"], Path(plan["folder"])
+    rank, size = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(1)
-    meeting = f"file://{plan['meeting']}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
-    told = {name: globals()[name](folder, rank, size) for name in plan["scenes"]}
+    told = {name: globals()[name](folder, rank, size) for name in scenes}
     (folder / f"rank{rank}.json").write_text(json.dumps(told))
     dist.destroy_process_group()
 
 
-if plan := globals().get("PLAN"):
-    main(plan)
+if __name__ == "__main__":  # under torchrun
+    dist.init_process_group("gloo")
+    main(Path(sys.argv[1]), sys.argv[2:])
+elif plan := globals().get("PLAN"):  # one of the processes of the test's own
+    meeting = f"file://{plan['meeting']}"
+    dist.init_process_group("gloo", init_method=meeting, rank=plan["rank"], world_size=plan["size"])
+    main(Path(plan["folder"]), plan["scenes"])

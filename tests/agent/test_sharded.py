@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from spikeguard import CheckpointDirectory
 
 from . import sharded_job
-from .forks import FORKS
+from .forks import FORKS, torchrun
 from .wire import await_that
 
 JOB = Path(sharded_job.__file__)
@@ -51,6 +51,10 @@ def ended(ranks: list[Any]) -> list[int]:
 def run_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
     """What each of `size` ranks told after `scenes`."""
     assert ended(begin_ranks(folder, size, scenes)) == [0] * size
+    return heard(folder, size)
+
+
+def heard(folder: Path, size: int) -> list[Any]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -62,8 +66,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two under the launcher that people use, four in processes that start at once."""
     scenes = ["measured", "mixed", "dropped", "recovered"]
-    return run_ranks(tmp_path_factory.mktemp("ranks"), request.param, scenes)
+    folder, size = tmp_path_factory.mktemp("ranks"), request.param
+    if size == 4:
+        return run_ranks(folder, size, scenes)
+    said = folder / "said.txt"
+    assert torchrun(said, JOB, str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
+    return heard(folder, size)
 
 
 RAW, SAMPLED = "train/grad_norm_raw", "train/update_norm_sampled"
