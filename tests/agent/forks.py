@@ -24,30 +24,33 @@ LAUNCHER = "from torch.distributed.run import main; main()"
 
 def start_script(source: str, output: Path, *arguments: str) -> ForkServerProcess:
     """`source` as `python -c` runs it, what it says appended to `output`."""
-    process = FORKS.Process(target=_as_a_program, args=(source, str(output), arguments))
+    given = (source, str(output), arguments, dict(os.environ))
+    process = FORKS.Process(target=_as_a_program, args=given)
     process.start()
     return process
 
 
-def torchrun(
-    output: Path, job: Path, *arguments: str, ranks: int, restarts: int = 0, **environment: str
-) -> int:
-    """Exit status of `ranks` processes of `job` under the launcher that people use.
+def torchrun(output: Path, *program: str, ranks: int, restarts: int = 0, **environment: str) -> int:
+    """Exit status of `ranks` processes of `program` under the launcher that people use.
 
     The launcher is forked too; each rank is a program of its own, as everywhere.
     """
     command = ["torchrun", "--standalone", f"--nproc-per-node={ranks}"]
-    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(job), *arguments]
+    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", *program]
     environment |= {"OMP_NUM_THREADS": "1"}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
     source = f"import os; os.environ.update({environment!r})\n{LAUNCHER}"
     return exit_status(start_script(source, output, *command[1:]), 120)
 
 
-def _as_a_program(source: str, output: str, arguments: tuple[str, ...]) -> None:
+def _as_a_program(
+    source: str, output: str, arguments: tuple[str, ...], environment: dict[str, str]
+) -> None:
     """To the end that an interpreter makes, which multiprocessing's own children leave out."""
     for handle in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
+    os.environ.clear()  # the forkserver's are those of its own start
+    os.environ.update(environment)
     sys.argv, status = ["-c", *arguments], 0
     try:
         exec(compile(source, "<string>", "exec"), {"__name__": "__main__"})

@@ -22,5 +22,5 @@ def test_no_step_leaves_anything_behind_in_memory(server: str, tmp_path: Path) -
         said = tmp_path / "said.txt"
         assert exit_status(start_script(GROW, said, str(tmp_path), url), 120) == 0, said.read_text()
     grown = json.loads(said.read_text().splitlines()[-1])
-    assert grown["objects"] < STEPS / 2
+    assert grown["objects"] < 0.75 * STEPS  # less than one a step; what is on its way varies
     assert grown["bytes"] < 16 * MIB

@@ -19,6 +19,7 @@ from spikeguard import CheckpointDirectory
 from spikeguard.mounts import network_kind
 from spikeguard.sync import homes, run_of
 from spikeguard_protocol import (
+    Action,
     BatchRange,
     Gap,
     Medium,
@@ -30,7 +31,7 @@ from spikeguard_protocol import (
 )
 
 from . import mounted
-from .job import FAST, Job, order, result, target_at
+from .job import FAST, Job, result, target_at
 from .wire import Answer, Wire, await_that, served
 
 Mount = Callable[..., tuple[Path, "subprocess.Popen[str]"]]
@@ -64,16 +65,26 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         server.communicate()
 
 
+def delivered(job: Job, wire: Wire, action: Action) -> str:
+    """The command, by the server's own answer: the next one would take back any other."""
+    command = wire.order(action)
+    await_that(lambda: job.guard._p.mailbox.deliveries)
+    return command
+
+
 def test_without_locks_all_arrives_and_what_must_last_lies_there(mount: Mount) -> None:
     """As Lustre without `flock`: the outbox is in memory, journal and checkpoints on the mount."""
     place, _ = mount("no-locks")
     with served(Wire()) as wire:
         job = Job(place, server=wire.url)
         job.train_to(30)
-        command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24)))
+        back = Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24))
+        command = delivered(job, wire, back)
         job.train_step()
+        assert job.guard.steps == 20
         job.train_to(28)
         job.guard.finish()
+        wire.orders.clear()
         assert result(job, command).state is ResultState.APPLIED
         again = Job(place, server=wire.url)
         assert again.guard.resume() == 25
@@ -130,7 +141,7 @@ def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
             place.stat()
         away.clear()
         job.train_to(60)
-        command = order(job, ScaleLr(0.5, 10))
+        command = delivered(job, wire, ScaleLr(0.5, 10))
         job.train_step()
         assert result(job, command).state is ResultState.REFUSED
         assert "journal" in result(job, command).reason

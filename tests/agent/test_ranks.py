@@ -41,7 +41,7 @@ JOB = Path(__file__).with_name("ranks_job.py")
 def run_torchrun(wire: Wire, folder: Path, steps: int) -> tuple[int, list[Any]]:
     """Exit status and what each of two ranks saw, under the launcher that people use."""
     said, given = folder / "said.txt", (str(folder), str(steps))
-    status = torchrun(said, JOB, *given, ranks=2, restarts=1, SPIKEGUARD_SERVER=wire.url)
+    status = torchrun(said, str(JOB), *given, ranks=2, restarts=1, SPIKEGUARD_SERVER=wire.url)
     return status, _seen(folder)
 
 

@@ -72,7 +72,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if size == 4:
         return run_ranks(folder, size, scenes)
     said = folder / "said.txt"
-    assert torchrun(said, JOB, str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
+    assert torchrun(said, str(JOB), str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
     return heard(folder, size)
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
+import signal
 import sysconfig
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from spikeguard import CheckpointDirectory
 from spikeguard_trainer.__main__ import main
+from tests.agent.forks import exit_status, start_script, torchrun
 
 LIMIT_S = 150.0  # of patience on a busy machine
 TEXT = Path(sysconfig.get_path("stdlib")) / "asyncio"
-OFFLINE = {k: v for k, v in os.environ.items() if not k.startswith("SPIKEGUARD_")}
-ENVIRONMENT = OFFLINE | {"OMP_NUM_THREADS": "1"}
+PROGRAM = "import runpy; runpy.run_module('spikeguard_trainer', None, '__main__', True)"
 
 
 def arguments(out: Path, *options: str) -> list[str]:
@@ -33,39 +32,37 @@ def run(out: Path, *options: str) -> int:
     return main(arguments(out, *options))
 
 
-def start(out: Path, *options: str, torchrun: int = 0) -> subprocess.Popen[str]:
-    """Start it as a process of its own, or as `torchrun` ranks."""
-    command = [sys.executable, "-m"]
-    if torchrun:
-        command += ["torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={torchrun}", "-m", "--"]
-    command += ["spikeguard_trainer", *arguments(out, *options)]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def start(out: Path, *options: str) -> ForkServerProcess:
+    """Start it as a process of its own; what it says is in `said.txt` beside its log."""
+    out.mkdir(parents=True, exist_ok=True)
+    return start_script(PROGRAM, out / "said.txt", *arguments(out, *options))
 
 
-def run_process(out: Path, *options: str, torchrun: int = 0) -> str:
-    """Run it as a process to its end; returns what it said on stderr."""
-    with start(out, *options, torchrun=torchrun) as process:
-        try:
-            _, said = process.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
-    assert process.returncode == 0, said
+def run_process(out: Path, *options: str) -> str:
+    """Run it as a process to its end; returns what it said."""
+    status = exit_status(start(out, *options), LIMIT_S)
+    said = (out / "said.txt").read_text()
+    assert status == 0, said
     return said
 
 
-def kill_at(process: subprocess.Popen[str], out: Path, step: int, saved: int) -> None:
+def run_ranks(out: Path, *options: str, ranks: int) -> None:
+    """Run it to its end under `torchrun`."""
+    said = out / "said.txt"
+    program = ("-m", "--", "spikeguard_trainer", *arguments(out, *options))
+    assert torchrun(said, *program, ranks=ranks) == 0, said.read_text()
+
+
+def kill_at(process: ForkServerProcess, out: Path, step: int, saved: int) -> None:
     """SIGKILL once the row of `step` is in the log and the checkpoint of step `saved` is whole."""
     deadline = time.monotonic() + LIMIT_S
     kept = CheckpointDirectory(out / "checkpoints")
-    with process:
-        while _newest(out) < step or saved not in {target.step for target in kept.targets()}:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.kill()
+    while _newest(out) < step or saved not in {target.step for target in kept.targets()}:
+        assert process.exitcode is None, (out / "said.txt").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    assert exit_status(process, LIMIT_S) == -signal.SIGKILL
 
 
 def _newest(out: Path) -> int:

@@ -28,7 +28,7 @@ def assert_same_course(out: Path, alone: Path) -> None:
 
 def test_two_ranks_under_torchrun_train_like_one(alone: Path, tmp_path: Path) -> None:
     """With accumulation and faults, so that everything that is cut up is cut up."""
-    jobs.run_process(tmp_path, *OPTIONS, *FAULTS, "--micro-batches", "3", torchrun=2)
+    jobs.run_ranks(tmp_path, *OPTIONS, *FAULTS, "--micro-batches", "3", ranks=2)
     assert_same_course(tmp_path, alone)
     assert jobs.summary(tmp_path)["world_size"] == 2
 
