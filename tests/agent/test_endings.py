@@ -69,8 +69,8 @@ def test_sigterm_flushes_every_guard_of_the_process(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         another = f"other = Job(Path({str(tmp_path / 'other')!r}), server={wire.url!r})"
         process = start(tmp_path, wire.url, "time.sleep(60)", f"{another}; other.train_to(20)")
-        process.send_signal(signal.SIGTERM)
-        assert ended(process) == -signal.SIGTERM
+        process.terminate()
+        assert exit_status(process, 30) == -signal.SIGTERM
         await_that(lambda: len(wire.records(AttemptEnded)) == 2)
         assert {end.reason for end in wire.records(AttemptEnded)} == {"SIGTERM"}
 
