@@ -6,10 +6,12 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.components.v2 import manifest_scanner
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 REMEDY = "install one, run `playwright install chromium`, or set SPIKEGUARD_CHROMIUM to its path"
@@ -29,6 +31,15 @@ def _main_stays() -> Iterator[None]:
     before = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _components_are_sought_once() -> Iterator[None]:
+    """Streamlit's AppTest reads what every installed package says of itself each time it runs."""
+    found = cache(manifest_scanner.scan_component_manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", found)
+        yield
 
 
 @pytest.fixture(scope="session")

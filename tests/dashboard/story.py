@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ Plain = dict[str, Any]
 
 def losses() -> list[float]:
     """About 1,400 losses with a spike at `ONSET`."""
+    return list(_losses())
+
+
+@cache
+def _losses() -> list[float]:
     if TRACE.exists():
         with TRACE.open() as file:
             read = [float(row["loss"]) for row in csv.DictReader(file)]
