@@ -18,7 +18,7 @@ from spikeguard_server.settings import Settings
 from tests.server.conftest import Databases
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import Job, rows
-from tests.server.store.test_commands import spiked
+from tests.server.store.test_commands import spike
 
 SECRET = "a secret of more than sixteen signs"
 SETTINGS = Settings(notify_networks="127.0.0.0/8", public_url="https://guard.example")
@@ -88,7 +88,7 @@ STORY = "spiked_story"
 def story(databases: Databases) -> int:
     """A database in which a rollback waits; the number of its last message."""
     engine = open_engine(Settings(database_url=databases.make(STORY)))
-    job, _, _ = spiked(engine)
+    job = spike(engine)
     engine.dispose()
     return job.sequence
 

@@ -17,7 +17,7 @@ from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 from tests.server.store.jobs import Job, healthy, rows, spiking, value
-from tests.server.store.test_commands import ONSET, spiked, state_of
+from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
 DUE = "select count(*) from incidents where report_due_at is not null"
@@ -25,7 +25,7 @@ DUE = "select count(*) from incidents where report_due_at is not null"
 
 def recovered(engine: sql.Engine) -> tuple[Job, CommandId, int]:
     """A job whose incident closed after a rollback, and the step until which it is followed."""
-    job, command, revision = spiked(engine)
+    job, command, revision = waiting(engine)
     approve(engine, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
@@ -41,91 +41,91 @@ def report(engine: sql.Engine) -> tuple[dict[str, object], str]:
 
 
 def test_the_post_mortem_says_not_yet_and_is_written_once_more_with_the_loss_500_steps_later(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    job, _, until = recovered(engine)
-    symptoms, text = report(engine)
+    job, _, until = recovered(spiked)
+    symptoms, text = report(spiked)
     assert symptoms["later_loss"] is None
     assert "not yet" in text
     job.train(701, until - 1, segment=1, shift=20, batch=50)
-    assert value(engine, DUE) == 0
+    assert value(spiked, DUE) == 0
     job.train(until, until + 60, segment=1, shift=20, batch=50)
-    assert value(engine, DUE) == 1
+    assert value(spiked, DUE) == 1
     kept = "select max(step) from incident_samples where segment = 1"
-    assert value(engine, kept) == until
-    symptoms, text = report(engine)
+    assert value(spiked, kept) == until
+    symptoms, text = report(spiked)
     assert symptoms["later_step"] == until
     assert symptoms["later_loss"] == pytest.approx(healthy(until), abs=0.05)
     assert "not yet" not in text
-    assert value(engine, "select followed_to from runs") is None
+    assert value(spiked, "select followed_to from runs") is None
     job.train(until + 61, until + 100, segment=1, shift=20, batch=50)
-    assert value(engine, DUE) == 0
-    assert value(engine, kept) == until
+    assert value(spiked, DUE) == 0
+    assert value(spiked, kept) == until
 
 
-def test_a_run_that_ends_before_is_reported_as_far_as_it_came(engine: sql.Engine) -> None:
-    job, _, _ = recovered(engine)
-    report(engine)
+def test_a_run_that_ends_before_is_reported_as_far_as_it_came(spiked: sql.Engine) -> None:
+    job, _, _ = recovered(spiked)
+    report(spiked)
     job.train(701, 720, segment=1, shift=20)
     job.send(AttemptEnded("finished"))
-    symptoms, _ = report(engine)
+    symptoms, _ = report(spiked)
     assert symptoms["later_step"] == 720
 
 
-def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(engine: sql.Engine) -> None:
-    job, _, _ = recovered(engine)
+def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(spiked: sql.Engine) -> None:
+    job, _, _ = recovered(spiked)
     job.send(AttemptEnded("RuntimeError"))
-    assert value(engine, "select followed_to from runs") is not None
+    assert value(spiked, "select followed_to from runs") is not None
     later = datetime.now(UTC) + timedelta(seconds=SETTINGS.ended_after_s + 1)
-    with engine.begin() as connection:
+    with spiked.begin() as connection:
         let_time_pass(connection, run_key(job.message(sequence=1).run_id), SETTINGS, later)
-    assert value(engine, "select followed_to from runs") is None
-    assert value(engine, "select followed_to from incidents") is None
+    assert value(spiked, "select followed_to from runs") is None
+    assert value(spiked, "select followed_to from incidents") is None
 
 
-def test_a_result_that_comes_after_the_close_is_judged_and_reported(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_a_result_that_comes_after_the_close_is_judged_and_reported(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    with engine.begin() as connection:  # the detector's word, which a healing loss would take long
+    with spiked.begin() as connection:  # the detector's word, which a healing loss would take long
         connection.execute(sql.text("update runs set open_incident = null"))
         closed = "update incidents set state = 'closed', outcome = 'healed', closed_at = now()"
         connection.execute(sql.text(closed))
     job.report(str(command), ResultState.APPLIED, 570)
-    assert state_of(engine, command) == "judged"
+    assert state_of(spiked, command) == "judged"
     judgement = f"select judgement from commands where number = {command.number}"
-    assert "ended as healed" in str(value(engine, judgement))
-    assert value(engine, DUE) == 1
-    _, text = report(engine)
+    assert "ended as healed" in str(value(spiked, judgement))
+    assert value(spiked, DUE) == 1
+    _, text = report(spiked)
     assert "ended as healed" in text
 
 
 def test_a_post_mortem_can_be_written_though_the_new_attempt_never_says_what_it_trains(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    recovered(engine)
-    new = Job(engine, attempt="00000000000000b2", age_s=0.0)
+    recovered(spiked)
+    new = Job(spiked, attempt="00000000000000b2", age_s=0.0)
     new.post(new.message())
-    assert value(engine, "select current_segment from runs") is None
-    report(engine)
-    assert value(engine, DUE) == 0
+    assert value(spiked, "select current_segment from runs") is None
+    report(spiked)
+    assert value(spiked, DUE) == 0
 
 
 def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
     """And does not stand before the others for ever."""
-    recovered(engine)
-    with engine.begin() as connection:
+    recovered(spiked)
+    with spiked.begin() as connection:
         connection.execute(sql.text("update incident_revisions set kind = 'no such kind'"))
     waits = []
     for _ in range(3):
-        with engine.begin() as connection:
+        with spiked.begin() as connection:
             connection.execute(sql.text("update incidents set report_due_at = now()"))
-        write_reports(engine)
+        write_reports(spiked)
         wait = "select extract(epoch from report_due_at - clock_timestamp()) from incidents"
-        waits.append(float(value(engine, wait)))
-    assert value(engine, "select count(*) from reports") == 0
+        waits.append(float(value(spiked, wait)))
+    assert value(spiked, "select count(*) from reports") == 0
     assert waits == pytest.approx([1.0, 2.0, 4.0], abs=0.9)
-    with engine.connect() as connection:
+    with spiked.connect() as connection:
         assert due_reports(connection, 100) == []

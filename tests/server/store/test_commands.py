@@ -39,13 +39,19 @@ JUDGED = "select number, judgement from commands where state = 'judged'"
 WAITING = "select incident, number, revision from commands where state = 'proposed'"
 
 
-def spiked(engine: sql.Engine) -> tuple[Job, CommandId, int]:
-    """A job whose loss jumped and stayed, with the rollback that waits for a decision."""
+def spike(engine: sql.Engine) -> Job:
+    """A job whose loss jumped and stayed until a rollback was proposed."""
     job = Job(engine)
     job.start()
     job.train(1, 400, batch=100)
     job.train(401, 560, spiking(ONSET), batch=40)
+    return job
+
+
+def waiting(engine: sql.Engine) -> tuple[Job, CommandId, int]:
+    """That job, and the rollback that waits for a decision."""
     [(incident, number, revision)] = rows(engine, WAITING)
+    job = Job(engine, sequence=value(engine, "select last_sequence from attempts"))
     return job, CommandId.parse(f"gpt#{incident}.{number}"), int(str(revision))
 
 
@@ -53,18 +59,18 @@ def state_of(engine: sql.Engine, command: CommandId) -> object:
     return value(engine, f"select state from commands where number = {command.number}")
 
 
-def test_a_lasting_spike_proposes_a_rollback_and_orders_nothing(engine: sql.Engine) -> None:
-    job, command, _ = spiked(engine)
+def test_a_lasting_spike_proposes_a_rollback_and_orders_nothing(spiked: sql.Engine) -> None:
+    job, command, _ = waiting(spiked)
     ack = job.train(561, 570, spiking(ONSET))
-    assert value(engine, f"select verb from commands where number = {command.number}") == "rollback"
+    assert value(spiked, f"select verb from commands where number = {command.number}") == "rollback"
     assert [o for o in ack.orders if isinstance(o.action, Rollback)] == []
     assert ack.attentive
     assert "step-300" in ack.protected
 
 
-def test_an_approved_rollback_is_ordered_until_its_result_is_stored(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_an_approved_rollback_is_ordered_until_its_result_is_stored(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     first = job.train(561, 570, spiking(ONSET))
     again = job.train(571, 580, spiking(ONSET))
     for ack in (first, again):
@@ -75,59 +81,59 @@ def test_an_approved_rollback_is_ordered_until_its_result_is_stored(engine: sql.
     ack = job.report(str(command), ResultState.APPLIED, 580)
     assert str(command) not in [o.command for o in ack.orders]
     decided = "select decided_by, applied_step, state from commands where number = "
-    assert rows(engine, f"{decided}{command.number}") == [("Ada", 580, "applied")]
+    assert rows(spiked, f"{decided}{command.number}") == [("Ada", 580, "applied")]
 
 
-def test_after_a_rollback_the_run_heals_and_the_command_is_judged(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_after_a_rollback_the_run_heals_and_the_command_is_judged(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, healthy, segment=1, shift=20, batch=50)
-    assert rows(engine, "select state, outcome from incidents") == [("closed", "recovered")]
-    assert state_of(engine, command) == "judged"
-    assert value(engine, "select open_incident from runs") is None
+    assert rows(spiked, "select state, outcome from incidents") == [("closed", "recovered")]
+    assert state_of(spiked, command) == "judged"
+    assert value(spiked, "select open_incident from runs") is None
 
 
 def test_a_spike_that_comes_back_after_a_rollback_is_the_same_incident(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 560, spiking(ONSET + 5), segment=1, shift=20, batch=20)
-    assert value(engine, "select recurrences from incidents where number = 1") == 1
-    assert value(engine, "select incidents from runs") == 1
-    assert state_of(engine, command) == "judged"
+    assert value(spiked, "select recurrences from incidents where number = 1") == 1
+    assert value(spiked, "select incidents from runs") == 1
+    assert state_of(spiked, command) == "judged"
 
 
-def test_the_first_result_stands(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_the_first_result_stands(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.report(str(command), ResultState.REFUSED, 570, "the target is gone")
     job.report(str(command), ResultState.APPLIED, 571)
-    assert state_of(engine, command) == "refused"
+    assert state_of(spiked, command) == "refused"
 
 
 def test_a_result_for_another_run_or_an_unknown_command_changes_nothing(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    job, command, _ = spiked(engine)
+    job, command, _ = waiting(spiked)
     for name in ("other#1.1", "gpt#99.1", "gpt#1.9999999999", str(command)):
         job.report(name, ResultState.APPLIED, 570)
-    assert state_of(engine, command) == "proposed"
+    assert state_of(spiked, command) == "proposed"
 
 
 def test_of_two_people_who_approve_at_once_one_wins_and_the_other_is_told(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    _, command, revision = spiked(engine)
+    _, command, revision = waiting(spiked)
 
     def decide(person: str) -> str:
         try:
-            approve(engine, command, revision, person)
+            approve(spiked, command, revision, person)
         except ServiceError as error:
             return type(error).__name__
         return "approved"
@@ -136,67 +142,66 @@ def test_of_two_people_who_approve_at_once_one_wins_and_the_other_is_told(
         answers = sorted(pool.map(decide, ["Ada", "Bob", "Cyd", "Dan"]))
     assert answers == ["IllegalMove", "IllegalMove", "IllegalMove", "approved"]
     subject = f"select count(*) from audit where action = 'approve' and subject = '{command}'"
-    assert value(engine, subject) == 1
+    assert value(spiked, subject) == 1
 
 
-def test_approving_another_revision_than_the_current_one_is_refused(engine: sql.Engine) -> None:
-    _, command, revision = spiked(engine)
+def test_approving_another_revision_than_the_current_one_is_refused(spiked: sql.Engine) -> None:
+    _, command, revision = waiting(spiked)
     with pytest.raises(RevisionChanged) as refused:
-        approve(engine, command, revision + 1, "Ada")
+        approve(spiked, command, revision + 1, "Ada")
     assert refused.value.extra["current"]["revision"] == revision
-    assert state_of(engine, command) == "proposed"
+    assert state_of(spiked, command) == "proposed"
 
 
 def test_a_target_that_vanished_meanwhile_makes_a_new_revision_that_must_be_seen(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
     """Approvals come late: what is approved is what will be done."""
-    _, command, revision = spiked(engine)
+    _, command, revision = waiting(spiked)
     target = "select arguments->>'target' from commands where verb = 'rollback'"
-    before = value(engine, target)
-    with engine.begin() as connection:
+    before = value(spiked, target)
+    with spiked.begin() as connection:
         gone = sql.text("update targets set deleted_at = now() where name = :name")
         connection.execute(gone, {"name": before})
     with pytest.raises(RevisionChanged):
-        approve(engine, command, revision, "Ada")
-    assert value(engine, target) != before
-    approve(engine, command, revision + 1, "Ada")
-    assert state_of(engine, command) == "approved"
+        approve(spiked, command, revision, "Ada")
+    assert value(spiked, target) != before
+    approve(spiked, command, revision + 1, "Ada")
+    assert state_of(spiked, command) == "approved"
 
 
-def test_nothing_can_be_approved_after_its_time(engine: sql.Engine) -> None:
+def test_nothing_can_be_approved_after_its_time(spiked: sql.Engine) -> None:
     """By the database's clock, even where no ticker ever ran."""
-    _, command, revision = spiked(engine)
+    _, command, revision = waiting(spiked)
     late = datetime.now(UTC) + timedelta(days=2)
     with pytest.raises(IllegalMove):
-        approve(engine, command, revision, "Ada", late)
-    assert state_of(engine, command) == "expired"
+        approve(spiked, command, revision, "Ada", late)
+    assert state_of(spiked, command) == "expired"
 
 
-def test_an_approved_command_is_not_delivered_after_its_time(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_an_approved_command_is_not_delivered_after_its_time(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.now = datetime.now(UTC) + timedelta(days=2)
     ack = job.send()
     assert str(command) not in [order.command for order in ack.orders]
-    assert state_of(engine, command) == "approved"
+    assert state_of(spiked, command) == "approved"
 
 
-def test_a_rejected_command_is_not_proposed_again_at_once(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    reject(engine, command, revision, "Ada", "it is the learning rate")
+def test_a_rejected_command_is_not_proposed_again_at_once(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    reject(spiked, command, revision, "Ada", "it is the learning rate")
     job.train(561, 600, spiking(ONSET))
-    assert state_of(engine, command) == "rejected"
-    assert rows(engine, WAITING) == []
+    assert state_of(spiked, command) == "rejected"
+    assert rows(spiked, WAITING) == []
     reason = f"select decision_reason from commands where number = {command.number}"
-    assert value(engine, reason) == "it is the learning rate"
+    assert value(spiked, reason) == "it is the learning rate"
 
 
 @pytest.mark.parametrize("name", ["gpt#1.77", "gpt#77.1", "nobody#1.1", "gpt#1.99999999999"])
-def test_there_is_nothing_to_decide_on_what_does_not_exist(engine: sql.Engine, name: str) -> None:
-    spiked(engine)
+def test_there_is_nothing_to_decide_on_what_does_not_exist(spiked: sql.Engine, name: str) -> None:
     with pytest.raises(NotFound):
-        approve(engine, CommandId.parse(name), 1, "Ada")
+        approve(spiked, CommandId.parse(name), 1, "Ada")
 
 
 def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.Engine) -> None:
@@ -212,12 +217,12 @@ def test_a_policy_may_approve_by_itself_and_signs_with_its_version(engine: sql.E
 
 
 def test_a_policy_approves_what_it_proposed_in_its_cooldown_once_that_is_over(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
     """Nobody else would: the proposal itself does not change any more."""
     rule = Approval(ApprovalMode.AUTO, budget=5, cooldown_s=1_800.0)
-    job, command, revision = spiked(engine)
-    with engine.begin() as connection:
+    job, command, revision = waiting(spiked)
+    with spiked.begin() as connection:
         approval = {**DEFAULT_POLICY.approval, Verb.ROLLBACK: rule}
         write_policy(connection, "default", replace(DEFAULT_POLICY, approval=approval), "root")
         past = sql.text(
@@ -228,14 +233,14 @@ def test_a_policy_approves_what_it_proposed_in_its_cooldown_once_that_is_over(
         )
         connection.execute(past, {"number": command.number})
     job.train(561, 565, spiking(ONSET))
-    assert state_of(engine, command) == "proposed"
-    with engine.begin() as connection:
+    assert state_of(spiked, command) == "proposed"
+    with spiked.begin() as connection:
         older = "update commands set decided_at = now() - interval '1900 seconds' where number = 99"
         connection.execute(sql.text(older))
     job.train(566, 570, spiking(ONSET))
-    assert state_of(engine, command) == "delivered"
+    assert state_of(spiked, command) == "delivered"
     number = "select revision from commands where number = "
-    assert value(engine, f"{number}{command.number}") == revision
+    assert value(spiked, f"{number}{command.number}") == revision
 
 
 def test_old_news_proposes_nothing(engine: sql.Engine) -> None:
@@ -247,84 +252,83 @@ def test_old_news_proposes_nothing(engine: sql.Engine) -> None:
     assert value(engine, "select count(*) from commands") == 0
 
 
-def test_a_new_attempt_gets_a_fresh_proposal_that_names_the_void_one(engine: sql.Engine) -> None:
-    _, command, _ = spiked(engine)
-    new = Job(engine, attempt=SECOND, age_s=0.0)
+def test_a_new_attempt_gets_a_fresh_proposal_that_names_the_void_one(spiked: sql.Engine) -> None:
+    _, command, _ = waiting(spiked)
+    new = Job(spiked, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 560))
     new.train(561, 600, spiking(ONSET))
-    assert state_of(engine, command) == "superseded"
+    assert state_of(spiked, command) == "superseded"
     fresh = "select replaces, attempt, state from commands order by number desc limit 1"
-    assert rows(engine, fresh) == [(command.number, 2, "proposed")]
+    assert rows(spiked, fresh) == [(command.number, 2, "proposed")]
 
 
 def test_an_order_that_nobody_reported_on_is_unknown_until_somebody_does(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
     """The journal of the next attempt may still know."""
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    new = Job(engine, attempt=SECOND, age_s=0.0)
+    new = Job(spiked, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 570))
-    assert state_of(engine, command) == "unknown"
+    assert state_of(spiked, command) == "unknown"
     new.report(str(command), ResultState.APPLIED, 570)
-    assert state_of(engine, command) == "applied"
+    assert state_of(spiked, command) == "applied"
 
 
-def test_a_late_result_takes_back_what_was_approved_in_its_place(engine: sql.Engine) -> None:
+def test_a_late_result_takes_back_what_was_approved_in_its_place(spiked: sql.Engine) -> None:
     """Otherwise the partition that hid it would roll the run back twice."""
-    job, first, revision = spiked(engine)
-    approve(engine, first, revision, "Ada")
+    job, first, revision = waiting(spiked)
+    approve(spiked, first, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    with engine.begin() as connection:
+    with spiked.begin() as connection:
         unknown = sql.text("update commands set state = 'unknown' where number = :number")
         connection.execute(unknown, {"number": first.number})
     job.train(571, 580, spiking(ONSET))
-    [(incident, number, revision)] = rows(engine, WAITING)
+    [(incident, number, revision)] = rows(spiked, WAITING)
     second = CommandId.parse(f"gpt#{incident}.{number}")
     assert second != first
-    approve(engine, second, int(str(revision)), "Ada")
+    approve(spiked, second, int(str(revision)), "Ada")
     ack = job.roll_back(str(first), 300, at_step=580, position=300)
-    assert state_of(engine, first) == "applied"
-    assert state_of(engine, second) == "superseded"
+    assert state_of(spiked, first) == "applied"
+    assert state_of(spiked, second) == "superseded"
     assert not [order for order in ack.orders if isinstance(order.action, Rollback)]
 
 
-def test_every_change_of_a_command_stands_in_the_audit(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_every_change_of_a_command_stands_in_the_audit(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.report(str(command), ResultState.APPLIED, 570)
     changes = f"select actor, action, after from audit where subject = '{command}' order by number"
-    assert rows(engine, changes) == [
+    assert rows(spiked, changes) == [
         ("policy 1", "propose", "proposed"),
         ("Ada", "approve", "approved"),
         ("server", "deliver", "delivered"),
         ("attempt 1", "apply", "applied"),
     ]
-    numbers = [row[0] for row in rows(engine, "select number from audit order by number")]
+    numbers = [row[0] for row in rows(spiked, "select number from audit order by number")]
     assert numbers == [*range(1, len(numbers) + 1)]
 
 
 @pytest.mark.parametrize(
     "change", ["update audit set actor = 'x'", "delete from audit", "truncate audit"]
 )
-def test_the_audit_refuses_every_change(engine: sql.Engine, change: str) -> None:
-    spiked(engine)
-    with pytest.raises(sql.exc.ProgrammingError, match="append-only"), engine.begin() as connection:
+def test_the_audit_refuses_every_change(spiked: sql.Engine, change: str) -> None:
+    with pytest.raises(sql.exc.ProgrammingError, match="append-only"), spiked.begin() as connection:
         connection.execute(sql.text(change))
 
 
-def test_the_samples_around_an_incident_are_copied_with_all_segments(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_the_samples_around_an_incident_are_copied_with_all_segments(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 400, healthy, segment=1, shift=20)
     spans = (
         "select segment, min(step), max(step), count(*) from incident_samples group by 1 order by 1"
     )
-    assert rows(engine, spans) == [(0, 201, 570, 370), (1, 301, 400, 100)]
+    assert rows(spiked, spans) == [(0, 201, 570, 370), (1, 301, 400, 100)]
 
 
 @pytest.mark.parametrize(
@@ -339,14 +343,14 @@ def test_the_samples_around_an_incident_are_copied_with_all_segments(engine: sql
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
 def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
-    engine: sql.Engine, action: Action, said: str
+    spiked: sql.Engine, action: Action, said: str
 ) -> None:
     """In the record and in the post-mortem."""
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     assert command.number > 1
-    with engine.begin() as connection:  # as if the first had been this one, and had been done
+    with spiked.begin() as connection:  # as if the first had been this one, and had been done
         done = "state = 'applied', applied_step = 560, verb = :verb, arguments = (:action)::jsonb"
         connection.execute(
             sql.text(f"update commands set {done} where number = 1"),
@@ -354,11 +358,11 @@ def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
         )
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, healthy, segment=1, shift=20, batch=50)
-    judged = {row[0]: str(row[1]) for row in rows(engine, JUDGED)}
+    judged = {row[0]: str(row[1]) for row in rows(spiked, JUDGED)}
     cure = "the incident ended as recovered: the loss came back to its trend after it"
     assert judged[command.number] == cure
     assert judged[1].startswith(said.format(rollback=command.number))
-    write_reports(engine)
-    text = value(engine, "select convert_from(body, 'UTF8') from reports where format = 'md'")
+    write_reports(spiked)
+    text = value(spiked, "select convert_from(body, 'UTF8') from reports where format = 'md'")
     assert f"gpt#1.{command.number} (rollback): {cure}" in text.replace("\\", "")
     assert judged[1] in text.replace("\\", "")

@@ -18,7 +18,7 @@ from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 from tests.server.store.jobs import Job, rows, spiking, value
-from tests.server.store.test_commands import ONSET, spiked, state_of
+from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
 
@@ -45,66 +45,65 @@ def test_a_run_that_sends_nothing_falls_silent_and_is_live_again_with_its_next_m
     assert value(engine, "select state from runs") == "live"
 
 
-def test_a_proposal_expires_to_nothing_though_the_run_goes_on(engine: sql.Engine) -> None:
-    job, command, _ = spiked(engine)
-    with engine.begin() as connection:
+def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine) -> None:
+    job, command, _ = waiting(spiked)
+    with spiked.begin() as connection:
         connection.execute(sql.text("update commands set expires_at = now()"))
-    assert pass_time(engine, 1)
-    assert state_of(engine, command) == "expired"
-    assert not pass_time(engine, 1)
+    assert pass_time(spiked, 1)
+    assert state_of(spiked, command) == "expired"
+    assert not pass_time(spiked, 1)
     assert str(command) not in [order.command for order in job.send().orders]
 
 
-def test_an_overdue_proposal_gives_way_to_a_fresh_one_without_a_ticker(engine: sql.Engine) -> None:
-    job, command, _ = spiked(engine)
-    with engine.begin() as connection:
+def test_an_overdue_proposal_gives_way_to_a_fresh_one_without_a_ticker(spiked: sql.Engine) -> None:
+    job, command, _ = waiting(spiked)
+    with spiked.begin() as connection:
         connection.execute(sql.text("update commands set expires_at = now()"))
     job.train(561, 570, spiking(ONSET))
-    assert state_of(engine, command) == "expired"
+    assert state_of(spiked, command) == "expired"
     fresh = "select replaces, state from commands order by number desc limit 1"
-    assert rows(engine, fresh) == [(command.number, "proposed")]
+    assert rows(spiked, fresh) == [(command.number, "proposed")]
 
 
-def test_an_order_to_an_attempt_that_fell_silent_is_unknown(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_an_order_to_an_attempt_that_fell_silent_is_unknown(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    assert pass_time(engine, SETTINGS.lost_after_s + 1)
-    assert state_of(engine, command) == "unknown"
-    assert value(engine, "select lost from attempts") is True
-    assert value(engine, "select state from incidents") == "open"
+    assert pass_time(spiked, SETTINGS.lost_after_s + 1)
+    assert state_of(spiked, command) == "unknown"
+    assert value(spiked, "select lost from attempts") is True
+    assert value(spiked, "select state from incidents") == "open"
 
 
-def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(engine: sql.Engine) -> None:
-    spiked(engine)
-    assert pass_time(engine, SETTINGS.ended_after_s + 1)
-    assert rows(engine, "select state, outcome from incidents") == [("closed", "run_ended")]
-    assert value(engine, "select state from runs") == "ended"
-    assert not pass_time(engine, SETTINGS.ended_after_s + 1)
+def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(spiked: sql.Engine) -> None:
+    assert pass_time(spiked, SETTINGS.ended_after_s + 1)
+    assert rows(spiked, "select state, outcome from incidents") == [("closed", "run_ended")]
+    assert value(spiked, "select state from runs") == "ended"
+    assert not pass_time(spiked, SETTINGS.ended_after_s + 1)
 
 
 @pytest.mark.parametrize(("reason", "outcome"), [("finished", "run_ended"), ("RuntimeError", None)])
 def test_an_attempt_that_ends_closes_the_incident_only_where_it_meant_to(
-    engine: sql.Engine, reason: str, outcome: str | None
+    spiked: sql.Engine, reason: str, outcome: str | None
 ) -> None:
     """A job that crashed comes back, and so does its spike."""
-    job, command, _ = spiked(engine)
+    job, command, _ = waiting(spiked)
     job.send(AttemptEnded(reason))
-    assert value(engine, "select outcome from incidents") == outcome
-    assert state_of(engine, command) in ("expired", "superseded")
-    assert value(engine, "select state from runs") == "ended"
+    assert value(spiked, "select outcome from incidents") == outcome
+    assert state_of(spiked, command) in ("expired", "superseded")
+    assert value(spiked, "select state from runs") == "ended"
 
 
-def test_a_post_mortem_is_written_once_the_incident_closes(engine: sql.Engine) -> None:
-    job, command, revision = spiked(engine)
-    approve(engine, command, revision, "Ada")
+def test_a_post_mortem_is_written_once_the_incident_closes(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))
-    write_reports(engine)
-    assert value(engine, "select count(*) from reports") == 0
+    write_reports(spiked)
+    assert value(spiked, "select count(*) from reports") == 0
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, segment=1, shift=20, batch=50)
-    write_reports(engine)
-    written = {str(row[0]): row[1] for row in rows(engine, "select format, body from reports")}
+    write_reports(spiked)
+    written = {str(row[0]): row[1] for row in rows(spiked, "select format, body from reports")}
     assert sorted(written) == ["html", "json", "md"]
     assert b"Ada" in written["md"]
     assert json.loads(written["json"])

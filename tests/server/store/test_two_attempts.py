@@ -11,7 +11,7 @@ from spikeguard_server.ingest.passing import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 from tests.server.store.jobs import SECOND, Job, rows, spiking, value
-from tests.server.store.test_commands import spiked
+from tests.server.store.test_commands import waiting
 
 ONSET = 301
 
@@ -69,11 +69,11 @@ def test_what_an_earlier_attempt_left_behind_does_not_take_the_run_back(
     assert followed(engine) == [(2, 0, "ended")]
 
 
-def test_what_another_attempt_sends_is_not_kept_with_the_incident(engine: sql.Engine) -> None:
-    job, _, _ = spiked(engine)
-    newer = Job(engine, attempt=SECOND, age_s=0.0)
+def test_what_another_attempt_sends_is_not_kept_with_the_incident(spiked: sql.Engine) -> None:
+    job, _, _ = waiting(spiked)
+    newer = Job(spiked, attempt=SECOND, age_s=0.0)
     newer.start()
     newer.train(1, 10)
     job.train(561, 600, spiking(401))
     kept = "select attempt, max(step) from incident_samples group by 1 order by 1"
-    assert rows(engine, kept) == [(1, 560), (2, 10)]
+    assert rows(spiked, kept) == [(1, 560), (2, 10)]
