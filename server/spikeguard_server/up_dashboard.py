@@ -21,6 +21,7 @@ from pathlib import Path
 PACKAGE = "spikeguard_dashboard"
 PID = "dashboard.pid"
 LOG = "dashboard.log"
+REFRESH = "SPIKEGUARD_DASHBOARD_REFRESH"  # the dashboard's own setting
 GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -43,9 +44,14 @@ def dashboard(directory: Path, port: int, server: str, token: str) -> Iterator[N
 
 
 def environment_for(server: str, token: str) -> dict[str, str]:
-    """What the dashboard may know: nothing of the database, one address, one viewer's token."""
+    """What the dashboard may know: nothing of the database, one address, one viewer's token, and
+    how often it shall look."""
     ours = ("SPIKEGUARD_", "DATABASE_", "PG")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == REFRESH or not name.startswith(ours)
+    }
     public = os.environ.get("SPIKEGUARD_PUBLIC_URL", server)
     return {
         **kept,

@@ -149,7 +149,9 @@ def times_asked(world: World, path: str) -> int:
     return sum(heard.path == path for heard in world.heard)
 
 
-def test_the_way_from_runs_to_an_incident_is_by_links(stranger: Any, address: str) -> None:
+def test_the_way_from_runs_to_an_incident_and_from_there_to_signing_in_is_by_links(
+    stranger: Any, address: str
+) -> None:
     with opened(stranger, address) as page:
         page.get_by_role("link", name="llama-8b-c4", exact=True).click()
         page.wait_for_url("**/run?run=default/llama-8b-c4")
@@ -157,6 +159,12 @@ def test_the_way_from_runs_to_an_incident_is_by_links(stranger: Any, address: st
         page.get_by_role("link", name="incident 2 waiting for a decision").click()
         page.wait_for_url("**/incident?run=default/llama-8b-c4&number=2")
         page.get_by_text("The loss rose from 3.766 to 5.186").wait_for()
+        link = page.get_by_role("link", name="Sign in to approve or reject")
+        link.wait_for()
+        assert "/login?next=http%3A%2F%2F127.0.0.1" in link.get_attribute("href")
+        assert page.get_by_role("button", name="Approve").count() == 0
+        page.get_by_role("link", name="Sign in", exact=True).click()  # in the bar at the top
+        page.wait_for_url("**/login?next=**")
 
 
 def test_an_approval_arrives_once_in_the_persons_name(ada: Any, address: str, world: World) -> None:
@@ -229,16 +237,6 @@ def test_a_proposal_that_changed_is_shown_and_asked_for_again(
     assert [request.body["revision"] for request in world.decisions()] == [2, 3]
 
 
-def test_without_a_session_there_is_a_link_to_sign_in(stranger: Any, address: str) -> None:
-    with opened(stranger, address + INCIDENT) as page:
-        link = page.get_by_role("link", name="Sign in to approve or reject")
-        link.wait_for()
-        assert "/login?next=http%3A%2F%2F127.0.0.1" in link.get_attribute("href")
-        assert page.get_by_role("button", name="Approve").count() == 0
-        page.get_by_role("link", name="Sign in", exact=True).click()  # in the bar at the top
-        page.wait_for_url("**/login?next=**")
-
-
 def test_a_decision_in_a_session_that_ended_is_not_taken_and_said(
     ada: Any, address: str, world: World
 ) -> None:
@@ -289,16 +287,6 @@ def test_new_data_appears_by_itself_and_what_is_unchanged_is_left_alone(
         assert page.locator(".marks[data-same]").count() == before
 
 
-def test_an_outage_is_said_and_mends_itself(stranger: Any, address: str, world: World) -> None:
-    with opened(stranger, address) as page:
-        page.get_by_text("3 runs, 1 live").wait_for()
-        world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
-        page.get_by_text("The server is starting. What you see is").wait_for()
-        page.get_by_text("3 runs, 1 live").wait_for()
-        world.broken = None
-        page.get_by_text("The server is starting").wait_for(state="detached")
-
-
 def test_nothing_runs_out_of_a_phones_width(stranger: Any, address: str, world: World) -> None:
     with opened(stranger, address) as page:
         page.set_viewport_size({"width": 390, "height": 844})
@@ -314,13 +302,21 @@ def test_nothing_runs_out_of_a_phones_width(stranger: Any, address: str, world: 
         assert order["y"] < curves["y"]  # who is woken sees what is proposed without scrolling
 
 
-def test_no_usage_statistics_and_no_deploy_button(stranger: Any, address: str) -> None:
+def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
+    stranger: Any, address: str, world: World
+) -> None:
+    """No usage statistics go anywhere, and no button offers to deploy."""
     asked: list[str] = []
     with opened(stranger, "about:blank") as page:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
         page.get_by_text("3 runs, 1 live").wait_for()
         assert page.get_by_text("Deploy").count() == 0
+        world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
+        page.get_by_text("The server is starting. What you see is").wait_for()
+        page.get_by_text("3 runs, 1 live").wait_for()
+        world.broken = None
+        page.get_by_text("The server is starting").wait_for(state="detached")
     assert asked
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 

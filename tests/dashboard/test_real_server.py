@@ -34,8 +34,9 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """`spikeguard up` with its dashboard, and a run that is damaged at step 220."""
+    monkeypatch.setenv("SPIKEGUARD_DASHBOARD_REFRESH", "2")
     children = Children()
     with folder() as place:
         try:

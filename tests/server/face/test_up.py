@@ -35,6 +35,7 @@ class Up:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SPIKEGUARD", "DATABASE"))},
             "SPIKEGUARD_CREDENTIALS": str(directory / "credentials.json"),
+            "SPIKEGUARD_DASHBOARD_REFRESH": "2",
         }
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -143,7 +144,8 @@ def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
     pid = int((up.directory / "data" / "dashboard.pid").read_text())
     environment = psutil.Process(pid).environ()
     given = {name for name in environment if name.startswith(("SPIKEGUARD", "DATABASE", "PG"))}
-    assert given == {"SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_TOKEN"}
+    place = {"SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_TOKEN"}
+    assert given == {*place, "SPIKEGUARD_DASHBOARD_REFRESH"}
     server, token = environment["SPIKEGUARD_SERVER"], environment["SPIKEGUARD_TOKEN"]
     me = httpx.get(f"{server}/v1/me", headers={"Authorization": f"Bearer {token}"}).json()
     assert me["role"] == "viewer"
