@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 import sqlalchemy as sql
 from alembic import command
@@ -51,13 +53,41 @@ def make_empty(connection: sql.Connection) -> None:
 
 @contextmanager
 def at_revision(engine: sql.Engine, revision: str) -> Iterator[sql.Connection]:
-    """A transaction on the schema as it was at `revision`, without rows."""
+    """A transaction on the schema as it was at `revision`, without rows.
+
+    The database of `engine` is made anew, as a copy: to migrate there from nothing takes longer.
+    """
+    engine.dispose()
+    with psycopg.connect(_plain(engine, "postgres"), autocommit=True) as control:
+        template = _template(control, engine, revision)
+        name = engine.url.database
+        control.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+        control.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
     with engine.begin() as connection:
-        make_empty(connection)
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
         yield connection
+
+
+def _template(control: psycopg.Connection[Any], engine: sql.Engine, revision: str) -> str:
+    """The database that stands at `revision`, made from the one before it where there is one."""
+    query = "select datname from pg_database where datname like 'at\\_%' order by datname"
+    made = [str(row[0]) for row in control.execute(query.encode())]
+    wanted = f"at_{revision}"
+    if wanted not in made:
+        nearest = max((name for name in made if name < wanted), default="template1")
+        control.execute(f"CREATE DATABASE {wanted} TEMPLATE {nearest}".encode())
+        earlier = sql.create_engine(engine.url.set(database=wanted))
+        with earlier.begin() as connection:
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+        earlier.dispose()
+    return wanted
+
+
+def _plain(engine: sql.Engine, database: str) -> str:
+    """The address that psycopg knows."""
+    url = engine.url.set(drivername="postgresql", database=database)
+    return url.render_as_string(hide_password=False)
 
 
 def test_migrations_make_what_the_tables_say(engine: sql.Engine) -> None:
