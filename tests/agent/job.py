@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from spikeguard import CheckpointDirectory, Guard, Settings, attach
 from spikeguard_protocol import Ack, Action, CommandResult, Medium, Order
 
 FAST = Settings(send_interval_s=0.02, timeout_s=2.0, backoff_s=0.2, snapshot_every=10)
+BRIEF = replace(FAST, flush_s=1.0)  # where all is waited for in vain
 FAR = 500  # steps
 
 

@@ -17,18 +17,20 @@ from spikeguard.endings import on_sigterm
 from spikeguard_protocol import AttemptEnded
 
 from .forks import exit_status, start_script
-from .job import FAST, Job
+from .job import BRIEF, Job
 from .wire import Wire, await_that, served
 
-CAP_S = FAST.flush_s + 1.0
+CAP_S = BRIEF.flush_s + 1.0
 
 
-def start(folder: Path, server: str, then: str, first: str = "") -> ForkServerProcess:
+def start(
+    folder: Path, server: str, then: str, first: str = "", settings: str = "FAST"
+) -> ForkServerProcess:
     script = f"""
 import os, time
 from pathlib import Path
-from tests.agent.job import Job
-job = Job(Path({str(folder)!r}), server={server!r})
+from tests.agent.job import BRIEF, FAST, Job
+job = Job(Path({str(folder)!r}), server={server!r}, settings={settings})
 {first}
 job.train_to(20)
 print("ready", flush=True)
@@ -105,7 +107,7 @@ def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) 
     """The server takes the connection and says nothing; the disk takes no byte."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        process = start(tmp_path, url, "time.sleep(60)", first)
+        process = start(tmp_path, url, "time.sleep(60)", first, "BRIEF")
         process.terminate()
         began = time.monotonic()
         assert exit_status(process, 30) == -signal.SIGTERM
@@ -114,7 +116,8 @@ def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) 
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_hung_disk_holds_nobody_up_at_the_end(tmp_path: Path, offline: bool) -> None:
-    job = Job(tmp_path, server=None if offline else "http://127.0.0.1:9")
+    server = None if offline else "http://127.0.0.1:9"
+    job = Job(tmp_path, server=server, settings=BRIEF)
     attempt = hang(tmp_path)
     job.train_to(20)
     began = time.monotonic()
