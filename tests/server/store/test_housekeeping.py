@@ -88,37 +88,37 @@ def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
 
 
 def test_an_escalation_is_on_time_though_a_hundred_post_mortems_are_due(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    recovered(engine)
-    clone(engine, 100)
-    with engine.begin() as connection:
+    recovered(spiked)
+    clone(spiked, 100)
+    with spiked.begin() as connection:
         put_policy(connection, "default", {"escalation": [3600]}, "Ada")
-    other = Job(engine, run="other")
+    other = Job(spiked, run="other")
     other.start()
     other.train(1, 400, batch=100)
     other.train(401, 560, spiking(401), batch=40)
-    ticker = Ticker(Settings(tick_s=0.05), engine)
+    ticker = Ticker(Settings(tick_s=0.05), spiked)
     ticker.start()
     try:
-        until_true(engine, "select count(*) > 0 from reports")
-        execute(engine, "update escalations set next_at = now()")
-        until_true(engine, "select count(*) = 1 from audit where action = 'escalate'", 3.0)
-        assert value(engine, "select count(*) from incidents where report_due_at is not null") > 50
+        until_true(spiked, "select count(*) > 0 from reports")
+        execute(spiked, "update escalations set next_at = now()")
+        until_true(spiked, "select count(*) = 1 from audit where action = 'escalate'", 3.0)
+        assert value(spiked, "select count(*) from incidents where report_due_at is not null") > 50
         assert ticker.alive
     finally:
         asked = time.monotonic()
         ticker.stop()
     assert time.monotonic() - asked < 10
     assert not ticker.alive
-    assert value(engine, "select count(*) % 3 from reports") == 0
+    assert value(spiked, "select count(*) % 3 from reports") == 0
 
 
-def test_replicas_share_post_mortems_and_write_each_once(engine: sql.Engine) -> None:
-    recovered(engine)
-    clone(engine, 4)
+def test_replicas_share_post_mortems_and_write_each_once(spiked: sql.Engine) -> None:
+    recovered(spiked)
+    clone(spiked, 4)
     execute(
-        engine,
+        spiked,
         "create table written (incident int)",
         "create function log_it() returns trigger language plpgsql as"
         " $$ begin insert into written values (new.incident); return new; end $$",
@@ -126,28 +126,28 @@ def test_replicas_share_post_mortems_and_write_each_once(engine: sql.Engine) -> 
         " when (new.format = 'md') execute function log_it()",
     )
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(write_reports, engine) for _ in range(2)]:
+        for done in [pool.submit(write_reports, spiked) for _ in range(2)]:
             done.result()
-    assert rows(engine, "select * from written order by 1") == [(1,), (2,), (3,), (4,)]
-    assert value(engine, "select count(*) from incidents where report_due_at is not null") == 0
+    assert rows(spiked, "select * from written order by 1") == [(1,), (2,), (3,), (4,)]
+    assert value(spiked, "select count(*) from incidents where report_due_at is not null") == 0
 
 
-def test_a_post_mortem_whose_replica_died_is_written_by_another(engine: sql.Engine) -> None:
-    recovered(engine)
-    claimed(engine, 0.5)
-    write_reports(engine)
-    assert value(engine, "select count(*) from reports") == 0
+def test_a_post_mortem_whose_replica_died_is_written_by_another(spiked: sql.Engine) -> None:
+    recovered(spiked)
+    claimed(spiked, 0.5)
+    write_reports(spiked)
+    assert value(spiked, "select count(*) from reports") == 0
     time.sleep(0.6)
-    write_reports(engine)
-    assert value(engine, "select count(*) from reports") == 3
+    write_reports(spiked)
+    assert value(spiked, "select count(*) from reports") == 3
 
 
 def test_what_became_due_while_its_post_mortem_was_written_is_written_anew(
-    engine: sql.Engine,
+    spiked: sql.Engine,
 ) -> None:
-    recovered(engine)
-    claim = claimed(engine, 60.0)
-    execute(engine, "update incidents set report_due_at = now()")
-    with engine.begin() as connection:
+    recovered(spiked)
+    claim = claimed(spiked, 60.0)
+    execute(spiked, "update incidents set report_due_at = now()")
+    with spiked.begin() as connection:
         settle_report(connection, claim)
-    assert value(engine, "select count(*) from incidents where report_due_at is not null") == 1
+    assert value(spiked, "select count(*) from incidents where report_due_at is not null") == 1
