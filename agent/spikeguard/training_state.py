@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from torch.distributed.tensor import DTensor
 
 from spikeguard.shards import local
 from spikeguard.targets import Tree, shape_mismatch
+
+_PLAIN = {int, float, str, bool, type(None)}
 
 
 class TrainingState:
@@ -210,6 +212,8 @@ def host_copy(tree: Any, into: Any = None, later: Later | None = None) -> Any:
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
         return {key: host_copy(value, old.get(key), later) for key, value in tree.items()}
+    if _is_plain(tree):
+        return tree
     if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
         olds = (
             into
@@ -242,18 +246,26 @@ def event_after_copy(tree: Any) -> torch.cuda.Event | None:
 def _on_cuda(tree: Any) -> bool:
     if isinstance(tree, Tensor):
         return tree.is_cuda
-    items = tree.values() if isinstance(tree, dict) else tree
-    return (isinstance(tree, dict) or type(tree) in (list, tuple)) and any(map(_on_cuda, items))
+    return any(map(_on_cuda, _items(tree)))
 
 
 def tree_bytes(tree: Any) -> int:
     """Bytes of all tensors in `tree`."""
     if isinstance(tree, Tensor):
         return local(tree).numel() * tree.element_size()
-    items = tree.values() if isinstance(tree, dict) else tree
-    if isinstance(tree, dict) or type(tree) in (list, tuple):
-        return sum(tree_bytes(item) for item in items)
-    return 0
+    return sum(map(tree_bytes, _items(tree)))
+
+
+def _items(tree: Any) -> Collection[Any]:
+    """What may hold a tensor in it."""
+    if isinstance(tree, dict):
+        return tree.values()
+    return tree if type(tree) in (list, tuple) and not _is_plain(tree) else ()
+
+
+def _is_plain(tree: Any) -> bool:
+    """Whether it is a tuple of constants, as the 625 of Python's generator: one piece."""
+    return type(tree) is tuple and set(map(type, tree)) <= _PLAIN
 
 
 def _local(value: Any) -> Any:
