@@ -60,11 +60,19 @@ class Agent:
 
     async def start(self) -> None:
         """Connect, and train calmly with a checkpoint."""
-        self._reader, self._writer = await asyncio.open_connection(HOST, self.port)
+        await self._connect()
         await self.send(self.request(self.run.start()))
         calm = self.run.samples(WARM_STEPS)
         saved = TargetSaved("step-100", 0, 100, 100, Medium.DISK)
         await self.send(self.request(self.run.message(calm, saved)))
+
+    async def renew(self) -> None:
+        """Connect anew: the server hangs up on who has been quiet for long."""
+        self.close()
+        await self._connect()
+
+    async def _connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(HOST, self.port)
 
     def request(self, body: bytes) -> bytes:
         """The bytes of a POST of `body`."""
@@ -193,6 +201,8 @@ async def _fleet(ports: Sequence[int], token: str, runs: int, seconds: float) ->
     steps = round((SETTLE_S + seconds) / INTERVAL_S)
     ready = [_calm_steps(agent, steps) for agent in agents[:lasting]]
     last = [(_calm_steps(agent, before), _lost_loss(agent)) for agent in agents[lasting:]]
+    for agent in agents:
+        await agent.renew()
     found, began = Found(runs, len(ports)), time.perf_counter()
     live = [
         _live(agent, requests, began + INTERVAL_S * n / lasting, found)
