@@ -39,7 +39,7 @@ from spikeguard_client.shapes import (
     RunDetail,
     Series,
 )
-from spikeguard_client.stream import read_events
+from spikeguard_client.stream import Place, read_events
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
 from spikeguard_protocol.paths import (
     channel_path,
@@ -273,11 +273,12 @@ class Client:
         does not pass: a token that ended, a run that is not there.
         """
         path, wait_s = with_query("/v1/events", project=project, run=run), 0.5
+        place = Place(after)
         while True:
             try:
-                with self._calls.open("GET", path, None, _place(after), SILENT_S) as stream:
-                    for event in read_events(stream):
-                        after, wait_s = event["id"], 0.5
+                with self._calls.open("GET", path, None, place.header, SILENT_S) as stream:
+                    for event in read_events(stream, place):
+                        wait_s = 0.5
                         yield event
             except ApiError as error:
                 if error.status is not None and error.status not in (429, 502, 503, 504):
@@ -285,7 +286,7 @@ class Client:
             except NotUnderstood as error:
                 raise stranger(str(error)) from error
             except (OSError, HTTPException):
-                pass  # it broke: go on behind the last event
+                pass  # it broke: go on where it ended
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, 30.0)
 
@@ -297,10 +298,6 @@ class Client:
 def _why(reason: str | None) -> dict[str, str]:
     """Sent only where it was given: older servers know no such field."""
     return {} if reason is None else {"reason": reason}
-
-
-def _place(after: str | None) -> dict[str, str]:
-    return {} if after is None else {"Last-Event-ID": after}
 
 
 def _policy_path(run: RunId) -> str:

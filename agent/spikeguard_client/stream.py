@@ -7,17 +7,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_client.shapes import HappenedEvent
 
 
-def read_events(lines: Iterable[bytes]) -> Iterator[HappenedEvent]:
-    """The events in the lines of a stream."""
+@dataclass
+class Place:
+    """How far streams were read: the id behind which the next one goes on."""
+
+    id: str | None = None
+
+    @property
+    def header(self) -> dict[str, str]:
+        return {} if self.id is None else {"Last-Event-ID": self.id}
+
+
+def read_events(lines: Iterable[bytes], place: Place) -> Iterator[HappenedEvent]:
+    """The events in the lines of a stream. An id without an event moves the place, too: so a
+    stream that told nothing yet says where it began."""
     fields: dict[str, str] = {}
     for line in lines:
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         if not text:
+            place.id = fields.get("id", place.id)
             if "data" in fields:
                 yield _event(fields)
             fields = {}

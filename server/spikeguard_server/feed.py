@@ -45,6 +45,7 @@ class Follower:
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Happening | None] = field(default_factory=asyncio.Queue)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    place: Seen = field(default_factory=Seen)  # where it began, once it is ready
 
     def wants(self, entry: Happening) -> bool:
         """Whether it is about what is followed."""
@@ -52,12 +53,14 @@ class Follower:
             return entry.run_id == self.run_id
         return self.project in (None, entry.project)
 
-    def tell(self, entries: Sequence[Happening | None]) -> None:
-        """Called from any thread."""
+    def tell(self, entries: Sequence[Happening | None], before: Seen | None = None) -> None:
+        """Called from any thread. `before`: the place that they come behind, for the first time."""
         with suppress(RuntimeError):  # the loop has ended, and the stream with it
-            self.loop.call_soon_threadsafe(self._take, entries)
+            self.loop.call_soon_threadsafe(self._take, entries, before)
 
-    def _take(self, entries: Sequence[Happening | None]) -> None:
+    def _take(self, entries: Sequence[Happening | None], before: Seen | None) -> None:
+        if before is not None and not self.ready.is_set():
+            self.place = before
         self.ready.set()
         for entry in entries:
             if self.queue.qsize() >= UNREAD:
@@ -126,13 +129,18 @@ class Feed:
         first, seen = self._seen is None, self._seen or Seen()
         with self._lock:
             followers = list(self._followers)
+        before = seen.copy() if any(not each.ready.is_set() for each in followers) else None
         with self._engine.connect() as connection:
             since = (seen.at or read_now(connection)) - WINDOW
             entries = [entry for entry in _all_since(connection, since) if seen.fresh(entry)]
             seen.at = seen.at or since + WINDOW
         self._seen = seen
         for follower in followers:
-            follower.tell([] if first else [entry for entry in entries if follower.wants(entry)])
+            if first:
+                follower.tell([], seen.copy())
+            else:
+                wanted = [entry for entry in entries if follower.wants(entry)]
+                follower.tell(wanted, before and before.copy())
 
 
 def _all_since(connection: sql.Connection, since: datetime) -> list[Happening]:

@@ -85,7 +85,8 @@ async def follow(
     after: Annotated[str | None, Query(max_length=8000, description="as Last-Event-ID")] = None,
 ) -> EventStream:
     """Every change of state of a project's runs, or of one: run, incident and command events, in
-    order, from now on or from behind the event that `Last-Event-ID` names."""
+    order, from now on or from behind the event that `Last-Event-ID` names. A stream from now on
+    begins with an id alone, that of its place."""
     caller.check_project(project)
     place = read_seen(last_event_id or after or "")
     key = await run_in_threadpool(_key, services, project, run) if run is not None else None
@@ -106,7 +107,12 @@ async def _stream(
     try:
         yield b"retry: 2000\n\n"
         await _wait(follower.ready, READY_S)
-        if seen.at is not None:
+        if seen.at is None and follower.place.at is not None:
+            seen = follower.place
+            yield (
+                b"id: %b\n\n" % seen.write().encode()
+            )  # for whom it breaks before it tells anything
+        elif seen.at is not None:
             async for entry in _missed(services.engine, follower, seen):
                 yield _event(entry, seen)
         checked, sign_s = monotonic(), services.settings.stream_sign_s

@@ -17,6 +17,7 @@ import sqlalchemy as sql
 import uvicorn
 
 from spikeguard_client import ApiError, Client, HappenedEvent
+from spikeguard_client.stream import Place, read_events
 from spikeguard_protocol import Role, RunId
 from spikeguard_server import feed
 from spikeguard_server.app import create_app
@@ -116,6 +117,29 @@ def test_a_broken_stream_goes_on_behind_its_last_event(
         again = client.events("default", after=told[broken_after]["id"])
         rest = list(islice((e for e in again if e["run"] in mine), 39 - broken_after))
         assert [e["action"] for e in rest] == [e["action"] for e in told[broken_after + 1 :]]
+
+
+def test_a_stream_that_broke_before_it_told_anything_goes_on_where_it_began(
+    live: Live, job: Job, client: Client
+) -> None:
+    asked = {"run": job.run}
+    with (
+        live.client(Role.VIEWER) as viewer,
+        viewer.stream("GET", "/v1/events", params=asked, timeout=20) as stream,
+    ):
+        place = next(line for line in stream.iter_lines() if line.startswith("id: "))
+    with live.engine.begin() as connection:
+        note(connection, job, "run.between")
+    again = client.events("default", run=job.run, after=place.removeprefix("id: "))
+    assert next(e for e in again if e["number"] > 1)["action"] == "run.between"
+
+
+def test_an_id_without_an_event_is_a_place_to_go_on_from() -> None:
+    place = Place()
+    assert list(read_events([b"retry: 2000\n", b"\n", b"id: here\n", b"\n"], place)) == []
+    assert place.header == {"Last-Event-ID": "here"}
+    assert list(read_events([b": still here\n", b"\n", b"id: torn\n"], place)) == []
+    assert place.id == "here"
 
 
 def test_an_entry_that_was_committed_late_is_not_left_out(
