@@ -47,6 +47,36 @@ def test_a_run_that_waits_for_its_lock_holds_one_thread_and_no_other_run(turns: 
     assert [job.result(PATIENCE_S) for job in behind] == ["slow"] * 5
 
 
+def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_client() -> None:
+    turns = Turns(workers=1, waiting=WAITING)
+    go, seen = blocked(turns, "busy", "first"), list[str]()
+
+    def put(client: str, line: str, urgent: bool = False) -> Future[Any]:
+        return turns.take(client, line, 1, lambda: seen.append(f"{client} {line}"), urgent)
+
+    jobs = [put("a", "1"), put("a", "2"), put("b", "1"), put("a", "3"), put("a", "4", urgent=True)]
+    go.set()
+    for job in jobs:
+        job.result(PATIENCE_S)
+    assert [name for name in seen if name.startswith("a")] == ["a 4", "a 1", "a 2", "a 3"]
+    assert seen.index("b 1") <= 1
+    turns.stop(PATIENCE_S)
+
+
+def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
+    turns = Turns(workers=1, waiting=WAITING)
+    go, seen = blocked(turns, "busy"), list[str]()
+    first = turns.take("client", "other", 1, lambda: seen.append("other"))
+    calm = turns.take("client", "run", 1, lambda: seen.append("calm"))
+    spike = turns.take("client", "run", 1, lambda: seen.append("spike"), True)
+    go.set()
+    for job in (first, calm, spike):
+        job.result(PATIENCE_S)
+    assert seen.index("calm") == 0
+    assert seen.index("calm") < seen.index("spike")
+    turns.stop(PATIENCE_S)
+
+
 def test_messages_of_one_run_are_taken_in_the_order_in_which_they_came(turns: Turns) -> None:
     seen: list[int] = []
     jobs = [

@@ -8,6 +8,7 @@ up turns, and nobody pays for what was spent before everyone came to rest.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,6 +34,12 @@ class Round:
         """`key` has something to do and nobody does it; nothing happens if it is ready already."""
         if key not in self._entries:
             self._push(key)
+
+    def hurry(self, key: Hashable) -> None:
+        """`key` is next, if it is ready; what it spends is counted as ever."""
+        if key in self._entries:
+            ticket = self._entries[key] = next(self._tickets)
+            heapq.heappush(self._heap, (-math.inf, ticket, key))
 
     def next(self) -> Hashable:
         """The ready key that has spent least, of equals the one that waits longest; it is no

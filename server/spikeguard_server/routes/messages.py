@@ -36,6 +36,7 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
 )
 from spikeguard_server.ingest import Turns, receive
+from spikeguard_server.ingest.urgency import Urgency
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import Services, sign_in
 from spikeguard_server.routes.orders import LONGEST_S
@@ -143,6 +144,7 @@ class MessageDoor:
     turns: Turns
     rates: Rates
     known: Known = field(default_factory=Known)
+    urgency: Urgency = field(default_factory=Urgency)
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
     examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
     strangers: Shares = field(
@@ -171,7 +173,9 @@ class MessageDoor:
         self.services.metrics.message_bytes.inc(len(body))
         line = line_of(body) or host
         try:
-            waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
+            work = partial(self._store, body, bearer)
+            urgent = self.urgency.of(line, body, monotonic())
+            waiting = self.turns.take(bearer, line, len(body), work, urgent)
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)
