@@ -38,28 +38,28 @@ from .wire import Answer, Wire, served
 JOB = Path(__file__).with_name("ranks_job.py")
 
 
-def run_torchrun(wire: Wire, folder: Path, steps: int) -> tuple[int, list[Any]]:
-    """Exit status and what each of two ranks saw, under the launcher that people use."""
+def run_torchrun(wire: Wire, folder: Path, steps: int, ranks: int = 2) -> tuple[int, list[Any]]:
+    """Exit status and what each rank saw, under the launcher that people use."""
     said, given = folder / "said.txt", (str(folder), str(steps))
-    status = torchrun(said, str(JOB), *given, ranks=2, restarts=1, SPIKEGUARD_SERVER=wire.url)
-    return status, _seen(folder)
+    status = torchrun(said, str(JOB), *given, ranks=ranks, restarts=1, SPIKEGUARD_SERVER=wire.url)
+    return status, _seen(folder, ranks)
 
 
 def run_ranks(
-    wire: Wire, folder: Path, steps: int, case: str = "", job: Path = JOB, ranks: int = 2
+    wire: Wire, folder: Path, steps: int, case: str = "", job: Path = JOB
 ) -> tuple[int, list[Any]]:
-    """The same from a process that has imported torch already; the worse exit status."""
+    """The same of two ranks, forked from a process that has imported torch; the worse status."""
     plan = {
         "environment": {"SPIKEGUARD_SERVER": wire.url},
         "meeting": str(folder / f"meeting-{len(list(folder.iterdir()))}"),
         "folder": str(folder),
         "steps": steps,
         "case": case,
-        "size": ranks,
+        "size": 2,
     }
     started = [
         FORKS.Process(target=runpy.run_path, args=(str(job), {"PLAN": {**plan, "rank": r}}, "rank"))
-        for r in range(ranks)
+        for r in range(2)
     ]
     for rank in started:
         rank.start()
@@ -71,7 +71,7 @@ def run_ranks(
         rank.join()
     assert not hung, "a rank hung"
     status = max((rank.exitcode or 0 for rank in started), key=abs)
-    return status, _seen(folder, ranks)
+    return status, _seen(folder)
 
 
 def _seen(folder: Path, ranks: int = 2) -> list[Any]:
@@ -347,7 +347,7 @@ def test_four_ranks_measure_what_one_process_does_and_go_back_together(tmp_path:
     """The weights of all four are equal to the bit afterwards."""
     with served(Wire()) as wire:
         order_once(wire, 10, lambda t: Rollback(t.name, t.step, BatchRange(t.step + 2, t.step + 5)))
-        status, seen = run_ranks(wire, tmp_path, 70, ranks=4)
+        status, seen = run_torchrun(wire, tmp_path, 70, ranks=4)
     assert (status, len(seen)) == (0, 4)
     assert [rank["trail"] for rank in seen] == [seen[0]["trail"]] * 4
     assert len({rank["bits"] for rank in seen}) == 1

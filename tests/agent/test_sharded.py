@@ -66,11 +66,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two under the launcher that people use, four in processes that start at once."""
+    """Under the launcher that people use."""
     scenes = ["measured", "mixed", "dropped", "recovered"]
     folder, size = tmp_path_factory.mktemp("ranks"), request.param
-    if size == 4:
-        return run_ranks(folder, size, scenes)
     said = folder / "said.txt"
     assert torchrun(said, str(JOB), str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
     return heard(folder, size)
