@@ -52,7 +52,10 @@ def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_clie
     go, seen = blocked(turns, "busy", "first"), list[str]()
 
     def put(client: str, line: str, urgent: bool = False) -> Future[Any]:
-        return turns.take(client, line, 1, lambda: seen.append(f"{client} {line}"), urgent)
+        job = turns.take(client, line, 1, lambda: seen.append(f"{client} {line}"))
+        if urgent:
+            turns.hurry(client, line)
+        return job
 
     jobs = [put("a", "1"), put("a", "2"), put("b", "1"), put("a", "3"), put("a", "4", urgent=True)]
     go.set()
@@ -68,7 +71,8 @@ def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
     go, seen = blocked(turns, "busy"), list[str]()
     first = turns.take("client", "other", 1, lambda: seen.append("other"))
     calm = turns.take("client", "run", 1, lambda: seen.append("calm"))
-    spike = turns.take("client", "run", 1, lambda: seen.append("spike"), True)
+    spike = turns.take("client", "run", 1, lambda: seen.append("spike"))
+    turns.hurry("client", "run")
     go.set()
     for job in (first, calm, spike):
         job.result(PATIENCE_S)

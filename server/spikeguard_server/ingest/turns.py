@@ -1,11 +1,11 @@
 """Who is served next: a bounded line of messages, clients in turn, of a client its runs in turn.
 
-Law: whoever floods waits behind its own messages, never in front of others'; what is urgent comes
-before other runs of the same client, and before nobody else. Turns are counted in
-the time that messages take, so that few large ones weigh as much as many small ones. What does not
-fit is refused at once with the limit that it broke, and one client alone can't fill the line;
-nothing here grows without a bound, and no thread waits for a lock that another thread of this
-process holds for the same run.
+Law: whoever floods waits behind its own messages, never in front of others'; who hurries comes
+before other runs of the same client, and before nobody else. Turns are counted in the time that
+messages take, so that few large ones weigh as much as many small ones. What does not fit is refused
+at once with the limit that it broke, and one client alone can't fill the line; nothing here grows
+without a bound, and no thread waits for a lock that another thread of this process holds for the
+same run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Client:
     count: int = 0  # messages that wait or are being taken
     bytes: int = 0
 
-    def add(self, line: Hashable, job: _Job, urgent: bool) -> None:
+    def add(self, line: Hashable, job: _Job) -> None:
         self.count, self.bytes = self.count + 1, self.bytes + job.size
         queue = self.lines.get(line)
         if queue is None:  # nobody waits there, nobody is served
@@ -52,8 +52,6 @@ class _Client:
             self.order.enter(line)
         else:
             queue.append(job)
-        if urgent:
-            self.order.hurry(line)
 
     def finish(self, line: Hashable, job: _Job) -> None:
         """`job` of `line` is done; whoever waits there is ready."""
@@ -88,27 +86,28 @@ class Turns:
     _stopping: bool = False
 
     def take(
-        self,
-        client: Hashable,
-        line: Hashable,
-        size: int,
-        work: Callable[[], Any],
-        urgent: bool = False,
+        self, client: Hashable, line: Hashable, size: int, work: Callable[[], Any]
     ) -> Future[Any]:
         """Let `work` be done behind what waits in `line`, a run's, of `client`, a token's; raise
         `Busy` where there is no room.
 
-        `size`: bytes that are held until it is done. `urgent`: `line` is the client's next.
+        `size`: bytes that are held until it is done.
         """
         job = _Job(work, size, Future())
         with self._change:
             self._check(client, line, size)
             self._count, self._bytes = self._count + 1, self._bytes + size
             mine = self._clients.setdefault(client, _Client())
-            mine.add(line, job, urgent)
+            mine.add(line, job)
             self._enter(client, mine)
             self._start()
         return job.done
+
+    def hurry(self, client: Hashable, line: Hashable) -> None:
+        """What waits in `line` comes before the other lines of `client`, if it still waits."""
+        with self._change:
+            if (mine := self._clients.get(client)) is not None:
+                mine.order.hurry(line)
 
     def stop(self, within_s: float) -> None:
         """Let the threads end once nothing waits."""

@@ -1,7 +1,8 @@
 """Which of a client's waiting messages is taken first: one whose newest loss stands out.
 
 Law: a guess by the look of the bytes, which orders what waits and decides nothing; what it misses
-waits its turn. Memory is bounded, and a run is urgent once in `REST_S`, however it looks: a run
+waits its turn. Only what was taken is looked at, and under its own token: nobody else can spoil
+the look. Memory is bounded, and a run is urgent once in `REST_S`, however it looks: a run
 that has diverged holds up nobody.
 """
 
@@ -15,9 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 WINDOW: Final = 16  # newest losses of a run, one a message
-BEYOND: Final = (
-    0.5  # of their range, above the highest: 1 calm message of 5,000, if they are normal
-)
+BEYOND: Final = 0.5  # of their range above the highest: 1 of 5,000 calm ones, if they are normal
 REST_S: Final = 5.0
 MOST_RUNS: Final = 4000  # those that sent last
 _LOSS = re.compile(rb'"loss":\[([^\]]+)\]')

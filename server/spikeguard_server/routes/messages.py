@@ -173,13 +173,13 @@ class MessageDoor:
         self.services.metrics.message_bytes.inc(len(body))
         line = line_of(body) or host
         try:
-            work = partial(self._store, body, bearer)
-            urgent = self.urgency.of(line, body, monotonic())
-            waiting = self.turns.take(bearer, line, len(body), work, urgent)
+            waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)
             raise
+        if self.urgency.of((bearer, line), body, monotonic()):
+            self.turns.hurry(bearer, line)
         self.services.metrics.ingest_waiting.set(self.turns.length)
         ack: Ack = await asyncio.wrap_future(waiting)
         return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
