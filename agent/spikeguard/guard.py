@@ -65,7 +65,7 @@ class Guard:
             self._drain,
             parts.faults,
         )
-        self._hearing = Hearing(parts, self._reporter, self._executor, self._report)
+        self._hearing = Hearing(parts, self._reporter, self._executor)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = _cadence(parts)

@@ -6,8 +6,6 @@ nobody. What a message changes in the loop (detail, what is protected, an order)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from spikeguard.agreement import Agreement
 from spikeguard.executor import Executor
 from spikeguard.lost_step import LostStep
@@ -15,21 +13,14 @@ from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
 from spikeguard.tally import Pin, Word
 from spikeguard.world import in_step
-from spikeguard_protocol import Record
 
 
 class Hearing:
     """Between the mailbox and what it is about."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        reporter: Reporter,
-        executor: Executor,
-        report: Callable[[Record], None],
-    ) -> None:
+    def __init__(self, parts: Parts, reporter: Reporter, executor: Executor) -> None:
         self._p, self._reporter, self._executor = parts, reporter, executor
-        self._lost_step = LostStep(parts, reporter, executor, report)
+        self._lost_step = LostStep(parts, reporter, executor)
         self._pinned: tuple[Pin, ...] = ()
 
     def alone(self) -> None:

@@ -8,14 +8,11 @@ says that it takes no orders any more, and refuses those that come; a restart is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from spikeguard.agreement import Agreement
 from spikeguard.beginning import introduction
 from spikeguard.executor import Executor
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
-from spikeguard_protocol import Record
 
 REMEDY = "restart the job to have orders carried out and checkpoints written again"
 
@@ -23,14 +20,8 @@ REMEDY = "restart the job to have orders carried out and checkpoints written aga
 class LostStep:
     """Takes the place of the vote at each step."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        reporter: Reporter,
-        executor: Executor,
-        report: Callable[[Record], None],
-    ) -> None:
-        self._p, self._reporter, self._executor, self._report = parts, reporter, executor, report
+    def __init__(self, parts: Parts, reporter: Reporter, executor: Executor) -> None:
+        self._p, self._reporter, self._executor = parts, reporter, executor
         self._since: int | None = None  # the step at which this rank found out
 
     def go_on(self, agreement: Agreement) -> None:
@@ -49,4 +40,4 @@ class LostStep:
         parts = self._p
         parts.faults.note("lost_step", f"the ranks lost step at step {self._since}: {REMEDY}")
         parts.facts = {**parts.facts, "ranks": f"lost step at step {self._since}; {REMEDY}"}
-        self._report(introduction(parts, self._executor.capabilities()))
+        self._reporter.report(introduction(parts, self._executor.capabilities()))

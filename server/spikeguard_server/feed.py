@@ -135,12 +135,11 @@ class Feed:
             entries = [entry for entry in _all_since(connection, since) if seen.fresh(entry)]
             seen.at = seen.at or since + WINDOW
         self._seen = seen
+        news, place = ([], seen) if first else (entries, before)
         for follower in followers:
-            if first:
-                follower.tell([], seen.copy())
-            else:
-                wanted = [entry for entry in entries if follower.wants(entry)]
-                follower.tell(wanted, before and before.copy())
+            follower.tell(
+                [entry for entry in news if follower.wants(entry)], place and place.copy()
+            )
 
 
 def _all_since(connection: sql.Connection, since: datetime) -> list[Happening]:

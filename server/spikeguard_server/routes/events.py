@@ -109,9 +109,8 @@ async def _stream(
         await _wait(follower.ready, READY_S)
         if seen.at is None and follower.place.at is not None:
             seen = follower.place
-            yield (
-                b"id: %b\n\n" % seen.write().encode()
-            )  # for whom it breaks before it tells anything
+            # for whom it breaks before it tells anything
+            yield b"id: %b\n\n" % seen.write().encode()
         elif seen.at is not None:
             async for entry in _missed(services.engine, follower, seen):
                 yield _event(entry, seen)
