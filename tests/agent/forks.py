@@ -9,9 +9,12 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import runpy
 import sys
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -41,6 +44,38 @@ def torchrun(output: Path, *program: str, ranks: int, restarts: int = 0, **envir
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # pytorch#135712: stale addresses
     source = f"import os; os.environ.update({environment!r})\n{LAUNCHER}"
     return exit_status(start_script(source, output, *command[1:]), 120)
+
+
+def fork_ranks(script: Path, folder: Path, size: int, **plan: Any) -> list[ForkServerProcess]:
+    """Begin `size` ranks of `script`, each with its `PLAN`; they meet in a file of `folder`."""
+    meeting = folder / f"meeting-{len(list(folder.iterdir()))}"
+    plan |= {"folder": str(folder), "size": size, "meeting": str(meeting)}
+    return started(
+        [
+            FORKS.Process(
+                target=runpy.run_path, args=(str(script), {"PLAN": {**plan, "rank": r}}, "rank")
+            )
+            for r in range(size)
+        ]
+    )
+
+
+def started(ranks: list[ForkServerProcess]) -> list[ForkServerProcess]:
+    for rank in ranks:
+        rank.start()
+    return ranks
+
+
+def ended(ranks: Sequence[ForkServerProcess], within_s: float = 120.0) -> list[int | None]:
+    """Their exit statuses; none may hang."""
+    for rank in ranks:
+        rank.join(within_s)
+    hung = [rank for rank in ranks if rank.is_alive()]
+    for rank in hung:
+        rank.kill()
+        rank.join()
+    assert not hung, "a rank hung"
+    return [rank.exitcode for rank in ranks]
 
 
 def _as_a_program(

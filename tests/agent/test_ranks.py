@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 
-from .forks import FORKS, torchrun
+from .forks import ended, fork_ranks, torchrun
 from .ranks_job import RankLoader, model_and_optimizer
 from .wire import Answer, Wire, served
 
@@ -49,28 +48,9 @@ def run_ranks(
     wire: Wire, folder: Path, steps: int, case: str = "", job: Path = JOB
 ) -> tuple[int, list[Any]]:
     """The same of two ranks, forked from a process that has imported torch; the worse status."""
-    plan = {
-        "environment": {"SPIKEGUARD_SERVER": wire.url},
-        "meeting": str(folder / f"meeting-{len(list(folder.iterdir()))}"),
-        "folder": str(folder),
-        "steps": steps,
-        "case": case,
-        "size": 2,
-    }
-    started = [
-        FORKS.Process(target=runpy.run_path, args=(str(job), {"PLAN": {**plan, "rank": r}}, "rank"))
-        for r in range(2)
-    ]
-    for rank in started:
-        rank.start()
-    for rank in started:
-        rank.join(100)
-    hung = [rank for rank in started if rank.is_alive()]
-    for rank in hung:
-        rank.kill()
-        rank.join()
-    assert not hung, "a rank hung"
-    status = max((rank.exitcode or 0 for rank in started), key=abs)
+    environment = {"SPIKEGUARD_SERVER": wire.url}
+    ranks = fork_ranks(job, folder, 2, environment=environment, steps=steps, case=case)
+    status = max((each or 0 for each in ended(ranks, 100)), key=abs)
     return status, _seen(folder)
 
 

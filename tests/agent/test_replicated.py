@@ -15,8 +15,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from spikeguard import AttachError, attach
 
 from . import replicated_job
-from .forks import FORKS
-from .test_sharded import CLOSE, GLOBAL, ended
+from .forks import FORKS, ended, started
+from .test_sharded import CLOSE, GLOBAL
 
 SCENES = ["accumulated", "extreme", "clipped", "uneven", "by_hand", "accelerated"]
 
@@ -26,13 +26,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two ranks told of every scene."""
     folder = tmp_path_factory.mktemp("ranks")
     plan = {"folder": str(folder), "size": 2, "scenes": SCENES}
-    started = [
-        FORKS.Process(target=replicated_job.main, args=({**plan, "rank": rank},))
-        for rank in range(2)
+    ranks = [
+        FORKS.Process(target=replicated_job.main, args=({**plan, "rank": r},)) for r in range(2)
     ]
-    for rank in started:
-        rank.start()
-    assert ended(started) == [0, 0]
+    assert ended(started(ranks)) == [0, 0]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,41 +15,16 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from spikeguard import CheckpointDirectory
 
 from . import sharded_job
-from .forks import FORKS, torchrun
+from .forks import ended, fork_ranks, torchrun
 from .wire import await_that
 
 JOB = Path(sharded_job.__file__)
 CLOSE = 1e-4  # fp32, six steps, gradients added up in another order
 
 
-def begin_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
-    """Real processes that go through `scenes` together."""
-    plan = {"folder": str(folder), "size": size, "scenes": scenes}
-    plan["meeting"] = str(folder / f"meeting-{len(list(folder.iterdir()))}")
-    ranks = [
-        FORKS.Process(target=runpy.run_path, args=(str(JOB), {"PLAN": {**plan, "rank": r}}, "rank"))
-        for r in range(size)
-    ]
-    for rank in ranks:
-        rank.start()
-    return ranks
-
-
-def ended(ranks: list[Any]) -> list[int]:
-    """Their exit statuses; none may hang."""
-    for rank in ranks:
-        rank.join(120)
-    hung = [rank for rank in ranks if rank.is_alive()]
-    for rank in hung:
-        rank.kill()
-        rank.join()
-    assert not hung, "a rank hung"
-    return [rank.exitcode for rank in ranks]
-
-
 def run_ranks(folder: Path, size: int, scenes: list[str]) -> list[Any]:
     """What each of `size` ranks told after `scenes`."""
-    assert ended(begin_ranks(folder, size, scenes)) == [0] * size
+    assert ended(fork_ranks(JOB, folder, size, scenes=scenes)) == [0] * size
     return heard(folder, size)
 
 
@@ -156,7 +130,7 @@ def test_a_sharded_run_goes_back_bit_for_bit(ranks: Any) -> None:
 
 def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
     """Meanwhile the loop trains on, and leaves the next checkpoint out: one is in flight."""
-    ranks = begin_ranks(tmp_path, 2, ["stalled"])
+    ranks = fork_ranks(JOB, tmp_path, 2, scenes=["stalled"])
     steps = tmp_path / "step-1"
     try:
         await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 16, 120.0)
