@@ -16,6 +16,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.ingest.passing import write_down
 from spikeguard_server.repository.audit import SERVER, append
+from spikeguard_server.repository.baton import in_turn
 from spikeguard_server.repository.detectors import (
     detectors_on,
     prune_snapshots,
@@ -47,7 +48,7 @@ def roll(engine: sql.Engine) -> None:
 
 
 def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
-    with engine.begin() as connection:
+    with in_turn(), engine.begin() as connection:
         lock_run(connection, key.run_id)
         return roll_up(connection, key, whole=whole)
 

@@ -6,6 +6,7 @@ used; asking each time would be one round trip of every three.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -15,6 +16,7 @@ import sqlalchemy as sql
 from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DisconnectionError
 
+from spikeguard_server.repository.baton import Connection
 from spikeguard_server.repository.packing import teach
 from spikeguard_server.settings import Settings
 
@@ -45,12 +47,20 @@ def open_engine(settings: Settings) -> sql.Engine:
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         },
     )
+    sql.event.listen(engine, "do_connect", _connect)
     sql.event.listen(engine, "connect", _connected)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     if not settings.primary_url:
         sql.event.listen(engine, "handle_error", _judge)
     return engine
+
+
+def _connect(
+    dialect: sql.Dialect, record: Any, words: Sequence[Any], named: Mapping[str, Any]
+) -> Connection:
+    del dialect, record
+    return Connection.connect(*words, **named)
 
 
 def _connected(connection: Any, record: Any) -> None:
