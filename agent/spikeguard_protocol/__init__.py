@@ -4,7 +4,14 @@ Standard library only, imported by every other package and importing none of the
 """
 
 from spikeguard_protocol.batches import BatchRange, EvenRanges
-from spikeguard_protocol.encoding import decode_ack, decode_message, encode, from_json, to_json
+from spikeguard_protocol.encoding import (
+    decode_ack,
+    decode_message,
+    encode,
+    from_json,
+    plain_json,
+    to_json,
+)
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.identity import (
     DEFAULT_PROJECT,
@@ -119,6 +126,7 @@ __all__ = [
     "decode_message",
     "encode",
     "from_json",
+    "plain_json",
     "to_json",
     "verb_of",
 ]

@@ -84,17 +84,25 @@ def encode(value: Message | Ack | Record) -> bytes:
     return json.dumps(to_json(value), allow_nan=False, separators=(",", ":")).encode()
 
 
-def decode_message(body: bytes) -> Message:
-    """Read a message from outside; raise `ProtocolError` or `UnknownVersion`."""
+def plain_json(body: bytes) -> Any:
+    """What the JSON in `body` says; raises `ValueError` or `RecursionError` where it is none."""
+    return json.loads(body, parse_constant=_refuse_constant)
+
+
+def decode_message(body: bytes, plain: Callable[[bytes], Any] = plain_json) -> Message:
+    """Read a message from outside; raise `ProtocolError` or `UnknownVersion`.
+
+    `plain`: reads JSON as `plain_json` does, for whoever has a faster one.
+    """
     if len(body) > MAX_BYTES:
         raise ProtocolError("body", f"takes at most {MAX_BYTES} bytes", "Send smaller messages")
-    plain = _parse(body)
-    version = plain.get("version")
+    told = _parse(body, plain)
+    version = told.get("version")
     if type(version) is not int or version != VERSION:
         raise UnknownVersion(
             "version", f"this side speaks version {VERSION}", f"Got {_show(version)}: upgrade"
         )
-    return cast(Message, from_json(Message, plain))
+    return cast(Message, from_json(Message, told))
 
 
 def decode_ack(body: bytes) -> Ack:
@@ -102,14 +110,14 @@ def decode_ack(body: bytes) -> Ack:
     return cast(Ack, from_json(Ack, _parse(body)))
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def _parse(body: bytes, plain: Callable[[bytes], Any] = plain_json) -> dict[str, Any]:
     try:
-        plain = json.loads(body, parse_constant=_refuse_constant)
+        found = plain(body)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("body", "is JSON", str(error)[:200]) from error
-    if not isinstance(plain, dict):
-        raise ProtocolError("body", "is a JSON object", f"Got {_show(plain)}")
-    return plain
+    if not isinstance(found, dict):
+        raise ProtocolError("body", "is a JSON object", f"Got {_show(found)}")
+    return found
 
 
 def _refuse_constant(word: str) -> float:

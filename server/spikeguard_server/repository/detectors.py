@@ -15,6 +15,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server import tables
+from spikeguard_server.repository.pipeline import BOOL, BYTES, INT, INT4, KEY, ask, statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +98,30 @@ def detectors_on(connection: sql.Connection, shelf: date) -> list[UUID]:
     return list(connection.execute(query).scalars())
 
 
-_KEEP = insert(tables.detector_snapshots)
-_KEEP = _KEEP.on_conflict_do_update(
-    index_elements=["run_id", "attempt", "segment", "step"],
-    set_={"at_target": sql.or_(tables.detector_snapshots.c.at_target, _KEEP.excluded.at_target)},
-)
+_KEEP = statement(
+    "keep",
+    """
+    INSERT INTO detector_snapshots (run_id, attempt, segment, step, state, at_target)
+    VALUES (%(run_id)s, %(attempt)s, %(segment)s, %(step)s, %(state)s, %(at_target)s)
+    ON CONFLICT (run_id, attempt, segment, step)
+    DO UPDATE SET at_target = detector_snapshots.at_target OR excluded.at_target
+    """,
+    {
+        "run_id": KEY, "attempt": INT4, "segment": INT, "step": INT, "state": BYTES,
+        "at_target": BOOL,
+    },
+)  # fmt: skip
 
 
 def keep_snapshot(
     connection: sql.Connection, run_id: UUID, place: Place, state: bytes, *, at_target: bool
 ) -> None:
     """Keep `state` as what the detector knew at `place`."""
-    connection.execute(
-        _KEEP,
-        {
-            "run_id": run_id, "attempt": place.attempt, "segment": place.segment,
-            "step": place.step, "state": state, "at_target": at_target,
-        },
-    )  # fmt: skip
+    row = {
+        "run_id": run_id, "attempt": place.attempt, "segment": place.segment,
+        "step": place.step, "state": state, "at_target": at_target,
+    }  # fmt: skip
+    ask(connection, (_KEEP, row))
 
 
 def nearest_snapshot(

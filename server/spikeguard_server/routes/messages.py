@@ -39,6 +39,7 @@ from spikeguard_server.ingest import Turns, receive
 from spikeguard_server.ingest.urgency import Urgency
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import Services, sign_in
+from spikeguard_server.routes.json_reader import read_json
 from spikeguard_server.routes.orders import LONGEST_S
 from spikeguard_server.routes.protocol_schema import reference
 from spikeguard_server.routes.rates import Rates, address_of
@@ -246,7 +247,7 @@ def line_of(body: bytes) -> tuple[bytes, bytes] | None:
 
 def _decode(body: bytes) -> Message:
     try:
-        return decode_message(body)
+        return decode_message(body, read_json)
     except ProtocolError as error:
         if error.field == "body":  # of all fields: so it is no JSON object at all
             raise Malformed(f"The body {error.limit}", error.remedy, field="body") from error
