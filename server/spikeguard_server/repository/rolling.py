@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import sqlalchemy as sql
@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from spikeguard_server.repository.curves import Curves, keep
 from spikeguard_server.repository.pieces import (
     COLUMNS,
+    PIECE_TYPES,
     VALUES,
     SegmentKey,
     delete_pieces,
@@ -26,6 +27,7 @@ from spikeguard_server.repository.pieces import (
     row_of,
     shelf_of,
 )
+from spikeguard_server.repository.pipeline import INT, INT4, ask, statement
 from spikeguard_server.tables import segments
 from spikeguard_server.tables_curves import rollups
 
@@ -40,6 +42,12 @@ INSERT INTO rollups (run_id, attempt, segment, first_step, shelf, last_step, cou
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
        {shelf_of("rollups")}, %(last)s::bigint, %(count)s::int, {VALUES}
 """
+_REACHED = """
+UPDATE segments SET rolled_to = %(reach)s
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+"""
+_ROLLED = statement("roll", _WRITE, {**PIECE_TYPES, "count": INT4})
+_MOVED_ON = statement("rolled to", _REACHED, {**PIECE_TYPES, "reach": INT})
 
 
 def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
@@ -79,10 +87,11 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
     reach = min(reach, end)
     if len(found) == HEADS:  # of the last block there may be more
         found = heads(connection, key, begin, reach - 1)
-    for block in _blocks(read_curves(connection, key, begin, reach - 1)):
-        _roll(connection, key, block)
+    blocks = _blocks(read_curves(connection, key, begin, reach - 1))
+    rows = [(_ROLLED, {**key._asdict(), **_rolled(block)}) for block in blocks]
+    ask(connection, *rows, (_MOVED_ON, {**key._asdict(), "reach": reach}))
+    for block in blocks:
         _put_together(connection, key, block, found)
-    connection.execute(sql.update(segments).where(_is(key)).values(rolled_to=reach))
     return bool(reach == end)
 
 
@@ -108,10 +117,10 @@ def _blocks(curves: Curves) -> Sequence[Curves]:
     return [curves.at(slice(a, b)) for a, b in pairwise(bounds) if b > a]
 
 
-def _roll(connection: sql.Connection, key: SegmentKey, block: Curves) -> None:
+def _rolled(block: Curves) -> dict[str, Any]:
+    """What is kept of a block."""
     kept = block.at(keep(block, block.signals, block.steps // SPAN))
-    row = {**row_of(kept), **key._asdict(), "count": len(block)}
-    connection.exec_driver_sql(_WRITE, row)
+    return {**row_of(kept), "count": len(block)}
 
 
 def _put_together(
