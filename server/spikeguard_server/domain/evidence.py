@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NewType, cast
 
 from spikeguard_protocol import BatchRange, OptionalSignal, Signal
 from spikeguard_server.domain.events import Trend
@@ -40,21 +39,14 @@ WATCHED: tuple[str, ...] = (
 BEFORE = 16  # rows of a signal that are kept from before the onset
 AFTER = 24  # and from the onset on
 NEWEST = BEFORE + AFTER
-DIGITS = 7  # significant, of what is kept: as many as the fp32 norms have
+DIGITS = 7  # significant, of evidence: as many as the fp32 norms have
 
 
-Rounded = NewType("Rounded", float)  # to them: shorter as text than as a double
-
-_ONE = f"%.{DIGITS}g "
+_ONE = f"%.{DIGITS}g"
 
 
-def _rounded(value: float) -> Rounded:
-    return Rounded(float(_ONE % value))
-
-
-def _all_rounded(values: Sequence[float]) -> list[Rounded]:
-    """In one piece of text: a third of the time of one by one."""
-    return cast(list[Rounded], list(map(float, (_ONE * len(values) % tuple(values)).split())))
+def _rounded(value: float) -> float:
+    return float(_ONE % value)
 
 
 @dataclass(slots=True)
@@ -62,13 +54,13 @@ class Trace:
     """Rows of one signal, of rising steps."""
 
     steps: list[int] = field(default_factory=list)
-    values: list[Rounded] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
 
     def add(self, step: int, value: float) -> None:
         """Take a row, unless its step was already there."""
         if not self.steps or step > self.steps[-1]:
             self.steps.append(step)
-            self.values.append(_rounded(value))
+            self.values.append(value)
 
     def keep(self, rows: int) -> None:
         """Only the newest `rows`."""
@@ -82,7 +74,7 @@ class Trace:
         del self.steps[keep:]
         del self.values[keep:]
 
-    def rows(self) -> list[tuple[int, Rounded]]:
+    def rows(self) -> list[tuple[int, float]]:
         return list(zip(self.steps, self.values, strict=True))
 
     def pairs(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
@@ -117,7 +109,7 @@ class Traces:
             rows, values = samples.having(name)
             trace, steps = self.of[name], samples.steps
             trace.steps += [steps[row] for row in rows[-NEWEST:]]
-            trace.values += _all_rounded(values[-NEWEST:])
+            trace.values += values[-NEWEST:]
             trace.keep(NEWEST)
 
     def cut(self, step: int) -> None:
@@ -147,7 +139,7 @@ class Evidence:
             if value is not None and sample.step >= self.onset_step:
                 trace = self.after.setdefault(name, Trace())
                 if len(trace.steps) < AFTER:
-                    trace.add(sample.step, value)
+                    trace.add(sample.step, _rounded(value))
 
     def see_again(self, batches: BatchRange | None) -> None:
         """`batches` were trained on after a command."""
@@ -184,5 +176,5 @@ def gather(
     return evidence
 
 
-def _trace(rows: Sequence[tuple[int, Rounded]]) -> Trace:
-    return Trace([step for step, _ in rows], [value for _, value in rows])
+def _trace(rows: Sequence[tuple[int, float]]) -> Trace:
+    return Trace([step for step, _ in rows], [_rounded(value) for _, value in rows])

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,8 +75,7 @@ class Fit:
         return Trend(step, self.at(step), self.onward / (max(step, 0) + 1), self.scale)
 
 
-@dataclass(frozen=True, slots=True)
-class Scales:
+class Scales(NamedTuple):
     """What makes fits of lines; arrays of shape (windows,), named as in `Fit`."""
 
     onward: Array

@@ -86,7 +86,9 @@ class Leading:
     ) -> Stretch:
         """Rows in a row, as far as they are finite; `places`: abscissae of the steps."""
         levels = _levels(values)
-        return Stretch(self.baseline, steps[: len(levels)], places[: len(levels)], levels)
+        if len(levels) < len(steps):
+            steps, places = steps[: len(levels)], places[: len(levels)]
+        return Stretch(self.baseline, steps, places, levels)
 
     def look_at_all(
         self,

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,7 @@ LONG = 128  # rows in which the correlation of noise can be told from the bend o
 SPLITS = 64  # least rows of a window whose newer half may be taken instead
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """One line a window; arrays of shape (windows,)."""
 
     end: Array  # abscissa of the newest row
@@ -44,7 +43,7 @@ class Lines:
 
     def part(self, windows: slice) -> Lines:
         """Some of them."""
-        return Lines(*(getattr(self, name)[windows] for name in Lines.__slots__))
+        return Lines._make([column[windows] for column in self])
 
 
 def fit_lines(places: Array, values: Array, falling: Flags) -> Lines:

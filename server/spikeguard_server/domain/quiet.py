@@ -20,7 +20,7 @@ import numpy as np
 
 from spikeguard_server.domain.baseline import ERRORS, Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.fit import abscissa, abscissae
+from spikeguard_server.domain.fit import abscissae
 from spikeguard_server.domain.line import Array, Lines, fit_lines
 from spikeguard_server.domain.stretch_fits import StretchFits
 
@@ -49,6 +49,7 @@ class Stretch:
     values: Sequence[float]
     z: list[float] = field(default_factory=list)  # of the calm rows, from the first on
     _z: Array = field(default_factory=lambda: np.empty(0))
+    _old: list[int] = field(default_factory=list)  # steps of the baseline, waiting ones included
     _rows: Rows | None = None
     _fits: StretchFits | None = None
 
@@ -82,16 +83,14 @@ class Stretch:
 
     def take(self, rows: int) -> None:
         """Let the baseline have the first `rows`, all of them found calm."""
-        fits, baseline, waiting = self._fits, self.baseline, self.baseline.waiting
+        fits, laid, baseline = self._fits, self._rows, self.baseline
         assert fits is not None
-        size, held = len(baseline.steps), len(waiting)
-        waited = [value for _, value, _ in waiting]
+        assert laid is not None
+        size, held = len(baseline.steps), len(baseline.waiting)
         if baseline.falling:
-            places = [*(abscissa(step) for step, _, _ in waiting), *self.places[:rows]]
-            baseline.history.add_all(places[:rows], [*waited, *self.values[:rows]][:rows])
-        newest = slice(max(0, rows - size - held), rows)
-        steps = [*self._old_steps(), *self.steps[newest]][-size - held :]
-        values = [*baseline.values, *waited, *self.values[newest]][-size - held :]
+            baseline.history.add_all(*laid.entering(rows))
+        steps = [*self._old, *self.steps[:rows]][-size - held :]
+        values = laid.values[rows : rows + size + held].tolist()
         end = len(baseline.errors) + rows
         errors = fits.errors[max(0, end - ERRORS) : end + held].tolist()
         baseline.steps, baseline.values, baseline.errors = (
@@ -104,19 +103,32 @@ class Stretch:
         baseline.unfitted = rows - fits.starts[made - 1] if made else baseline.unfitted + rows
         baseline.fit = fits.fit(made)
 
-    def lay_out(self, settings: DetectionSettings) -> Rows:
-        """Its rows behind those of the baseline, with the windows that lines go through."""
-        baseline, old = self.baseline, self._old_steps()
+    def lay_out(self, settings: DetectionSettings, before: Stretch | None = None) -> Rows:
+        """Its rows behind those of the baseline, with the windows that lines go through.
+
+        `before`: another one that was laid out, maybe of the same steps.
+        """
+        baseline = self.baseline
+        old = self._old = [*baseline.steps, *[step for step, _, _ in baseline.waiting]]
         rows, every = self._near(old), baseline.refit_every(settings)
         waited = [value for _, value, _ in baseline.waiting]
         self._rows = Rows(
-            np.array([*abscissae(old), *self.places[:rows]]),
+            self._abscissae(rows, before),
             np.array([*baseline.values, *waited, *self.values[:rows]]),
             len(old),
             range(every - baseline.unfitted, rows + 1, every),
             len(baseline.steps),
         )
         return self._rows
+
+    def _abscissae(self, rows: int, before: Stretch | None) -> Array:
+        """Of the old rows and of the first `rows` new ones."""
+        if before is not None and before._rows is not None:
+            known = before._rows.places
+            same = before.places is self.places and len(known) == len(self._old) + rows
+            if same and before._old == self._old:
+                return known
+        return np.array([*abscissae(self._old), *self.places[:rows]])
 
     def _near(self, old: Sequence[int]) -> int:
         """Rows before the first gap that makes the baseline start anew."""
@@ -130,9 +142,6 @@ class Stretch:
         reach = np.maximum(newest - steps[: len(newest)], 8)
         far = np.flatnonzero(steps[len(old) :] - newest > 3 * reach)
         return int(far[0]) if len(far) else len(self.steps)
-
-    def _old_steps(self) -> list[int]:
-        return [*self.baseline.steps, *(step for step, _, _ in self.baseline.waiting)]
 
 
 @dataclass(slots=True)
@@ -151,6 +160,11 @@ class Rows:
         starts, size = self.starts, self.size
         return _windows(self.places, starts, size), _windows(self.values, starts, size)
 
+    def entering(self, rows: int) -> tuple[list[float], list[float]]:
+        """Places and values of the rows that enter the baseline with `rows` of the stretch."""
+        part = slice(self.size, self.size + rows)
+        return self.places[part].tolist(), self.values[part].tolist()
+
     def fresh(self, rows: int) -> tuple[Array, Array]:
         """Places and values of the first `rows` of the stretch."""
         part = slice(self.old, self.old + rows)
@@ -164,14 +178,14 @@ class Rows:
         if most is not None and most < rows:
             rows, starts = most, starts[: bisect_right(starts, most)]
             lines = lines.part(slice(len(starts)))
-        errors = [*baseline.errors, *(error for _, _, error in baseline.waiting)]
+        errors = [*baseline.errors, *[error for _, _, error in baseline.waiting]]
         blank = np.concatenate((errors, np.zeros(rows)))
         return StretchFits(baseline.fit, lines, starts, blank, rows, len(baseline.waiting))
 
 
 def fit_together(stretches: Sequence[Stretch], settings: DetectionSettings) -> None:
     """Fit the lines of several signals in one stack: most of its cost is numpy's for each call."""
-    laid = [stretch.lay_out(settings) for stretch in stretches]
+    laid = [stretch.lay_out(settings, stretches[0]) for stretch in stretches]
     windows = [rows.windows() for rows in laid]
     counts = [len(rows.starts) for rows in laid]
     falling = np.repeat([stretch.baseline.falling for stretch in stretches], counts)

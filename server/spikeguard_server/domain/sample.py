@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast, overload
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast, overload
 
 from spikeguard_protocol import BatchRange
+
+Rows: TypeAlias = tuple[Sequence[int], Sequence[float]]  # some rows of a table, and values there
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class SampleColumns(Sequence[Sample]):
     steps: Sequence[int]
     signals: Mapping[str, Sequence[float | None]]
     batches: Sequence[BatchRange | None]
+    _measured: dict[str, Rows] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> SampleColumns:
@@ -56,17 +59,26 @@ class SampleColumns(Sequence[Sample]):
         values = {name: value for name, value in measured if value is not None}
         return Sample(self.steps[at], values, self.batches[at])
 
-    def column(self, name: str, missing: float) -> list[float]:
+    def column(self, name: str, missing: float) -> Sequence[float]:
         """The values of one signal, `missing` where there is none."""
-        column = self.signals.get(name)
-        if column is None:
-            return [missing] * len(self.steps)
-        return [missing if value is None else value for value in column]
+        rows, values = self.having(name)
+        if len(rows) == len(self.steps):
+            return values
+        column = [missing] * len(self.steps)
+        for row, value in zip(rows, values, strict=True):
+            column[row] = value
+        return column
 
-    def having(self, name: str) -> tuple[Sequence[int], Sequence[float]]:
+    def having(self, name: str) -> Rows:
         """The rows that have one signal, and its values there."""
-        column = self.signals.get(name, ())
-        if None not in column:
-            return range(len(column)), cast(Sequence[float], column)
-        values = [value for value in column if value is not None]
-        return [row for row, value in enumerate(column) if value is not None], values
+        found = self._measured.get(name)
+        if found is None:
+            found = self._measured[name] = _measured(self.signals.get(name, ()))
+        return found
+
+
+def _measured(column: Sequence[float | None]) -> Rows:
+    if None not in column:
+        return range(len(column)), cast(Sequence[float], column)
+    values = [value for value in column if value is not None]
+    return [row for row, value in enumerate(column) if value is not None], values

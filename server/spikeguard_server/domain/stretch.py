@@ -69,7 +69,7 @@ def _at(
     return [rows.steps[row] for row in has], [places[row] for row in has]
 
 
-def _plain(state: State, rows: SampleColumns, losses: list[float]) -> int:
+def _plain(state: State, rows: SampleColumns, losses: Sequence[float]) -> int:
     """How many samples come before the first that is no ordinary next step."""
     newest = max(state.newest_step or 0, state.judged_step or 0)
     steps = np.array([newest, *rows.steps])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from spikeguard_server.domain.baseline import ERRORS
 from spikeguard_server.domain.fit import Fit, Scales, fit_of, scales
-from spikeguard_server.domain.line import Array, Lines
+from spikeguard_server.domain.line import Array, Counts, Lines
 
 
 @dataclass(slots=True)
@@ -28,14 +29,14 @@ class StretchFits:
     rows: int  # of the stretch
     held: int  # rows that wait
     scaled: Scales = field(init=False)
-    segment: Array = field(init=False)  # the fit of each row
+    segment: Counts = field(init=False)  # the fit of each row
 
     def __post_init__(self) -> None:
         before, blank = self.before, np.zeros(len(self.starts))
         first = before.onward, before.scale, before.narrow
         self.scaled = Scales(*(np.concatenate(([one], blank)) for one in first))
-        lengths = np.diff([0, *self.starts, self.rows])
-        self.segment = np.repeat(np.arange(len(lengths)), lengths)
+        lengths = [end - begin for begin, end in pairwise((0, *self.starts, self.rows))]
+        self.segment = np.arange(len(lengths)).repeat(lengths)
 
     def solve(self, places: Array, values: Array, falling: bool, floor: float) -> None:
         """Find every scale and error."""
@@ -78,7 +79,8 @@ class StretchFits:
             before = len(self.errors) - self.rows - self.held
             ends = before + np.array(self.starts[scaled:last])[:, None]
             errors = self.errors[ends - np.arange(ERRORS, 0, -1)]
-            lines = self.lines.part(slice(scaled, last))
+            every = not scaled and last == len(self.starts)
+            lines = self.lines if every else self.lines.part(slice(scaled, last))
             found, part = scales(lines, errors, falling, floor), slice(1 + scaled, 1 + last)
             self.scaled.onward[part], self.scaled.scale[part] = found.onward, found.scale
             self.scaled.narrow[part] = found.narrow
