@@ -32,9 +32,9 @@ class StretchFits:
     segment: Counts = field(init=False)  # the fit of each row
 
     def __post_init__(self) -> None:
-        before, blank = self.before, np.zeros(len(self.starts))
-        first = before.onward, before.scale, before.narrow
-        self.scaled = Scales(*(np.concatenate(([one], blank)) for one in first))
+        scaled = np.zeros((len(Scales._fields), 1 + len(self.starts)))
+        scaled[:, 0] = self.before.onward, self.before.scale, self.before.narrow
+        self.scaled = Scales._make(scaled)
         lengths = [end - begin for begin, end in pairwise((0, *self.starts, self.rows))]
         self.segment = np.arange(len(lengths)).repeat(lengths)
 

@@ -7,7 +7,9 @@ length in bytes (-1: NULL) and the bytes, big-endian throughout.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
@@ -23,6 +25,7 @@ _HEAD, _SHAPE = Struct("!iiIii"), Struct("!iiI")
 Numbers = np.ndarray[Any, np.dtype[Any]]
 _FLOAT = np.dtype([("length", ">i4"), ("value", ">f8")])
 _WHOLE = np.dtype([("length", ">i4"), ("value", ">i8")])
+_CODES = {FLOAT8: "d", INT8: "q"}  # of the standard library's arrays, which are filled faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,9 @@ def whole(values: Sequence[int | None]) -> WholeColumn:
 def _pack(values: Sequence[Any], form: np.dtype[Any], element: int) -> bytes:
     rows = np.empty(len(values), form)
     rows["length"] = 8
-    if None not in values:
-        rows["value"] = values
+    code = _CODES[element]
+    with suppress(TypeError):  # None is no number
+        rows["value"] = np.frombuffer(array(code, values), code)
         return _HEAD.pack(1, 0, element, len(values), 1) + rows.tobytes()
     rows["value"] = [0 if value is None else value for value in values]
     absent = np.fromiter((value is None for value in values), bool, len(values))
