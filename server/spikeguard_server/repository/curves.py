@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spikeguard_protocol import BatchRange, Samples
+from spikeguard_protocol import BatchRange, EvenRanges, Samples
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.repository.packing import Numbers
 
@@ -72,12 +72,25 @@ class Curves:
             )
         ]
 
-    def ranges(self) -> list[BatchRange | None]:
+    def ranges(self) -> Sequence[BatchRange | None]:
         """The batches of every step."""
         if self.first is None or self.end is None:
             return [None] * len(self)
+        if (even := _even(self.first, self.end)) is not None:
+            return even
         pairs = zip(self.first.list(), self.end.list(), strict=True)
         return [None if a is None or b is None else BatchRange(a, b) for a, b in pairs]
+
+
+def _even(first: Column, end: Column) -> EvenRanges | None:
+    """The ranges, where they are even: as `EvenRanges.of`, without making each of them."""
+    if not len(first.values) or not (first.there.all() and end.there.all()):
+        return None
+    start, size = int(first.values[0]), int(end.values[0] - first.values[0])
+    expected = start + size * np.arange(len(first.values))
+    if (first.values != expected).any() or (end.values != expected + size).any():
+        return None
+    return EvenRanges(start, size, len(first.values))
 
 
 def curves_of(samples: Samples) -> Curves:
