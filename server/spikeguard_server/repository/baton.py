@@ -21,7 +21,6 @@ from psycopg.waiting import Ready, Wait
 PATIENCE_S: Final = 0.05  # several times what a message of 200 samples takes
 Result = TypeVar("Result")
 Talk = Generator[Wait, Ready | int, Result]  # with the database; it yields where it has to wait
-_WAIT_INTERVAL_S: Final = 0.1  # psycopg's own
 
 _baton = Lock()
 
@@ -50,14 +49,9 @@ def in_turn() -> Iterator[None]:
 class Connection(psycopg.Connection[Any]):
     """A connection whose waits leave the baton to others."""
 
-    def wait(
-        self,
-        gen: Talk[Result],
-        interval: float = _WAIT_INTERVAL_S,
-        timeout: float | None = None,
-    ) -> Result:
-        """Carry `gen` out, as psycopg does."""
-        return super().wait(_aside(gen) if _part.taken else gen, interval, timeout)
+    def wait(self, gen: Talk[Result], *limits: Any, **named: Any) -> Result:
+        """Carry `gen` out, as psycopg does; the limits are its own."""
+        return super().wait(_aside(gen) if _part.taken else gen, *limits, **named)
 
 
 def _aside(talk: Talk[Result]) -> Talk[Result]:
