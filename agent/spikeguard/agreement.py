@@ -120,11 +120,13 @@ class Agreement:
         self._ballot.fill(slot.numbers, word if self._world.leads else None, row)
         assert self._world.group is not None
         slot.work = self._world.group.allreduce([slot.tensor])
+        self._world.ties.posted.append(slot.work)
 
     def _settle(self) -> Agreed:
         slot = self._flying[0]
         slot.work.wait(self._patience)
         self._flying.popleft()
+        self._world.ties.posted.popleft()
         tally = Tally(slot.row, slot.numbers.tolist(), self.sharded)
         slot.row = slot.work = None
         self._free.append(slot)

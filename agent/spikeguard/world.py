@@ -11,6 +11,8 @@ shuts down asks for an interpreter lock that nobody gives any more, and aborts t
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ import torch.distributed as dist
 
 LEAST = timedelta(minutes=2)  # that a rank is waited for, unless somebody says otherwise
 NEVER_SENT = 1_000_003  # a tag
+LANDING_S = 0.5  # for what this rank posted before it hangs up; a millisecond where all have
 SAVING = timedelta(hours=1)  # for the rank whose disk is slowest; one that dies is seen at once
 
 
@@ -31,6 +34,7 @@ class Ties:
 
     group: dist.ProcessGroup | None = None
     broken: bool = False
+    posted: deque[Any] = field(default_factory=deque)  # exchanges that nobody waited for yet
     saving: dist.ProcessGroup | None = None  # for the thread that writes checkpoints
 
 
@@ -124,8 +128,14 @@ def in_step(world: World) -> Iterator[None]:
 def _hang_up(world: World) -> None:
     """Have the other ranks fail now instead of waiting for one that does not come any more.
 
-    Gloo closes all connections of a group in which something was waited for in vain.
+    Gloo closes all connections of a group in which something was waited for in vain. What lands
+    meanwhile is let land first: of an exchange that is cut off half way another rank's gloo now and
+    then hears nothing, and waits for its whole timeout.
     """
+    until = time.monotonic() + LANDING_S
+    for work in world.ties.posted:
+        with suppress(Exception):
+            work.wait(timedelta(seconds=max(0.001, until - time.monotonic())))
     with suppress(Exception):
         assert world.group is not None
         never = world.group.recv([torch.zeros(1)], (world.rank + 1) % world.size, NEVER_SENT)

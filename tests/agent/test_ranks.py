@@ -230,6 +230,7 @@ def test_a_failure_before_the_order_is_written_changes_no_rank(tmp_path: Path) -
     assert status == 0
     assert seen[0]["trail"] == seen[1]["trail"]
     assert not [row for row in seen[0]["trail"] if row[1] < row[0]]
+    assert "prepare" not in seen[0]["faults"], "what the other rank had sent did not arrive"
     (refused,) = wire.records(CommandResult)
     assert refused.state is ResultState.REFUSED
     assert "begun" not in (tmp_path / "guard/journal.jsonl").read_text()
