@@ -109,7 +109,7 @@ def opened(context: Any, url: str) -> Iterator[Any]:
     """A page, closed at the end so that it asks no more."""
     page = context.new_page()
     page.set_default_timeout(SHOW_MS)
-    page.goto(url, wait_until="commit")
+    page.goto(url, wait_until="domcontentloaded")
     try:
         yield page
     finally:
