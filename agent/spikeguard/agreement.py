@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,12 +45,11 @@ class Agreed:
 
 @dataclass(slots=True)
 class _Slot:
-    """A list of numbers and, while it is in flight, what it was filled in for."""
+    """A list of numbers and, while it is in flight, the row it was filled in for."""
 
     tensor: Tensor
     numbers: Numbers  # in the tensor's memory: an assignment to one is no operation of torch's
     row: Row | None = None
-    work: Any = None
 
 
 def _slot(length: int) -> _Slot:
@@ -75,7 +73,7 @@ class Agreement:
         self._patience = world.timeout
         self._ballot = Ballot(world.rank, world.size, sharded)
         self._free = deque(_slot(self._ballot.length) for _ in range(lag + 1))
-        self._flying: deque[_Slot] = deque()
+        self._flying: deque[_Slot] = deque()  # of the exchanges that the ties know as posted
         self._replicated = replicated
         self.compares = not sharded  # whether the ranks' weights are worth comparing
 
@@ -119,16 +117,15 @@ class Agreement:
         self._flying.append(slot)
         self._ballot.fill(slot.numbers, word if self._world.leads else None, row)
         assert self._world.group is not None
-        slot.work = self._world.group.allreduce([slot.tensor])
-        self._world.ties.posted.append(slot.work)
+        self._world.ties.posted.append(self._world.group.allreduce([slot.tensor]))
 
     def _settle(self) -> Agreed:
-        slot = self._flying[0]
-        slot.work.wait(self._patience)
-        self._flying.popleft()
-        self._world.ties.posted.popleft()
+        posted = self._world.ties.posted
+        posted[0].wait(self._patience)
+        posted.popleft()
+        slot = self._flying.popleft()
         tally = Tally(slot.row, slot.numbers.tolist(), self.sharded)
-        slot.row = slot.work = None
+        slot.row = None
         self._free.append(slot)
         return Agreed(tally, self._apart(tally), self._replicated)
 

@@ -292,7 +292,7 @@ def test_killed_anywhere_between_skip_and_report_nothing_is_lost_or_told_twice(
     assert told == {(0, n): (f"doc-{n}",) for n in (22, 23, 24)}
     assert names(tmp_path) == {(n, n + 1): [f"doc-{n}"] for n in (22, 23, 24)}
     # A heartbeat that was on its way has taken a number: the server asks for it and hears of a gap.
-    assert again.guard.faults.keys() <= {"server (resume_from)"}
+    assert again.guard.faults in ({}, {"server (resume_from)": 1})
 
 
 def test_every_rank_writes_its_own_and_the_server_hears_of_all(tmp_path: Path) -> None:

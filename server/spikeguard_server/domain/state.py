@@ -5,8 +5,7 @@ Law: plain dataclasses; every float comes back bit for bit. A change of any fiel
 there the run can be learned anew from its samples.
 
 The form: JSON of the fields in their order, deflated; lists of floats in it are base64 of IEEE 754
-doubles, lowest byte first, since writing and reading a thousand of them as text took longer than
-detection on the samples between two snapshots.
+doubles, lowest byte first: as text they took four times as long to write and no fewer bytes.
 """
 
 from __future__ import annotations

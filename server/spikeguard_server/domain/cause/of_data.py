@@ -6,7 +6,7 @@ Law: pure. A batch shows in its own loss; weights show from the next step on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 from spikeguard_protocol import Cause, Signal
@@ -162,14 +162,14 @@ def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
     return found[0], *_away(*found)
 
 
-def _away(value: float, before: Sequence[float]) -> tuple[float, float]:
+def _away(value: float, before: list[float]) -> tuple[float, float]:
     """Median of `before`, and how many robust deviations `value` is from it."""
     middle = median(before)
     spread = NORMAL_MAD * median([abs(other - middle) for other in before])
     return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
 
 
-def _at_onset(evidence: Evidence, name: str) -> tuple[float, Sequence[float]] | None:
+def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None:
     before = [v for v in evidence.before.get(name, Trace()).values if math.isfinite(v)]
     value = evidence.after.get(name, Trace()).at(evidence.onset_step)
     if value is None or not math.isfinite(value) or len(before) < 5:

@@ -5,7 +5,7 @@ Law: pure. Only the newest comparison counts: a rollback makes the ranks equal a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from spikeguard_protocol import Cause
 from spikeguard_server.domain.cause.suspicion import Clue
@@ -28,7 +28,7 @@ def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
     yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason)
 
 
-def _apart_since(rows: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
+def _apart_since(rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """The newest comparisons, as far back as ranks were apart in all of them."""
     since = len(rows)
     while since and rows[since - 1][1] >= 1.0:
