@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,11 @@ def bits(model: nn.Module) -> str:
 
 def _threads() -> list[str]:
     """Names of this process's threads, those of C++ too."""
-    return [
-        name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm") if name.exists()
-    ]
+    found = []
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended since it was listed
+            found.append(name.read_text().strip())
+    return found
 
 
 def _train(
