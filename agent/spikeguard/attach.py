@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from spikeguard.abilities import data_abilities, log_table, rewind_ability, update_abilities
 from spikeguard.agreement import Agreement
 from spikeguard.arguments import check_arguments, check_forward
 from spikeguard.checkpoints import CheckpointDirectory
@@ -39,8 +40,8 @@ from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
-from spikeguard.reflex import Extremes, Reflex, can_withhold
-from spikeguard.ring import holds_any
+from spikeguard.reflex import Extremes, Reflex
+from spikeguard.ring import room_for
 from spikeguard.settings import Settings, read_connection, whole, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
@@ -163,11 +164,13 @@ def attach(
     optional.watch(watched)
     collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
     training.learnt = collector
-    fits = recovery.snapshots is not None
+    room = None
     with faults.shield("snapshots"):
-        fits = fits and holds_any(training.capture(), optimizer, chosen, world.leads)
-    if not all_agree(world, fits):
-        recovery.snapshots = None
+        if recovery.snapshots is not None:
+            room = room_for(training.capture(), optimizer, chosen, world.leads)
+    if not all_agree(world, room is not None and room.holds > 0):
+        recovery.snapshots = room = None
+    rewind = rewind_ability(chosen, room)
     parts = Parts(
         world,
         chosen,
@@ -187,11 +190,18 @@ def attach(
         tokens_per_step,
         _facts(model, optimizer, reflex, micro_batches),
         _version(),
+        (
+            *update_abilities(optimizer, reflex, chosen, layout is not Layout.UNKNOWN),
+            *data_abilities(data, rewind, checkpoints is not None, begun=False),
+        ),
+        rewind,
     )
     guard = Guard(parts, model, optimizer, forward if world.leads else None)
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()
+    if world.leads:
+        log_table(parts.abilities)
     return guard
 
 
@@ -240,38 +250,12 @@ def _reflex(
         extremes if settings.drop_z else None,
         settings.drop_by_sync,
     )
-    if world.leads:
-        _say_what_it_cannot(reflex, optimizer, settings, world, known)
-    return reflex
-
-
-def _say_what_it_cannot(
-    reflex: Reflex,
-    optimizer: torch.optim.Optimizer,
-    settings: Settings,
-    world: World,
-    known: bool,
-) -> None:
-    if not known:
-        log.warning(
-            "the model is neither in DistributedDataParallel nor made of DTensors: what a rank "
-            "measures may be its own, so no update is dropped, and clip_grad_norm_ clips by the "
-            "rank's own norm. If all ranks have the same weights and, when the optimizer steps, "
-            "the same gradients, say attach(replicated=True)"
-        )
-    elif settings.drop_non_finite and not reflex.armed:
-        asked = "; or set drop_by_sync, which waits for the device in each step"
-        log.warning(
-            "%s takes no found_inf: an update that is not finite is reported and not dropped. "
-            "Adam, AdamW and SGD (not sharded) do with fused=True%s",
-            type(optimizer).__name__,
-            asked if can_withhold(optimizer) else "",
-        )
-    elif settings.drop_z and reflex.armed and world.size > 1:
+    if world.leads and settings.drop_z and reflex.armed and world.size > 1:
         log.warning(
             "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
             "alone dropped would part the ranks"
         )
+    return reflex
 
 
 def _facts(

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spikeguard.data import READ_ONCE
+from spikeguard.abilities import changed, data_abilities, log_changes, merged
 from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.faults import log
 from spikeguard.parts import Parts
 from spikeguard.targets import Target
 from spikeguard.world import all_agree, share_text
-from spikeguard_protocol import AttemptStarted, Record, SegmentReason, SegmentStarted, Verb
+from spikeguard_protocol import (
+    AttemptStarted,
+    Record,
+    SegmentReason,
+    SegmentStarted,
+    Verb,
+    abilities_to_settings,
+)
 
 
 def introduce(
@@ -25,8 +32,7 @@ def introduce(
     left its answer there alone. The server keeps the first that it hears.
     """
     progress = parts.progress
-    if parts.feed.read_once and parts.world.leads:
-        log.warning("no rollback in this attempt: %s", READ_ONCE)
+    learn_from_loop(parts)
     report(introduction(parts, capabilities))
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
@@ -46,8 +52,19 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
         tuple(capabilities),
         parts.version,
         parts.tokens_per_step,
-        parts.facts,
+        {**parts.facts, **abilities_to_settings(parts.abilities)},
     )
+
+
+def learn_from_loop(parts: Parts) -> bool:
+    """Note what the loop has shown of its data; whether that changes what can be done."""
+    checkpoints = parts.recovery.checkpoints is not None
+    now = data_abilities(parts.feed, parts.rewind, checkpoints, begun=True)
+    news = changed(parts.abilities, now)
+    parts.abilities = merged(parts.abilities, news)
+    if parts.world.leads:
+        log_changes(news)
+    return bool(news)
 
 
 def resume(parts: Parts) -> int:

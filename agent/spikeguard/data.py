@@ -28,9 +28,10 @@ from spikeguard.training_state import random_state, restore_random_state
 
 Batch = TypeVar("Batch")
 
-READ_ONCE = (
-    "the loader is an iterator, which can be read once: give guard.batches() one with state_dict() "
-    "and load_state_dict(), or one that is no iterator and begins anew each time"
+READ_ONCE = "the loader is an iterator, which can be read once"
+READ_ONCE_REMEDY = (
+    "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
+    "and begins anew each time"
 )
 
 
@@ -62,7 +63,8 @@ class DataFeed:
         """The loop's data come from `loader`; raises `ResumeError` where it cannot go on there."""
         self.in_use, self._loader = True, loader
         if self._rewind is not None and self._rewind.get("pass", 1) > 1 and self.read_once:
-            raise ResumeError(f"the run stands in pass {self._rewind['pass']}, and {READ_ONCE}")
+            stands = f"the run stands in pass {self._rewind['pass']}"
+            raise ResumeError(f"{stands}, and {READ_ONCE}. {READ_ONCE_REMEDY}")
 
     @property
     def read_once(self) -> bool:
@@ -112,7 +114,7 @@ class DataFeed:
         if tree["kind"] == "none" or not self.in_use:
             return "the loop does not take its data from guard.batches()"
         if self.read_once:
-            return READ_ONCE
+            return f"{READ_ONCE}. {READ_ONCE_REMEDY}"
         if tree["kind"] == "state" and not _has_state(self._loader):
             return "the loader has no load_state_dict()"
         if tree["kind"] == "count" and tree["pass"] != self._pass:

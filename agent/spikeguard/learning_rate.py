@@ -38,6 +38,11 @@ class LrScale:
         return asdict(self)
 
 
+def has_rates(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether every group has a rate that can be scaled."""
+    return all("lr" in group for group in optimizer.param_groups)
+
+
 class ScaledRates:
     """The groups' learning rates during one step."""
 

@@ -21,6 +21,7 @@ from spikeguard.recovery import Recovery
 from spikeguard.sender import Sender
 from spikeguard.settings import Settings
 from spikeguard.world import World
+from spikeguard_protocol import Ability
 
 
 @dataclass(slots=True)
@@ -43,3 +44,5 @@ class Parts:
     tokens_per_step: int | None
     facts: dict[str, str]  # optimizer, betas, ... for the record
     version: str
+    abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
+    rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data

@@ -7,7 +7,7 @@ that nobody is told of a way back that there is not.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,18 +17,26 @@ from spikeguard.shards import local
 from spikeguard.targets import Tree
 from spikeguard.training_state import tree_bytes
 
+
+class Room(NamedTuple):
+    """What the ring will hold."""
+
+    size: int  # bytes of one snapshot on this rank
+    holds: int  # snapshots
+
+
 _ADAMS = tuple(getattr(torch.optim, name) for name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax"))
 
 
-def holds_any(
+def room_for(
     state: Tree, optimizer: torch.optim.Optimizer, settings: Settings, leads: bool
-) -> bool:
-    """Whether a snapshot of `state`, as it will be, fits at all; rank 0 tells how many do."""
+) -> Room:
+    """How many snapshots of `state`, as it will be, fit; rank 0 tells."""
     size = expected_bytes(state, optimizer)
     holds = min(settings.snapshots, settings.snapshot_bytes // max(size, 1))
     if leads:
         _tell(size, holds, settings)
-    return holds > 0
+    return Room(size, holds)
 
 
 def expected_bytes(state: Tree, optimizer: torch.optim.Optimizer) -> int:

@@ -28,6 +28,7 @@ from spikeguard_client.channel_shapes import (
 )
 from spikeguard_client.client import Client
 from spikeguard_client.shapes import (
+    Ability,
     Attempt,
     AuditEntry,
     Batches,
@@ -59,6 +60,7 @@ from spikeguard_client.shapes import (
 from spikeguard_protocol.signature import SignatureRefused, verify
 
 __all__ = [
+    "Ability",
     "AccessToken",
     "ApiError",
     "Attempt",

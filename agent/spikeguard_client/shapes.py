@@ -47,7 +47,23 @@ class Run(TypedDict):
     live_attempts: int
 
 
-class Attempt(TypedDict):
+class Ability(TypedDict):
+    """Whether something can be done in a job; if not, why, and what helps."""
+
+    name: str  # skip_update, clip, skip_batches, rollback, scale_lr, rewind_from_memory, ...
+    answer: str  # yes, no, not known yet
+    reason: str
+    remedy: str  # empty: nothing needs doing
+    cost: str
+
+
+class Abilities(TypedDict, total=False):
+    """What older servers do not tell."""
+
+    abilities: list[Ability]
+
+
+class Attempt(Abilities):
     """One start of the run's processes."""
 
     id: str

@@ -3,6 +3,12 @@
 Standard library only, imported by every other package and importing none of them.
 """
 
+from spikeguard_protocol.abilities import (
+    Ability,
+    abilities_from_settings,
+    abilities_to_settings,
+    without_abilities,
+)
 from spikeguard_protocol.batches import BatchRange, EvenRanges
 from spikeguard_protocol.encoding import (
     decode_ack,
@@ -55,6 +61,7 @@ from spikeguard_protocol.orders import (
 from spikeguard_protocol.vocabulary import (
     OPTIONAL_SIGNALS,
     STANDARD_SIGNALS,
+    Answer,
     Cause,
     CommandState,
     Health,
@@ -79,8 +86,10 @@ __all__ = [
     "STANDARD_SIGNALS",
     "VERSION",
     "WAIT_HEADER",
+    "Ability",
     "Ack",
     "Action",
+    "Answer",
     "AttemptEnded",
     "AttemptStarted",
     "BatchRange",
@@ -122,6 +131,8 @@ __all__ = [
     "UnknownVersion",
     "Verb",
     "Watch",
+    "abilities_from_settings",
+    "abilities_to_settings",
     "decode_ack",
     "decode_message",
     "encode",
@@ -129,4 +140,5 @@ __all__ = [
     "plain_json",
     "to_json",
     "verb_of",
+    "without_abilities",
 ]

@@ -85,6 +85,14 @@ class ResultState(StrEnum):
     FAILED = "failed"
 
 
+class Answer(StrEnum):
+    """Whether something can be done in a job."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "not known yet"
+
+
 class Medium(StrEnum):
     """Where a rollback target lies."""
 

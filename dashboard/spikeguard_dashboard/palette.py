@@ -76,6 +76,9 @@ TONE: Mapping[str, str] = {
     "pending": "calm",
     "suspect": "warn",
     "waiting": "ask",
+    "yes": "good",
+    "no": "warn",
+    "not known yet": "calm",
 }
 
 

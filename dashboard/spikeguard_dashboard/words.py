@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TypeGuard
 
-from spikeguard_client import Change, Command, Cost, Incident
+from spikeguard_client import Ability, Change, Command, Cost, Incident
 
 Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
@@ -106,6 +106,16 @@ def unit(signal: str) -> str:
 def plain(word: str) -> str:
     """A word of the vocabulary without its underscores."""
     return word.replace("_", " ")
+
+
+def ability(value: Ability) -> str:
+    """Whether something can be done: `rollback: no`."""
+    return f"{plain(value['name'])}: {value['answer']}"
+
+
+def sentences(*parts: str) -> str:
+    """Those that say something, each with its full stop."""
+    return " ".join(f"{part.rstrip('.')}." for part in parts if part)
 
 
 def change(value: Change) -> str:

@@ -99,7 +99,7 @@ def test_a_ring_that_cannot_hold_one_is_not_opened(
     next(iter(guard.batches([1, 2])))
     assert guard._p.recovery.snapshots is None
     assert Verb.ROLLBACK not in guard.capabilities
-    said = [r.message for r in caplog.records if "snapshots" in r.message]
+    said = [r.message for r in caplog.records if "snapshots in host memory" in r.message]
     assert len(said) == 1
     assert "0.00147 GiB each on this rank, the ring holds 0 of 5: no way back but" in said[0]
     assert "Raise Settings.snapshot_bytes (0.000977 GiB) to about 0.00735 GiB" in said[0]

@@ -91,6 +91,11 @@ def segment(number: int, first: int, values: list[float], *, current: bool, skip
     }
 
 
+def ability(name: str, answer: str, **said: str) -> Plain:
+    """A row of what can be done in a job."""
+    return {"name": name, "answer": answer, "reason": "", "remedy": "", "cost": "", **said}
+
+
 def series(segments: list[Plain], *, trend: bool = True) -> Plain:
     """A Series of the API."""
     level = sum(losses()[ONSET - 60 : ONSET - 1]) / 59
@@ -312,6 +317,17 @@ def run(**changes: Any) -> Plain:
                 "agent_version": "0.1.0",
                 "capabilities": ["rollback"],
                 "settings": {},
+                "abilities": [
+                    ability("clip", "yes"),
+                    ability(
+                        "skip_update",
+                        "no",
+                        reason="AdamW takes no found_inf",
+                        remedy="Adam, AdamW and SGD do with fused=True",
+                    ),
+                    ability("rollback", "yes", cost="the steps since then are trained again"),
+                    ability("rewind_from_memory", "not known yet"),
+                ],
                 "dropped_samples": 0,
             },
         ],

@@ -117,6 +117,34 @@ def test_a_run_shows_what_warned_and_came_to_nothing(world: World) -> None:
 
 
 @pytest.mark.usefixtures("address")
+def test_a_run_shows_what_can_be_done_in_it_and_warns_of_what_needs_a_hand(world: World) -> None:
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    assert "rewind from memory" in text
+    assert "the steps since then are trained again." in text
+    warned = "skip update: no</span> AdamW takes no found_inf. Adam, AdamW and SGD do with fused"
+    assert text.count(warned) == 1
+    world.runs[0]["state"] = "ended"  # nobody can do anything about it any more
+    assert warned not in said(opened(run_script, run="default/llama-8b-c4"))
+    for attempt in world.runs[0]["attempts"]:  # as an older server tells it
+        attempt.pop("abilities")
+    assert "rewind from memory" not in said(opened(run_script, run="default/llama-8b-c4"))
+
+
+@pytest.mark.usefixtures("address")
+def test_what_an_agent_says_of_its_abilities_is_text_on_the_page(world: World) -> None:
+    (attempt,) = world.runs[0]["attempts"]
+    script = "<script>alert(1)</script>"
+    attempt["abilities"] = [
+        {"name": script, "answer": script, "reason": script, "remedy": script, "cost": script}
+    ]
+    test = opened(run_script, run="default/llama-8b-c4")
+    assert not test.exception
+    page = "".join(element.proto.body for element in test.get("html"))
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;alert(1)") == 9  # four in the warning, five in the table
+
+
+@pytest.mark.usefixtures("address")
 def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
     test = opened(run_script, run="llama-8b-c4")
     said(test)

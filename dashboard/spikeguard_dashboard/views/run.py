@@ -8,7 +8,7 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import AuditEntry, Incident, RunDetail, RunWarning
+from spikeguard_client import Ability, AuditEntry, Incident, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -48,7 +48,7 @@ def _draw(visit: Visit, run: RunId) -> None:
         return
     detail = seen.data
     incidents = found.data.items if found.data else []
-    st.html(markup.block(_head(detail), markup.facts(_facts(detail))))
+    st.html(markup.block(_head(detail), markup.facts(_facts(detail)), *_limits(detail)))
     _curves(visit, run, detail, incidents)
     _tables(visit, run, detail, incidents)
 
@@ -151,12 +151,52 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
     if warned := detail.get("precursors"):
         st.html(markup.block(markup.section("Warnings"), *_warnings(warned, visit)))
+    if abilities := _abilities(detail):
+        with st.expander("What can be done in this job"):
+            st.html(markup.block(_ability_table(abilities)))
     with st.expander(f"Rollback targets ({len(detail['targets'])}) and attempts"):
         st.html(
             markup.block(_targets(detail), markup.section("Attempts"), _attempts(detail, visit))
         )
     with st.expander("Record of interventions"):
         _record(visit, run)
+
+
+def _abilities(detail: RunDetail) -> list[Ability]:
+    """Of the newest attempt; none where agent or server are older than they."""
+    newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
+    return newest.get("abilities", []) if newest is not None else []
+
+
+def _limits(detail: RunDetail) -> list[Html]:
+    """What its owner should do something about, while the job runs."""
+    if detail["state"] == "ended":
+        return []
+    told = [ability for ability in _abilities(detail) if ability["remedy"]]
+    rows = [
+        markup.paragraph(
+            markup.joined(
+                markup.chip(ability["answer"], words.ability(ability)),
+                words.sentences(ability["reason"], ability["remedy"]),
+            )
+        )
+        for ability in told
+    ]
+    return [markup.card("warn", *rows)] if rows else []
+
+
+def _ability_table(abilities: Sequence[Ability]) -> Html:
+    columns = [Column("What"), Column("Whether"), Column("Why, and what helps"), Column("Cost")]
+    rows: list[Sequence[Content]] = [
+        [
+            markup.unbroken(words.plain(ability["name"])),
+            markup.chip(ability["answer"]),
+            words.sentences(ability["reason"], ability["remedy"]),
+            words.sentences(ability["cost"]),
+        ]
+        for ability in abilities
+    ]
+    return markup.table(columns, rows, stacked=True)
 
 
 def _warnings(warned: Sequence[RunWarning], visit: Visit) -> tuple[Html, Html]:

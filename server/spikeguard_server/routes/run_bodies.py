@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentPoint
+from spikeguard_protocol import SegmentPoint, abilities_from_settings, without_abilities
 from spikeguard_server.repository.reading import (
     Row,
     SegmentRow,
@@ -19,6 +20,7 @@ from spikeguard_server.repository.reading import (
 from spikeguard_server.repository.reading_runs import read_attempts, read_warnings, run_id_of
 from spikeguard_server.repository.reading_targets import ShownTarget, read_targets
 from spikeguard_server.routes.shapes import (
+    AbilityBody,
     AttemptBody,
     PointRef,
     RunBody,
@@ -36,7 +38,7 @@ _MEASURED = (
 )  # fmt: skip
 _ATTEMPT = (
     "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",
-    "agent_version", "capabilities", "settings", "dropped_samples",
+    "agent_version", "capabilities", "dropped_samples",
 )  # fmt: skip
 _WARNED = ("attempt", "segment", "step", "signal", "value", "z", "at")
 
@@ -74,7 +76,12 @@ def _state(row: Row, silent_after: timedelta) -> RunState:
 
 
 def _attempt(row: Row) -> AttemptBody:
-    return AttemptBody(**_pick(row, _ATTEMPT), parent=_point(read_point(row)))
+    return AttemptBody(
+        **_pick(row, _ATTEMPT),
+        parent=_point(read_point(row)),
+        settings=without_abilities(row.settings),
+        abilities=[AbilityBody(**asdict(each)) for each in abilities_from_settings(row.settings)],
+    )
 
 
 def _segment(entry: SegmentRow, current: bool) -> SegmentBody:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from spikeguard_protocol import Health, Medium, SegmentReason, Verb
+from spikeguard_protocol import Answer, Health, Medium, SegmentReason, Verb
 from spikeguard_server.domain.changes import MAX_REASON
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
@@ -98,6 +98,16 @@ class RunBody(Shape):
     live_attempts: int = Field(description="above 1 nobody gets orders")
 
 
+class AbilityBody(Shape):
+    """Whether something can be done in a job; if not, why, and what helps."""
+
+    name: str = Field(description="skip_update, clip, skip_batches, rollback, scale_lr, ...")
+    answer: Answer
+    reason: str
+    remedy: str = Field(description="what its owner can do about it; empty: nothing needs doing")
+    cost: str
+
+
 class AttemptBody(Shape):
     """One start of the run's processes."""
 
@@ -112,6 +122,7 @@ class AttemptBody(Shape):
     agent_version: str | None
     capabilities: list[str]
     settings: dict[str, str]
+    abilities: list[AbilityBody] = Field(description="of older agents none are known")
     dropped_samples: int
 
 
@@ -156,6 +167,15 @@ RUN_DETAIL_EXAMPLE: dict[str, Any] = {
             "agent_version": "0.1.0",
             "capabilities": [Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR],
             "settings": {"optimizer": "AdamW", "beta2": "0.95", "clip": "1.0"},
+            "abilities": [
+                {
+                    "name": "rollback",
+                    "answer": Answer.YES,
+                    "reason": "to snapshots in memory and checkpoints",
+                    "remedy": "",
+                    "cost": "the steps since then are trained again",
+                }
+            ],
             "dropped_samples": 0,
         }
     ],

@@ -46,6 +46,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
     "Change": "ChangeBody", "Changes": "AuditEntry",
     "RunWarning": "WarningBody", "Warnings": "RunDetail",
+    "Ability": "AbilityBody", "Abilities": "AttemptBody",
 }  # fmt: skip
 OURS = {
     name: shape

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
 
-from spikeguard_protocol import AttemptEnded, LayerNorms, Role
+from spikeguard_protocol import (
+    Ability,
+    Answer,
+    AttemptEnded,
+    AttemptStarted,
+    LayerNorms,
+    Role,
+    abilities_to_settings,
+)
 from spikeguard_protocol.encoding import float_from_json
 from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList, LayersBody
 from spikeguard_server.routes.ledger import LedgerList
@@ -71,6 +80,29 @@ def test_what_warned_and_came_to_nothing_is_shown_with_the_run(live: Live, job: 
     assert warned["z"] > 8
     job.spike()
     assert get(live, job.path)["precursors"] == [warned]
+
+
+def test_what_can_be_done_in_a_job_is_shown_with_its_attempt(live: Live, job: Job) -> None:
+    """The newest introduction holds, and the settings are free of it."""
+    rows = [
+        Ability("clip", Answer.YES, cost="one reduction a step"),
+        Ability("rollback", Answer.UNKNOWN, "the loop has made no step yet"),
+    ]
+    known = Ability("rollback", Answer.NO, "the loop reads ahead", "Take it from guard.batches()")
+    for told in (rows, [rows[0], known]):
+        settings = {"optimizer": "AdamW", **abilities_to_settings(told)}
+        job.send(AttemptStarted(None, 8, ("scale_lr",), "0.1.0", 4096, settings))
+        (attempt,) = get(live, job.path)["attempts"]
+        assert attempt["abilities"] == [asdict(ability) for ability in told]
+        assert attempt["settings"] == {"optimizer": "AdamW"}
+
+
+def test_abilities_that_say_nothing_known_are_left_out(live: Live, job: Job) -> None:
+    """Settings are any agent's, also a newer one's or one that lies."""
+    settings = {"ability.rollback": "perhaps", "ability.": "yes", "ability.clip.cost": "nothing"}
+    job.send(AttemptStarted(None, 8, (), "0.1.0", None, {**settings, "ability.Go back": "no"}))
+    (attempt,) = get(live, job.path)["attempts"]
+    assert attempt["abilities"] == []
 
 
 def test_a_spike_is_shown_with_its_evidence_and_what_it_leads_to(spiked: Job) -> None:

@@ -1,0 +1,200 @@
+"""The table with which `attach()` ends: what can be done in this job, if not why, and at what cost.
+
+It goes into the log, and with the attempt's introduction to the server. What is learnt later, in
+the loop, changes rows: the attempt introduces itself again, and the log has the rows that changed.
+
+Invariants: pure but for `log_*`. A row that says no has a remedy where somebody has to do something
+about it, and only then is it a warning: what was asked for, or is a framework's way, is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from spikeguard.data import READ_ONCE, READ_ONCE_REMEDY, DataFeed
+from spikeguard.faults import log
+from spikeguard.learning_rate import has_rates
+from spikeguard.reflex import Reflex, can_drop, can_withhold
+from spikeguard.ring import Room
+from spikeguard.settings import GIB, Settings
+from spikeguard_protocol import Ability, Answer
+
+SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
+SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
+WIDTH = 100  # characters of a line in the log
+NOT_ENTERED = "the loop has not entered guard.batches() yet"
+NOT_FROM_BATCHES = "the loop does not take its items from guard.batches()"
+TAKE_FROM_BATCHES = (
+    "Iterate over guard.batches(loader). Until then a person has to restart the job from an older "
+    "checkpoint instead of a rollback"
+)
+APART = (
+    "the model is neither in DistributedDataParallel nor made of DTensors: what a rank measures "
+    "may be its own"
+)
+SAY_REPLICATED = (
+    "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
+    "attach(replicated=True)"
+)
+
+
+def yes(name: str, cost: str = "", reason: str = "") -> Ability:
+    """It can be done."""
+    return Ability(name, Answer.YES, reason, "", cost)
+
+
+def no(name: str, reason: str, remedy: str = "") -> Ability:
+    """It cannot; without a remedy nobody has to do anything about it."""
+    return Ability(name, Answer.NO, reason, remedy)
+
+
+def unknown(name: str, reason: str) -> Ability:
+    """The loop will tell."""
+    return Ability(name, Answer.UNKNOWN, reason)
+
+
+def update_abilities(
+    optimizer: torch.optim.Optimizer, reflex: Reflex, settings: Settings, known: bool
+) -> tuple[Ability, ...]:
+    """What touches an update; `known`: whether the ranks measure the same or hold parts of it."""
+    return (
+        _skip_update(optimizer, reflex, settings, known),
+        yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
+        yes(SCALE_LR) if has_rates(optimizer) else _no_rate(optimizer),
+    )
+
+
+def _skip_update(
+    optimizer: torch.optim.Optimizer, reflex: Reflex, settings: Settings, known: bool
+) -> Ability:
+    if not settings.drop_non_finite:
+        return no(SKIP_UPDATE, "Settings.drop_non_finite is False")
+    if not known:
+        return no(SKIP_UPDATE, APART, SAY_REPLICATED)
+    if reflex.armed:
+        by_flag = can_drop(optimizer)
+        return yes(SKIP_UPDATE, "" if by_flag else "the host waits for the device in each step")
+    asked = "; or set drop_by_sync, which waits for the device in each step"
+    return no(
+        SKIP_UPDATE,
+        f"{type(optimizer).__name__} takes no found_inf: an update that is not finite is reported "
+        "and not dropped",
+        "Adam, AdamW and SGD (not sharded) do with fused=True"
+        + (asked if can_withhold(optimizer) else ""),
+    )
+
+
+def _no_rate(optimizer: torch.optim.Optimizer) -> Ability:
+    return no(
+        SCALE_LR,
+        f"a parameter group of {type(optimizer).__name__} has no learning rate under 'lr'",
+        "Attach to the optimizer whose groups hold it",
+    )
+
+
+def rewind_ability(settings: Settings, room: Room | None) -> Ability:
+    """Whether the ring of snapshots holds any; `room`: None where a rank has none."""
+    if not settings.snapshot_every:
+        return no(REWIND, "Settings.snapshot_every is 0")
+    if room is None or not room.holds:
+        limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
+        remedy = "Raise it if the host has the memory, or set snapshot_every=0"
+        return no(REWIND, f"a rank's snapshot is larger than {limit}", remedy)
+    cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
+    return yes(REWIND, cost, f"{room.holds} snapshots, one every {settings.snapshot_every} steps")
+
+
+def data_abilities(
+    feed: DataFeed, rewind: Ability, checkpoints: bool, begun: bool
+) -> tuple[Ability, ...]:
+    """What needs the data to go back or to jump. `begun`: whether the loop has made a step.
+
+    `rewind`: whether there are snapshots in memory. `checkpoints`: whether there are any on disk.
+    """
+    names = (SKIP_BATCHES, ROLLBACK, REWIND)
+    if feed.restarts:
+        return _by_restart(checkpoints)
+    if not feed.in_use and not begun:
+        return tuple(unknown(name, NOT_ENTERED) for name in names)
+    if not feed.in_use:
+        return tuple(no(name, NOT_FROM_BATCHES, TAKE_FROM_BATCHES) for name in names)
+    if feed.read_once:
+        lost = (no(name, READ_ONCE, READ_ONCE_REMEDY) for name in (ROLLBACK, REWIND))
+        return (yes(SKIP_BATCHES), *lost)
+    return (yes(SKIP_BATCHES), _rollback(rewind, checkpoints), rewind)
+
+
+def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
+    again = "the job ends with exit status 76 and has to be started again"
+    owned = "a framework owns the loop's iterator and may have read ahead"
+    back = yes(ROLLBACK, again) if checkpoints else _nowhere()
+    return (no(SKIP_BATCHES, f"{owned}: a rollback leaves batches out"), back, no(REWIND, owned))
+
+
+def _rollback(rewind: Ability, checkpoints: bool) -> Ability:
+    if rewind.answer is not Answer.YES and not checkpoints:
+        return _nowhere()
+    memory = ["snapshots in memory"] if rewind.answer is Answer.YES else []
+    where = " and ".join(memory + ["checkpoints"] * checkpoints)
+    return yes(ROLLBACK, "the steps since then are trained again", f"to {where}")
+
+
+def _nowhere() -> Ability:
+    remedy = "Give attach(checkpoints=CheckpointDirectory(...)), or room for snapshots"
+    return no(ROLLBACK, "there are neither snapshots in memory nor checkpoints", remedy)
+
+
+def changed(before: Sequence[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
+    """Those of `now` that say something else than `before`."""
+    return tuple(ability for ability in now if ability not in before)
+
+
+def merged(before: Iterable[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
+    """`before` with the rows of `now` in the place of those of the same name."""
+    return tuple({ability.name: ability for ability in (*before, *now)}.values())
+
+
+def table_of(abilities: Sequence[Ability]) -> str:
+    """Aligned plain text: what, whether, and why or at what cost."""
+    names = [ability.name.replace("_", " ") for ability in abilities]
+    first = max(map(len, names), default=0) + 2
+    second = max((len(ability.answer) for ability in abilities), default=0) + 2
+    lines: list[str] = []
+    for name, ability in zip(names, abilities, strict=True):
+        head = f"  {name:<{first}}{ability.answer:<{second}}"
+        lines += _wrapped(head, sentence_of(ability))
+    return "\n".join(lines)
+
+
+def sentence_of(ability: Ability) -> str:
+    """Reason, cost and remedy in one line."""
+    cost = f"cost: {ability.cost}" if ability.cost else ""
+    return ". ".join(part.rstrip(".") for part in (ability.reason, cost, ability.remedy) if part)
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    indent = " " * len(head)
+    room = max(WIDTH, len(head) + 40)
+    lines = textwrap.wrap(text, room, initial_indent=head, subsequent_indent=indent)
+    return [line.rstrip() for line in lines or [head]]
+
+
+def log_table(abilities: Sequence[Ability]) -> None:
+    """The whole of it, a warning where somebody has to do something about a row."""
+    log.log(_level(abilities), "what can be done in this job:\n%s", table_of(abilities))
+
+
+def log_changes(abilities: Iterable[Ability]) -> None:
+    """What the loop has shown, a line a row."""
+    for each in abilities:
+        said = f"{each.name.replace('_', ' ')}: {each.answer}. {sentence_of(each)}"
+        log.log(_level([each]), "%s", said.rstrip(". "))
+
+
+def _level(abilities: Iterable[Ability]) -> int:
+    needs_a_hand = any(each.answer is Answer.NO and each.remedy for each in abilities)
+    return logging.WARNING if needs_a_hand else logging.INFO
