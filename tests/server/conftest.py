@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,13 @@ from spikeguard_server.settings import Settings
 
 _NUMBERS = count()
 TEMPLATE = "migrated"
+# `FROM a, b`: a select that was meant to correlate with the one around it, and does not, reads so.
+IMPLICIT_JOIN = re.compile(r"\bFROM\s+\w+(\s+AS\s+\w+)?\s*,(?!\s*unnest)", re.IGNORECASE)
+
+
+@sql.event.listens_for(sql.Engine, "before_cursor_execute")
+def _refuse_implicit_joins(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    assert not IMPLICIT_JOIN.search(statement), f"join explicitly, or correlate: {statement}"
 
 
 @dataclass(frozen=True)

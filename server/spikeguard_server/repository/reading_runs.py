@@ -40,8 +40,11 @@ def _waits() -> sql.ColumnElement[bool]:
 def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
     """How many attempts are thought to run now; `repository.runs.is_live` as SQL."""
     newest = attempts.alias("newest")
-    began = sql.select(newest.c.started_at).where(
-        newest.c.run_id == runs.c.run_id, newest.c.number == runs.c.current_attempt
+    # By itself a select correlates with the one around it, not with that one's surroundings.
+    began = (
+        sql.select(newest.c.started_at)
+        .where(newest.c.run_id == runs.c.run_id, newest.c.number == runs.c.current_attempt)
+        .correlate(runs)
     )
     return (
         sql.select(sql.func.count())

@@ -96,6 +96,7 @@ def _still_there(kind: Kind) -> sql.ColumnElement[bool]:
 
 def _in_use(days: float) -> sql.ColumnElement[bool]:
     """Whether an attempt on the shelf spoke in the last `days`."""
-    spoke = (segments.c.run_id == attempts.c.run_id) & (segments.c.attempt == attempts.c.number)
+    its = (segments.c.run_id == attempts.c.run_id) & (segments.c.attempt == attempts.c.number)
     recent = attempts.c.last_message_at > sql.func.now() - timedelta(days=days)
-    return sql.exists().where(segments.c.shelf == shelves.c.starts, spoke, recent)
+    spoke = sql.select(segments.c.run_id).join(attempts, its)
+    return spoke.where(segments.c.shelf == shelves.c.starts, recent).exists()
