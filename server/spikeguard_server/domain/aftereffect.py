@@ -26,23 +26,28 @@ _SHOWN: Final[Mapping[Outcome, str]] = {
 }
 
 
-def after_return(verb: Verb, later: str | None, *, step: int) -> str | None:
+def after_return(verb: Verb, later: str | None, *, step: int, stayed: bool = False) -> str | None:
     """The judgement where the spike came back at `step`; None: it is judged when all is over.
 
-    `later` is the id of the next cure that was carried out, if there was one.
+    `later` is the id of the next cure that was carried out, if there was one. `stayed`: it never
+    left.
     """
     if verb not in CURES:
         return None
-    return _overtaken(later) or f"the spike came back at step {step:,}"
+    back = "the loss stayed off its trend after it"
+    return _overtaken(later) or (back if stayed else f"the spike came back at step {step:,}")
 
 
-def after_end(verb: Verb, later: str | None, *, outcome: Outcome) -> str:
-    """The judgement where the incident ended as `outcome`."""
+def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = "") -> str:
+    """The judgement where the incident ended as `outcome`, for this `reason`."""
     if verb in _CHANGES_NOTHING:
         return f"nothing to judge: {_CHANGES_NOTHING[verb]} changes nothing of the training"
     if verb is Verb.STOP:
         return "nothing to judge: it stopped the run"
-    return _overtaken(later) or f"the incident ended as {outcome}: {_SHOWN[outcome]}"
+    if later is None and outcome is Outcome.RUN_ENDED and reason:
+        return f"not judged: {reason}"
+    ended = f"the incident ended as {outcome.value.replace('_', ' ')}: {_SHOWN[outcome]}"
+    return _overtaken(later) or ended
 
 
 def next_cure(number: int, done: Sequence[tuple[int, Verb, str]]) -> str | None:

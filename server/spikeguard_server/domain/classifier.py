@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_protocol import Kind
+from spikeguard_protocol import Kind, Verb
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.drops import stuck_judgement
@@ -46,10 +46,12 @@ def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
     if drops >= settings.drop_limit:
         return stuck_judgement(drops)
     if drops:
-        reason = f"{drops} non-finite updates kept out of the weights"
+        updates = "update" if drops == 1 else "updates in a row"
+        reason = f"{drops} non-finite {updates} kept out of the weights"
         return Judgement(Kind.RECOVERABLE, 0.8, reason)
     sure = min(0.99, 1.0 - 0.4 * 0.4 ** (run - 1))
-    reason = f"not finite for {run} rows" if run > 1 else "a value is not finite"
+    what = "the loss" if episode.nonfinite_loss else "the gradient norm"
+    reason = f"{what} is not finite" + (f" for {run} rows now" if run > 1 else "")
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
@@ -58,7 +60,7 @@ def _climbing(episode: Episode) -> Judgement | None:
     if episode.since_peak > 10 or episode.rows < CLIMB_ROWS:
         return None
     sure = min(0.95, 0.5 + 0.45 * (episode.rows - CLIMB_ROWS) / 100)
-    reason = f"{_above(episode.smooth)} and still climbing {episode.rows} rows after its onset"
+    reason = f"{_above(episode)} and still climbing {episode.rows} rows after its onset"
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
@@ -70,37 +72,42 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         return Judgement(Kind.RECOVERABLE, min(SUREST, 1.0 - lasting), _healing(episode, outlook))
     sure = min(SUREST, lasting)
     if outlook.rising:
-        return Judgement(Kind.DIVERGENT, sure, f"{_above(outlook.excess)} and rising")
+        return Judgement(Kind.DIVERGENT, sure, f"{_above(episode)} and rising")
     spread = NORMAL_MAD * median([abs(e - outlook.excess) for e in episode.recent[-48:]])
     if episode.rises >= 3 and spread > 5 * episode.scale:
-        reason = f"{_above(outlook.excess)}, oscillating by {spread:.2g} without settling"
+        reason = f"{_above(episode)}, oscillating by {spread:.2g} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
 
 def _undecided(episode: Episode) -> Judgement:
-    reason = f"{_above(episode.smooth)}, {episode.since_turn} rows after its last rise"
+    reason = f"{_above(episode)}, {episode.since_turn} rows after its last rise"
     if episode.since_peak < UNSEEN_ROWS:
         return Judgement(Kind.RECOVERABLE, 0.55, reason)
     kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
     return Judgement(kind, 0.6, reason)
 
 
-def _above(excess: float) -> str:
-    return f"loss is {excess:.2g} above trend"
+def _above(episode: Episode) -> str:
+    """The one figure for it, with the step that it holds for."""
+    excess, step = episode.smooth, episode.newest_step
+    if abs(excess) < episode.scale:
+        return f"loss is within its noise of the trend at step {step}"
+    place = "above" if excess > 0 else "below"
+    return f"loss is {abs(excess):.2g} {place} trend at step {step}"
 
 
 def _healing(episode: Episode, outlook: Outlook) -> str:
     if outlook.excess <= outlook.tolerance:
         return f"loss is back on trend to within {outlook.tolerance:.2g}{_calm_for(episode)}"
     if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
-        return f"{_above(outlook.excess)}, too early to say more"
+        return f"{_above(episode)}, too early to say more"
     rows, back = outlook.rows_left, _calm_for(episode)
     if not math.isfinite(rows):
-        return f"{_above(outlook.excess)}{back}"
+        return f"{_above(episode)}{back}"
     slope = -outlook.slope / episode.gap
     return (
-        f"{_above(outlook.excess)}{back} and falling {slope:.2g} a step: "
+        f"{_above(episode)}{back} and falling {slope:.2g} a step: "
         f"expected back in {rows * episode.gap:.0f} steps"
     )
 
@@ -111,6 +118,45 @@ def _calm_for(episode: Episode) -> str:
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if outlook.fall < outlook.error:
-        return f"{_above(outlook.excess)} and has stopped falling"
+        return f"{_above(episode)} and has stopped falling"
     slope = -outlook.slope / episode.gap
-    return f"{_above(outlook.excess)} and falling only {slope:.2g} a step, ever slower"
+    return f"{_above(episode)} and falling only {slope:.2g} a step, ever slower"
+
+
+def after_command(episode: Episode, settings: DetectionSettings) -> str:
+    """Where the loss stands while the newest command is being judged."""
+    past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
+    after = str(episode.verb).replace("_", " ")
+    if past <= 0:
+        return (
+            f"{_level(episode, settings)}, {-past} steps before the onset that {after} has to pass"
+        )
+    if past < wanted:
+        return (
+            f"{_level(episode, settings)}, {past} of the {wanted} steps that {after} is judged by"
+        )
+    since = "the onset" if episode.verb is Verb.ROLLBACK else after
+    return f"{_level(episode, settings)} {past} steps past {since}"
+
+
+def at_the_end(episode: Episode, settings: DetectionSettings) -> Judgement:
+    """What is held of an incident that the run's end cuts short."""
+    judgement = episode.judgement
+    if episode.verb is None:
+        return judgement
+    past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
+    level, after = _level(episode, settings), str(episode.verb).replace("_", " ")
+    where = f"{past} steps past the onset" if past >= 0 else f"{-past} steps before the onset"
+    return Judgement(
+        judgement.kind,
+        judgement.confidence,
+        f"the run ended {where}, before {after} could be judged ({wanted} steps past it): {level}",
+    )
+
+
+def _level(episode: Episode, settings: DetectionSettings) -> str:
+    if episode.excess is None:
+        return "the loss is not finite" if episode.nonfinite_run else "no loss was seen yet"
+    if episode.is_back(settings):
+        return "loss is on trend"
+    return _above(episode)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from spikeguard_protocol import Kind, Outcome, Verb
 from spikeguard_server.domain.apart import Apart, apart_in, equal_since, first_apart
 from spikeguard_server.domain.cause.ranking import rank
-from spikeguard_server.domain.classifier import classify, hold
+from spikeguard_server.domain.classifier import after_command, classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import CURES, Episode
@@ -40,6 +40,7 @@ class Course:
             return
         norms = [sample.values.get(name, 0.0) for name in GRAD_NORMS]
         bad = not all(map(math.isfinite, (loss, *norms)))
+        episode.nonfinite_loss = bad and not math.isfinite(loss)
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
         episode.note_drops(settings.drop_limit)
@@ -47,6 +48,8 @@ class Course:
             episode.evidence.see(sample)
         if not bad and (z := episode.deviations(sample.step, loss)) is not None:
             episode.note_loss(z)
+        elif episode.nonfinite_loss and not dropped:
+            episode.note_loss(math.inf)
         if episode.verb is not None:
             self._after_command(sample, loss, bad, events)
         elif (apart := apart_in(self.state.traces)) is not None:
@@ -128,7 +131,8 @@ class Course:
         if not episode.calmed:
             self._hand_back()
         state.episode = None
-        events.append(Closed(step, outcome, judgement, rank(episode.evidence)))
+        causes = rank(episode.evidence)
+        events.append(Closed(step, outcome, judgement, causes, episode.excess))
 
     def _hand_back(self) -> None:
         """The baseline goes on at the level that the run is at now."""
@@ -162,7 +166,7 @@ class Course:
                 judgement=episode.judgement,
                 peak_step=episode.peak_step,
                 peak_loss=episode.peak_loss,
-                excess=episode.newest_excess,
+                excess=episode.excess,
                 worst_z=dict(episode.worst_z),
                 settled=episode.settled,
                 causes=rank(episode.evidence),
@@ -171,9 +175,9 @@ class Course:
         )
 
     def _after_command(self, sample: Sample, loss: float, bad: bool, events: list[Event]) -> None:
-        """Judge whether the command worked."""
+        """Judge whether the command worked, by the rows past `Episode.judged_from`."""
         episode, state, settings = self.episode, self.state, self.state.settings
-        episode.verb_rows += 1
+        episode.verb_rows += sample.step > episode.judged_from
         episode.evidence.see_again(sample.batches)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
         stuck = episode.drops >= settings.drop_limit
@@ -188,25 +192,35 @@ class Course:
             again = verdict is Verdict.SPIKE
             onset = state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
         late = episode.verb_rows > episode.horizon(settings) + settings.recover_steps
-        if again or (late and not episode.calm_rows):
-            self._recur(sample.step, onset, bad, apart, events)
-        elif self._worked() and (late or self._equal()):
-            past = episode.newest_step - episode.onset_step
-            reason = f"loss is on trend {past} steps past the onset"
-            if REPLICAS_APART in episode.first_moves and self._equal():
-                reason = f"all ranks hold the same weights again, and {reason}"
-            episode.judgement = replace(episode.judgement, reason=reason)
+        stayed = late and not episode.calm_rows and not again
+        if stayed:  # it never left: where it began is still where it began
+            onset = Suspect(episode.newest_onset, math.nan, math.inf, episode.newest_batches)
+        if again or stayed:
+            self._recur(sample.step, onset, bad, apart, events, stayed=stayed)
+            return
+        reason = after_command(episode, settings)
+        if REPLICAS_APART in episode.first_moves and self._equal():
+            reason = f"all ranks hold the same weights again, and {reason}"
+        episode.judgement = replace(episode.judgement, reason=reason)
+        if self._worked() and (late or self._equal()):
             self._close(sample.step, Outcome.RECOVERED, events)
+        else:
+            self._revise(sample.step, events, episode.first_moves.get(REPLICAS_APART))
 
     def _worked(self) -> bool:
         episode, settings = self.episode, self.state.settings
-        if not episode.is_back(settings):
-            return False
-        start = max(episode.onset_step, episode.verb_step)
-        return episode.newest_step >= start + settings.recover_steps
+        past = episode.newest_step - episode.judged_from
+        return past >= settings.recover_steps and episode.is_back(settings)
 
     def _recur(
-        self, step: int, onset: Suspect, bad: bool, apart: Apart | None, events: list[Event]
+        self,
+        step: int,
+        onset: Suspect,
+        bad: bool,
+        apart: Apart | None,
+        events: list[Event],
+        *,
+        stayed: bool,
     ) -> None:
         episode, state = self.episode, self.state
         verb, drops = episode.verb, episode.drops
@@ -218,7 +232,8 @@ class Course:
         for at, value in rows:
             episode.see(at, value, state.settings)
         kind = Kind.DIVERGENT if bad else Kind.LINGERING
-        what = "not finite again" if bad else f"off trend by {onset.z:.1f} deviations again"
+        what = f"off trend by {onset.z:.1f} deviations again"
+        what = "not finite again" if bad else ("still off trend" if stayed else what)
         reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
         episode.judgement = Judgement(kind, 0.7, reason)
         if drops >= state.settings.drop_limit:
@@ -229,4 +244,9 @@ class Course:
         episode.told = episode.judgement
         causes = rank(episode.evidence)
         since = None if apart is None else onset.step
-        events.append(Recurred(step, onset.step, onset.batches, episode.judgement, causes, since))
+        events.append(
+            Recurred(
+                step, onset.step, onset.batches, episode.judgement, causes, since,
+                episode.excess, stayed,
+            )
+        )  # fmt: skip

@@ -44,6 +44,7 @@ class Episode:
     newest_excess: float | None = None
     nonfinite: int = 0  # rows that were not finite
     nonfinite_run: int = 0  # of them, the newest in a row
+    nonfinite_loss: bool = False  # of that run, the loss itself: else a gradient norm alone
     finite_run: int = 0
     drops: int = 0  # dropped updates in a row
     calm_rows: int = 0  # newest rows in the band
@@ -56,8 +57,8 @@ class Episode:
     told_peak: float | None = None
     told_row: int = 0
     verb: Verb | None = None  # the newest command that was applied and is being judged
-    verb_step: int = 0
-    verb_rows: int = 0  # rows since
+    verb_step: int = 0  # the newest step when it was applied; of a rollback on the old segment
+    verb_rows: int = 0  # rows since, of those that it is judged by
     treated: bool = False  # a command was applied at some time
     went_back: bool = False  # the run went on from an earlier step
     recurrences: int = 0
@@ -68,6 +69,7 @@ class Episode:
         self.rows += 1
         self.newest_step = step
         if not math.isfinite(value):
+            self.newest_excess = None
             self.nonfinite += 1
             self.nonfinite_run += 1
             self.finite_run = self.calm_rows = 0
@@ -116,6 +118,36 @@ class Episode:
     def smooth(self) -> float:
         """Median of the newest excesses."""
         return median(self.recent[-7:])
+
+    @property
+    def excess(self) -> float | None:
+        """How far the loss lies above its trend at the newest step: the one figure for it.
+
+        None where the newest row is not finite, or no trend is known.
+        """
+        return None if self.newest_excess is None else self.smooth
+
+    @property
+    def judged_from(self) -> int:
+        """The step past which the newest command has to show its effect.
+
+        A rollback is judged on its new segment, where the step at which it was applied means
+        nothing: there it has to pass the onset, or the last one where the spike came back.
+        """
+        onset = self.newest_onset
+        return onset if self.verb is Verb.ROLLBACK else max(onset, self.verb_step)
+
+    @property
+    def newest_onset(self) -> int:
+        """Where it began, or came back."""
+        again = self.evidence.again_step
+        return self.onset_step if again is None else max(self.onset_step, again)
+
+    @property
+    def newest_batches(self) -> BatchRange | None:
+        """What the step of `newest_onset` consumed."""
+        began_anew = self.newest_onset == self.evidence.again_step
+        return self.evidence.again_batches if began_anew else self.onset_batches
 
     def is_back(self, settings: DetectionSettings) -> bool:
         """Whether row by row and on the whole it is where it was heading before."""
@@ -206,14 +238,19 @@ class Episode:
         self.newest_excess = None
 
 
-def first_judgement(z: float, nonfinite: bool, dropped: bool) -> Judgement:
-    """What is held at the onset, from experience with spikes rather than from this one."""
+def first_judgement(z: float, nonfinite: str | None, dropped: bool) -> Judgement:
+    """What is held at the onset, from experience with spikes rather than from this one.
+
+    `nonfinite` names the signal that was not finite, if one was.
+    """
     if dropped:
         return Judgement(
             Kind.RECOVERABLE, 0.8, "the update was not finite and was kept out of the weights"
         )
-    if nonfinite:
-        return Judgement(Kind.DIVERGENT, 0.6, "a value is not finite and its update was applied")
+    if nonfinite is not None:
+        what = "loss" if nonfinite == Signal.LOSS else "gradient norm"
+        reason = f"the {what} is not finite and its update was applied"
+        return Judgement(Kind.DIVERGENT, 0.6, reason)
     return Judgement(
         Kind.RECOVERABLE, 0.55, f"loss is {z:.1f} deviations above trend; most such spikes heal"
     )

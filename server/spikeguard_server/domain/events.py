@@ -78,7 +78,7 @@ class Revised:
     judgement: Judgement
     peak_step: int
     peak_loss: float | None  # highest finite loss so far; None when there was none
-    excess: float | None  # newest loss minus the extrapolated trend, nats
+    excess: float | None  # `Episode.excess` at `step`, nats
     worst_z: Mapping[str, float] = field(default_factory=dict)  # signal -> largest z so far
     settled: bool = False  # the horizon was reached: the kind will not change without new evidence
     causes: Ranking = ()
@@ -87,7 +87,7 @@ class Revised:
 
 @dataclass(frozen=True, slots=True)
 class Recurred:
-    """After a command was applied the spike came back."""
+    """After a command was applied the spike came back, or never left."""
 
     step: int
     onset_step: int
@@ -95,6 +95,8 @@ class Recurred:
     judgement: Judgement
     causes: Ranking = ()
     apart_since: int | None = None  # the same as of `Revised`
+    excess: float | None = None  # the same
+    stayed: bool = False  # it never left: `onset_step` is the one from before the command
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Closed:
     outcome: Outcome
     judgement: Judgement
     causes: Ranking = ()
+    excess: float | None = None  # the same as of `Revised`
 
 
 Event = Precursor | Opened | Revised | Recurred | Closed

@@ -30,7 +30,7 @@ class Incident:
     signal: str  # the first that moved
     pre_loss: float | None
     peak_loss: float | None
-    excess: float | None  # newest loss minus trend, nats
+    excess: float | None  # loss above trend at `newest_step`, nats: `Episode.excess`
     trend: Trend | None
     dropped: bool  # the reflex kept the onset's update out
     settled: bool  # the kind will not change without new evidence

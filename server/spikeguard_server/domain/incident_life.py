@@ -160,6 +160,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         settled=False,
         recurrences=incident.recurrences + 1,
         anomalous_step=event.step,
+        excess=event.excess,
         first_moves=_first_moves(incident, event.apart_since),
         recurred_segment=segment,
         recurred_step=event.onset_step,
@@ -174,6 +175,7 @@ def _closed(incident: Incident, event: Closed) -> Incident:
         state=move(incident.state, IncidentEvent.CLOSE),
         settled=True,
         closed_step=event.step,
+        excess=event.excess,
         outcome=event.outcome,
         causes=event.causes or incident.causes,
     )

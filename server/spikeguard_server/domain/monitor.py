@@ -13,6 +13,7 @@ from copy import deepcopy
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.apart import apart_in, first_apart
 from spikeguard_server.domain.cause.ranking import rank
+from spikeguard_server.domain.classifier import at_the_end
 from spikeguard_server.domain.course import CURES, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
@@ -114,8 +115,8 @@ class Monitor:
         episode, self._state.episode = self._state.episode, None
         if episode is None:
             return []
-        causes = rank(episode.evidence)
-        return [Closed(episode.newest_step, Outcome.RUN_ENDED, episode.judgement, causes)]
+        judgement, causes = at_the_end(episode, self._state.settings), rank(episode.evidence)
+        return [Closed(episode.newest_step, Outcome.RUN_ENDED, judgement, causes, episode.excess)]
 
     def dump(self) -> bytes:
         """The whole state, a few kB."""
@@ -242,7 +243,7 @@ class Monitor:
         onset = Suspect(
             sample.step, loss if loss is not None else math.nan, math.inf, sample.batches
         )
-        judgement = first_judgement(math.inf, True, dropped)
+        judgement = first_judgement(math.inf, signal if bad else None, dropped)
         if not bad:
             onset = first_dropped(onset, state.drops, state.traces)
             judgement = stuck_judgement(state.drops)
@@ -261,7 +262,7 @@ class Monitor:
 
     def _spike(self, sample: Sample, loss: float, z: float, events: list[Event]) -> None:
         onset = self._state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
-        judgement = first_judgement(max(z, onset.z), False, False)
+        judgement = first_judgement(max(z, onset.z), None, False)
         self._open(sample, onset, LOSS, judgement, False, events)
 
     def _outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
@@ -292,12 +293,13 @@ class Monitor:
         if signal == REPLICAS_APART:
             episode.note_apart(onset.step)
         else:
-            episode.note_loss(onset.z)
+            episode.worst_z[signal] = onset.z
         for step, value in detector.rows:
             if step >= onset.step:
                 episode.see(step, value, state.settings)
         loss = sample.values.get(LOSS)
         if loss is not None and not math.isfinite(loss):
+            episode.nonfinite_loss = True
             episode.see(sample.step, loss, state.settings)
         episode.newest_step = sample.step
         episode.drops = state.drops

@@ -56,7 +56,8 @@ def tell(intake: Intake, events: Iterable[Event]) -> None:
             _write(intake, history)
             _closed(intake, incident)
         elif isinstance(event, Recurred):
-            _judge(intake, incident, partial(after_return, step=event.onset_step), "recur")
+            back = partial(after_return, step=event.onset_step, stayed=event.stayed)
+            _judge(intake, incident, back, "recur")
         elif before is not None and before.kind is not incident.kind:
             _note(intake, incident, "revise", before.kind.value, incident.kind.value)
     _write(intake, history)
@@ -106,7 +107,8 @@ def _closed(intake: Intake, incident: Incident) -> None:
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
                 actor=audit.SERVER, reason="the incident closed", now=intake.now,
             )  # fmt: skip
-    _judge(intake, incident, partial(after_end, outcome=incident.outcome), "close")
+    end = partial(after_end, outcome=incident.outcome, reason=incident.reason)
+    _judge(intake, incident, end, "close")
     begin_aftermath(intake, incident)
 
 

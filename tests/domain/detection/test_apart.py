@@ -103,7 +103,7 @@ def test_going_back_to_equal_weights_closes_it_once_a_comparison_says_so() -> No
     events = monitor.observe(rows(191, 400, lambda _: False))
     (closed,) = of(events, Closed)
     assert isinstance(closed, Closed)
-    assert (closed.step, closed.outcome) == (305, Outcome.RECOVERED)
+    assert (closed.step, closed.outcome) == (251, Outcome.RECOVERED)
     assert closed.judgement.reason.startswith("all ranks hold the same weights again")
 
 
@@ -120,14 +120,14 @@ def test_without_a_comparison_afterwards_nothing_is_held_to_have_worked() -> Non
 
 def test_ranks_that_part_again_after_a_rollback_came_back() -> None:
     monitor, first = gone_back()
-    events = monitor.observe(rows(191, 330, lambda step: step >= 300))
+    events = monitor.observe(rows(191, 280, since_250))
     (again,) = of(events, Recurred)
     assert isinstance(again, Recurred)
-    assert (again.step, again.onset_step, again.apart_since) == (300, 251, 251)
-    assert again.onset_batches == BatchRange(250, 251)
+    assert (again.step, again.onset_step, again.apart_since) == (250, 201, 201)
+    assert again.onset_batches == BatchRange(200, 201)
     assert again.judgement.reason.startswith("apart: 1 rank (rank 3)")
     incident = folded([*first, *events])
-    assert (incident.recurrences, incident.apart_since, incident.recurred_step) == (1, 251, 251)
+    assert (incident.recurrences, incident.apart_since, incident.recurred_step) == (1, 201, 201)
 
 
 def test_a_command_that_makes_no_rank_equal_is_judged_by_the_next_comparison() -> None:

@@ -21,13 +21,13 @@ def broken(rows: int = 700, lift: float = 1.0) -> list[float]:
 
 
 def rolled_back(target: int = 450, watched: int = 600) -> Monitor:
-    """A lingering incident whose run went back to `target`."""
+    """A lingering incident whose run went back to `target`, from step `watched`."""
     monitor, past = Monitor(), Monitor()
-    rows = samples(broken())
+    rows = samples(broken(watched + 1))
     past.observe(rows[:target])
     assert opened(monitor.observe(rows[:watched]))
+    assert monitor.intervened(watched, Verb.ROLLBACK) == []
     monitor.rewind(past)
-    assert monitor.intervened(target, Verb.ROLLBACK) == []
     return monitor
 
 
@@ -44,6 +44,34 @@ def test_a_rollback_that_holds_closes_as_recovered() -> None:
 def test_a_rollback_is_not_judged_before_the_onset_is_past() -> None:
     monitor = rolled_back()
     assert not closed(monitor.observe(samples(plateau(ONSET - 451, seed=5), first=451)))
+
+
+@pytest.mark.parametrize("waited", [2, 100, 350])
+def test_the_same_rollback_is_judged_the_same_however_late_it_was_decided(waited: int) -> None:
+    """By steps past the onset on the new segment; it was applied at a step of the old one."""
+    monitor = rolled_back(watched=ONSET + waited)
+    (end,) = closed(monitor.observe(samples(plateau(150, seed=5), first=451)))
+    assert (end.step, end.outcome) == (ONSET + 50, Outcome.RECOVERED)
+    assert end.judgement.reason == "loss is on trend 50 steps past the onset"
+    assert end.excess == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        (80, "the run ended 29 steps past the onset, before rollback could be judged (50 steps "
+             "past it): loss is on trend"),
+        (30, "the run ended 21 steps before the onset, before rollback could be judged (50 steps "
+             "past it): loss is on trend"),
+    ],
+)  # fmt: skip
+def test_a_run_that_ends_before_the_judgement_says_so_and_nothing_of_before_the_rollback(
+    trained: int, said: str
+) -> None:
+    monitor = rolled_back(watched=ONSET + 350)
+    monitor.observe(samples(plateau(trained, seed=5), first=451))
+    (end,) = closed(monitor.end())
+    assert (end.outcome, end.judgement.reason) == (Outcome.RUN_ENDED, said.replace("  ", " "))
 
 
 @pytest.mark.parametrize("lift", [1.0, math.nan])
@@ -93,7 +121,10 @@ def test_a_lower_learning_rate_that_does_not_help_has_recurred() -> None:
     monitor.observe(samples(broken()))
     monitor.intervened(700, Verb.SCALE_LR)
     events = monitor.observe(samples([loss + 1 for loss in plateau(800, seed=7)], first=701))
-    assert type(next(one for one in events if isinstance(one, Recurred | Closed))) is Recurred
+    again = next(one for one in events if isinstance(one, Recurred | Closed))
+    assert isinstance(again, Recurred)
+    assert (again.stayed, again.onset_step) == (True, ONSET)  # it began where it began
+    assert again.judgement.reason == "loss is still off trend after scale lr"
 
 
 @pytest.mark.parametrize("verb", [Verb.WATCH, Verb.CHECKPOINT_NOW, Verb.STOP])

@@ -1,0 +1,76 @@
+"""What is said of a command that was carried out depends on what followed it, not on who waited."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spikeguard_protocol import (
+    AttemptEnded,
+    CommandResult,
+    ResultState,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+)
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job
+
+
+def approve(job: Job) -> dict[str, Any]:
+    """Say yes to what is proposed now; answers with the command."""
+    command: dict[str, Any] = job.incident()["proposal"]
+    with job.live.person("Ada") as ada:
+        body = {"revision": command["revision"]}
+        answer = ada.post(f"{job.command_path(command)}/approve", json=body)
+    assert answer.status_code == 200, answer.text
+    return command
+
+
+def roll_back(job: Job, command: dict[str, Any], to: int) -> None:
+    """Carry `command` out where the job stands, and train on calmly from its target to `to`."""
+    job.train(1, excess=3.0)
+    target, here = command["arguments"]["step"], job.step
+    parent = SegmentPoint(SegmentId(job.attempt, 0), target)
+    job.send(
+        SegmentStarted(1, SegmentReason.ROLLBACK, parent, target, command["id"]),
+        CommandResult(command["id"], ResultState.APPLIED, "rolled back", here),
+    )
+    job.step = target
+    job.send(replace(job.steps(to - target), segment=1))
+
+
+@pytest.mark.parametrize("waited", [0, 100, 350])
+def test_the_same_rollback_gets_the_same_judgement_at_once_and_hours_later(
+    job: Job, waited: int
+) -> None:
+    job.spike()
+    if waited:
+        job.train(waited, excess=3.0)
+    command = approve(job)
+    roll_back(job, command, 470)
+    incident = job.incident()
+    assert (incident["outcome"], incident["closed_step"]) == ("recovered", 401 + 50)
+    assert incident["reason"] == "loss is on trend 50 steps past the onset"
+    (judged,) = [c for c in incident["commands"] if c["state"] == "judged"]
+    assert judged["judgement"] == (
+        "the incident ended as recovered: the loss came back to its trend after it"
+    )
+
+
+def test_a_run_that_ends_before_the_judgement_is_told_so_with_how_far_it_came(job: Job) -> None:
+    job.spike()
+    roll_back(job, approve(job), 420)
+    job.send(AttemptEnded("finished"))
+    incident = job.incident()
+    said = (
+        "the run ended 19 steps past the onset, before rollback could be judged (50 steps past "
+        "it): loss is on trend"
+    )
+    assert (incident["outcome"], incident["reason"]) == ("run_ended", said)
+    (judged,) = [c for c in incident["commands"] if c["state"] == "judged"]
+    assert judged["judgement"] == f"not judged: {said}"
