@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from spikeguard import order_limits
 from spikeguard.abilities import data_abilities, log_table, rewind_ability, update_abilities
 from spikeguard.agreement import Agreement
 from spikeguard.arguments import check_arguments, check_forward
@@ -117,7 +118,7 @@ def attach(
     world = join_world(chosen.agreement_timeout_s)
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
-    journal, attempt = _open_journal(world, home, connection.run, forward)
+    journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
     faults = Faults(world.rank)
     mailbox = Mailbox()
     outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
@@ -188,7 +189,7 @@ def attach(
         outbox,
         sender,
         tokens_per_step,
-        _facts(model, optimizer, reflex, micro_batches),
+        {**_facts(model, optimizer, reflex, micro_batches), **order_limits.told(chosen)},
         _version(),
         (
             *update_abilities(optimizer, reflex, chosen, layout is not Layout.UNKNOWN),
@@ -216,15 +217,15 @@ def _directory(
 
 
 def _open_journal(
-    world: World, home: Path, run: RunId, forward: Forward | None
+    world: World, home: Path, run: RunId, forward: Forward | None, settings: Settings
 ) -> tuple[Journal, str]:
     """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
-    journal = Journal(None, run)
+    journal = Journal(None, run, settings)
     news: dict[str, Any] = {}
     if world.leads:
         try:
             check_forward(forward)
-            journal = Journal(home / "journal.jsonl", run)
+            journal = Journal(home / "journal.jsonl", run, settings)
             news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
         except AttachError as error:
             news = {"error": [error.argument, error.problem, error.remedy]}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from spikeguard.abilities import changed, data_abilities, log_changes, merged
 from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.faults import log
+from spikeguard.journal import REPEATED
 from spikeguard.parts import Parts
 from spikeguard.targets import Target
 from spikeguard.world import all_agree, share_text
@@ -33,6 +34,8 @@ def introduce(
     """
     progress = parts.progress
     learn_from_loop(parts)
+    if parts.world.leads:
+        _log_journal(parts)
     report(introduction(parts, capabilities))
     resumed = progress.parent is not None
     reason = SegmentReason.RESUME if resumed else SegmentReason.START
@@ -42,6 +45,24 @@ def introduce(
     for result in parts.journal.unfinished() if parts.world.leads else []:
         parts.journal.end(result)
         report(result)
+
+
+def _log_journal(parts: Parts) -> None:
+    """What earlier attempts were ordered that holds on, and what of it is not repeated."""
+    journal, scale = parts.journal, parts.rates.scale
+    for command, reason in list(journal.held_back.items())[-REPEATED:]:
+        log.warning("what %s ordered earlier is not repeated: %s", command, reason)
+    for undo in list(journal.undone.values())[-REPEATED:]:
+        log.info("what %s ordered earlier is not repeated: %r undid it", undo.command, undo.by)
+    ahead = [skip for skip in journal.ledger.ranges if skip.end > parts.feed.position]
+    for skip in ahead[-REPEATED:]:
+        command = journal.ledger.commands.get(skip, "an earlier order")
+        log.info("the journal repeats %s: batches %s are left out", command, skip)
+    if scale is not None and scale.start + scale.steps > parts.progress.steps:
+        until = scale.start + scale.steps
+        log.info("the learning rate stays x%g until step %d, as ordered", scale.factor, until)
+    if journal.abandonments:
+        log.info("%d stretches of steps stay abandoned", len(journal.abandonments))
 
 
 def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted:

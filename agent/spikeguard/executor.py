@@ -10,19 +10,23 @@ states, so it ends the attempt everywhere (`AttemptAborted`).
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from spikeguard.data import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
-from spikeguard.faults import Faults
+from spikeguard.faults import Faults, log
 from spikeguard.journal import Journal, Scaling, WrittenOnly
 from spikeguard.learning_rate import LrScale, ScaledRates
-from spikeguard.lineage import Abandonment, abandoned_by_return
+from spikeguard.lineage import Abandonment, abandoned_by_return, steps_given_up
 from spikeguard.mailbox import Delivery, Mailbox
+from spikeguard.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery, Report
+from spikeguard.settings import Settings
 from spikeguard.targets import Target, Tree
 from spikeguard.world import World, all_agree, in_step, share_text
 from spikeguard_protocol import (
@@ -40,11 +44,13 @@ from spikeguard_protocol import (
     Stop,
     Verb,
     Watch,
+    action_words,
     from_json,
     to_json,
     verb_of,
 )
 
+HOUR_S = 3_600.0
 REPEAT_S = 30.0  # an order still delivered after its result was put: put it again
 
 
@@ -76,7 +82,10 @@ class Executor:
         report: Report,
         drain: Callable[[], None],
         faults: Faults,
+        settings: Settings,
     ) -> None:
+        self._settings = settings
+        self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
         self._recovery, self._journal, self._mailbox = recovery, journal, mailbox
         self._report, self._drain, self._faults = report, drain, faults
@@ -89,6 +98,11 @@ class Executor:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
         if self._world.ties.broken:
             return ()
+        allowed = allowed_verbs(self._settings)
+        return tuple(verb for verb in self._possible() if verb in allowed)
+
+    def _possible(self) -> tuple[Verb, ...]:
+        """What the loop could do, whatever its settings allow."""
         always = (Verb.SCALE_LR, Verb.WATCH)
         data: tuple[Verb, ...] = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
         if self._feed.restarts:
@@ -102,11 +116,14 @@ class Executor:
 
     def act_alone(self) -> None:
         """In a job of one process: carry out what has come."""
+        self._refuse_unreadable()
         while (delivery := self._waiting()) is not None:
             self._carry_out(delivery)
 
     def announce(self) -> int:
         """Rank 0: the number of orders so far, one more if one waits that nobody knows of."""
+        if self._mailbox.unreadable:
+            self._refuse_unreadable()
         if self._world.leads and self.announced == self._seen and self._waiting() is not None:
             self.announced += 1
         return self.announced
@@ -126,8 +143,23 @@ class Executor:
 
     def refuse_all(self, reason: str) -> None:
         """Answer whatever has come, and tell once more what the server missed."""
+        self._refuse_unreadable()
         while (delivery := self._waiting()) is not None:
             self._answer(delivery.order, ResultState.REFUSED, reason)
+
+    def _refuse_unreadable(self) -> None:
+        """Orders that break the protocol get an answer too, where they have a name."""
+        now = time.monotonic()
+        for order in self._mailbox.unreadable:
+            if not order.command:
+                self._faults.note("orders", f"an order without a name: {order.problem}")
+            elif (stored := self._journal.results.get(order.command)) is not None:
+                self._repeat(stored, stored, now)
+            elif self._may_answer(now):
+                said = f"this agent cannot read the order: {order.problem}"
+                steps = self._progress.steps
+                result = CommandResult(order.command, ResultState.REFUSED, said[:2000], steps)
+                self._conclude(result, None)
 
     def _waiting(self) -> Delivery | None:
         """The oldest delivered order that has no result; repeats results the server missed."""
@@ -135,11 +167,27 @@ class Executor:
         for delivery in self._mailbox.deliveries:
             stored = self._journal.results.get(delivery.order.command)
             if stored is None:
-                return delivery
-            if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
-                self._answered_at[stored.command] = now
-                self._report(self._told_again(delivery.order, stored))
+                return delivery if self._may_answer(now) else None
+            self._repeat(stored, self._told_again(delivery.order, stored), now)
         return None
+
+    def _repeat(self, stored: CommandResult, told: CommandResult, now: float) -> None:
+        """Tell a result again that the server seems to have missed."""
+        if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
+            self._answered_at[stored.command] = now
+            self._report(told)
+
+    def _may_answer(self, now: float) -> bool:
+        """Whether one more order may be answered: each answer waits for the disk in the loop."""
+        most = self._settings.orders_an_hour
+        if len(self._answered) < most or now - self._answered[0] >= HOUR_S:
+            return True
+        self._faults.note(
+            "order_flood",
+            f"{most} orders were answered within an hour (Settings.orders_an_hour): more are left "
+            "without an answer until it is over",
+        )
+        return False
 
     def _told_again(self, order: Order, stored: CommandResult) -> CommandResult:
         """What the journal says; a refusal where it speaks of another order of that name."""
@@ -164,9 +212,19 @@ class Executor:
             return f"it expired: the {order.expires_in_s:.3g} s that it was good for are over"
         if order.expires_at_step is not None and steps >= order.expires_at_step:
             return f"it expired at step {order.expires_at_step}; the run is at {steps}"
-        if verb_of(order.action) not in self.capabilities():
-            return f"this loop cannot {verb_of(order.action)}"
-        return None
+        verb = verb_of(order.action)
+        if (reason := verb_refusal(self._settings, verb)) is not None:
+            return reason
+        if verb not in self.capabilities():
+            return f"this loop cannot {verb}"
+        return self._beyond_limits(order.action, verb)
+
+    def _beyond_limits(self, action: Action, verb: Verb) -> str | None:
+        """Why the job's own settings forbid it; None where they allow it."""
+        target = self._recovery.find(action.target) if isinstance(action, Rollback) else None
+        back = steps_given_up(self._progress.lineage, target.lineage) if target else None
+        reason = refusal(self._settings, action, back)
+        return reason or count_refusal(self._settings, verb, self._journal.carried_out, time.time())
 
     def _execute(self, order: Order) -> None:
         """Prepare, vote, make durable, vote, commit."""
@@ -278,7 +336,7 @@ class Executor:
         if action.lr_factor is not None and action.lr_steps is not None:
             lowered = LrScale(action.lr_factor, target.step, action.lr_steps)
             return Scaling(order.command, target.lineage, lowered, asked=True)
-        scale = LrScale(**saved) if saved is not None else None
+        scale = self._journal.accepted(LrScale.read(saved) if saved is not None else None)
         return Scaling(order.command, target.lineage, scale, asked=False)
 
     def _done(self, action: Action) -> tuple[ResultState, str]:
@@ -355,9 +413,28 @@ class Executor:
         self, order: Order, state: ResultState, reason: str, step: int | None = None
     ) -> None:
         at = self._progress.steps if step is None else step
-        result = CommandResult(order.command, state, reason[:2000], at)
+        self._conclude(CommandResult(order.command, state, reason[:2000], at), order)
+
+    def _conclude(self, result: CommandResult, order: Order | None) -> None:
         with self._faults.shield("journal"):
             self._journal.end(result, order)
-        self._journal.results[order.command] = result
-        self._answered_at[order.command] = time.monotonic()
+        self._journal.results[result.command] = result
+        self._answered_at[result.command] = time.monotonic()
+        self._answered.append(time.monotonic())
+        self._log(order, result)
         self._report(result)
+
+    def _log(self, order: Order | None, result: CommandResult) -> None:
+        """On the job's own side: what was ordered and what became of it."""
+        if not self._world.leads:
+            return
+        done = result.state is ResultState.APPLIED
+        log.log(
+            logging.INFO if done else logging.WARNING,
+            "the server ordered %s, %s: %s at step %d: %s",
+            result.command,
+            action_words(order.action) if order is not None else "which cannot be read",
+            result.state,
+            result.step,
+            result.reason,
+        )

@@ -64,6 +64,7 @@ class Guard:
             self._report,
             self._drain,
             parts.faults,
+            parts.settings,
         )
         self._hearing = Hearing(parts, self._reporter, self._executor)
         self._together = parts.agreement

@@ -31,10 +31,10 @@ class Hearing:
         try:
             parts.collector.attentive = mailbox.attentive
             self._protect(mailbox.protected)
-            if mailbox.deliveries:
+            if mailbox.deliveries or mailbox.unreadable:
                 self._executor.act_alone()
         finally:
-            if mailbox.deliveries or parts.collector.attentive:
+            if mailbox.deliveries or mailbox.unreadable or parts.collector.attentive:
                 mailbox.stirred = True
 
     def together(self, agreement: Agreement) -> None:

@@ -27,7 +27,7 @@ from spikeguard.ledger import Ledger
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.lineage import is_abandoned
 from spikeguard.naming import Names
-from spikeguard.settings import read_connection
+from spikeguard.settings import Settings, read_connection, with_environment
 from spikeguard.targets import Target, Tree
 from spikeguard.training_state import random_state, restore_random_state
 from spikeguard.world import join_world, leave_world, share_text
@@ -223,22 +223,26 @@ def hosted_feed(guard: Guard | None) -> HostedFeed:
     return feed
 
 
-def resumable(checkpoints: CheckpointDirectory, home: Path, run: RunId) -> Target | None:
+def resumable(
+    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings | None = None
+) -> Target | None:
     """The checkpoint to go on from; rank 0 removes those that a rollback has abandoned.
 
-    Collective where `torch.distributed` is initialised.
+    Collective where `torch.distributed` is initialised. `settings`: as `attach` gets them.
     """
+    chosen, limits = "", with_environment(settings or Settings())
     world = join_world()
-    chosen = ""
     if world.leads:
-        chosen = _newest_allowed(checkpoints, home, run)
+        chosen = _newest_allowed(checkpoints, home, run, limits)
     chosen = share_text(world, chosen)
     leave_world(world)
     return checkpoints.find(chosen) if chosen else None
 
 
-def _newest_allowed(checkpoints: CheckpointDirectory, home: Path, run: RunId) -> str:
-    journal = Journal(home / "journal.jsonl", run)
+def _newest_allowed(
+    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings
+) -> str:
+    journal = Journal(home / "journal.jsonl", run, settings)
     newest = ""
     for target in checkpoints.targets():
         if is_abandoned(target.lineage, journal.abandonments):
@@ -256,7 +260,7 @@ def continue_from(guard: Guard, target: Target) -> None:
     if parts.recovery.checkpoints is not None:
         saved = parts.recovery.checkpoints.load(target.name, parts.world.rank, parts.world.size)
         if saved["lr_scale"] is not None:
-            parts.rates.scale = LrScale(**saved["lr_scale"])
+            parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
     parts.recovery.take_up_scale(target)
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,22 @@ from spikeguard.lineage import (
     plain_lineage,
     read_lineage,
 )
+from spikeguard.order_limits import return_refusal, scale_refusal, skip_refusal
+from spikeguard.settings import Settings
 from spikeguard_protocol import (
+    Action,
     BatchRange,
     CommandResult,
     Order,
+    ProtocolError,
     ResultState,
     RunId,
     SegmentId,
     SegmentPoint,
+    Verb,
     from_json,
     to_json,
+    verb_of,
 )
 
 
@@ -58,10 +64,11 @@ class Scaling:
     @classmethod
     def read(cls, command: str, plain: dict[str, Any]) -> Scaling:
         """Back from the file."""
-        scale = LrScale(**plain["scale"]) if plain["scale"] is not None else None
+        scale = LrScale.read(plain["scale"]) if plain["scale"] is not None else None
         return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
 
 
+UNDONE = "undone.jsonl"  # beside the journal: what people have taken back
 REPEATED = 16  # newest results of earlier attempts that an attempt tells again
 
 
@@ -72,7 +79,13 @@ class WrittenOnly(Exception):
 class Journal:
     """What the run must never forget; `path` None keeps it in memory only (ranks above 0)."""
 
-    def __init__(self, path: Path | None, run: RunId) -> None:
+    def __init__(self, path: Path | None, run: RunId, settings: Settings | None = None) -> None:
+        """`settings`: hold the limits that what is read is held against; None: hold it to none."""
+        self._settings = settings
+        self.undone: dict[str, Undo] = {}
+        self.held_back: dict[str, str] = {}  # what is not repeated, and why
+        self.carried_out: list[tuple[Verb, float]] = []  # and when, seconds since the epoch
+        self._unwanted_scales: set[LrScale] = set()  # as checkpoints may still hold them
         self.results: dict[str, CommandResult] = {}
         self._asked: dict[str, str] = {}  # command with a result -> what was asked of whom
         self.begun: dict[str, tuple[int, bool]] = {}  # command -> step, whether a restart keeps it
@@ -133,6 +146,10 @@ class Journal:
                     [a.segment.attempt, a.segment.number, a.after] for a in self.abandonments
                 ],
                 "scalings": [[s.command, s.plain()] for s in self.scalings],
+                "unwanted_scales": [scale.plain() for scale in self._unwanted_scales],
+                "lr_limits": [self._settings.lr_factor_least, self._settings.lr_steps_most]
+                if self._settings is not None
+                else None,
             }
         )
 
@@ -141,6 +158,13 @@ class Journal:
         plain = json.loads(shared)
         self._apply_effects(plain["skips"], plain["abandoned"])
         self.scalings += [Scaling.read(command, scaling) for command, scaling in plain["scalings"]]
+        self._unwanted_scales |= {LrScale.read(scale) for scale in plain["unwanted_scales"]}
+        if (
+            plain["lr_limits"] is not None
+        ):  # rank 0's: a rate that one rank alone takes up parts them
+            least, most = plain["lr_limits"]
+            known = self._settings or Settings()
+            self._settings = replace(known, lr_factor_least=least, lr_steps_most=most)
 
     def _open(self, path: Path, run: RunId) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,9 +176,21 @@ class Journal:
 
     def _read(self, path: Path, run: RunId) -> None:
         text = path.read_bytes()
-        for line in text.split(b"\n"):
-            if entry := read_entry(line):
-                self._apply(entry, run)
+        entries = [(n, e) for n, line in enumerate(text.split(b"\n"), 1) if (e := read_entry(line))]
+        self.undone = read_undone(path.with_name(UNDONE))
+        ended = {_command_of(entry) for _, entry in entries if entry["entry"] == "result"}
+        for number, entry in entries:
+            try:
+                self._apply(self._allowed_part(entry, ended), run)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if isinstance(error, AttachError):
+                    raise
+                raise AttachError(
+                    "directory",
+                    f"line {number} of {path} is damaged ({type(error).__name__}: {error})"[:500],
+                    "Restore the file from a copy, or remove that line: what it ordered is then "
+                    "forgotten",
+                ) from error
         self.earlier = tuple(self.results.values())[-REPEATED:]
         if text and not text.endswith(b"\n"):
             with path.open("ab") as file:
@@ -171,6 +207,54 @@ class Journal:
                 f"the journal holds it and this process does not: {error!r}"
             ) from error
 
+    def _allowed_part(self, entry: dict[str, Any], ended: set[str]) -> dict[str, Any]:
+        """An entry of an earlier attempt without what is not repeated.
+
+        An order that never ended is repeated whole or not at all. Of one that was carried out the
+        abandoned stretch stays so: the run has trained on from there.
+        """
+        if entry["entry"] != "begun":
+            return entry
+        command, scaling = entry["command"], entry.get("scaling")
+        asked = Scaling.read(command, scaling) if scaling and scaling["asked"] else None
+        nothing: dict[str, Any] = {"skip": None, "abandoned": [], "scaling": None}
+        if command in self.undone:
+            if asked is not None and asked.scale is not None:
+                self._unwanted_scales.add(asked.scale)
+            return {**entry, **nothing}
+        if self._settings is None:
+            return entry
+        skip = skip_refusal(self._settings, BatchRange(*entry["skip"]) if entry["skip"] else None)
+        rate = self._scale_problem(asked.scale) if asked is not None else None
+        back = None
+        if command not in ended:
+            back = return_refusal(self._settings, _steps_back(entry))
+        reason = skip or rate or back
+        if reason is None:
+            return entry
+        self.held_back[command] = reason
+        if command not in ended:
+            return {**entry, **nothing}
+        return {
+            **entry,
+            "skip": None if skip else entry["skip"],
+            "scaling": None if rate else scaling,
+        }
+
+    def accepted(self, scale: LrScale | None) -> LrScale | None:
+        """A scale out of a checkpoint or the file; None where it is not taken up again."""
+        if scale is None or scale in self._unwanted_scales:
+            return None
+        problem = self._scale_problem(scale)
+        if problem is not None:
+            self.held_back.setdefault("a checkpoint", problem)
+        return scale if problem is None else None
+
+    def _scale_problem(self, scale: LrScale | None) -> str | None:
+        if scale is None or self._settings is None:
+            return None
+        return scale_refusal(self._settings, scale.factor, scale.steps)
+
     def _apply(self, entry: dict[str, Any], run: RunId | None) -> None:
         if entry["entry"] == "run" and run is not None and entry["run"] != str(run):
             raise AttachError(
@@ -179,6 +263,8 @@ class Journal:
                 "Give each run a directory of its own",
             )
         if entry["entry"] == "begun":
+            if (verb := verb_in(entry)) is not None:
+                self.carried_out.append((verb, float(entry["at"])))
             lasting = bool(entry["skip"] or entry["abandoned"])
             self.begun[entry["command"]] = (entry["step"], lasting)
             skips = [[*entry["skip"], entry["command"]]] if entry["skip"] else []
@@ -208,6 +294,9 @@ class Journal:
         return [self._interrupted(command, *begun) for command, begun in self.begun.items()]
 
     def _interrupted(self, command: str, step: int, lasting: bool) -> CommandResult:
+        if command in self.undone or command in self.held_back:
+            why = f"not repeated by a restart: {self.held_back.get(command, 'it was undone')}"
+            return CommandResult(command, ResultState.FAILED, why, step)
         lowers = any(s.command == command and s.asked for s in self.scalings)
         kept = command in self.kept
         if lowers and kept:
@@ -230,8 +319,54 @@ class Journal:
                 p.segment == point.segment and p.step >= point.step for p in scaling.lineage
             )
             if follows and not is_abandoned(scaling.lineage, self.abandonments):
-                return scaling
+                return replace(scaling, scale=self.accepted(scaling.scale))
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """That a person took a command back; it holds from the next start on."""
+
+    command: str
+    at: float  # seconds since the epoch
+    by: str  # the user's name on that machine
+
+    def line(self) -> bytes:
+        """For the file, its end included."""
+        plain = {"entry": "undone", "command": self.command, "at": self.at, "by": self.by}
+        return json.dumps(plain).encode() + b"\n"
+
+
+def read_undone(path: Path) -> dict[str, Undo]:
+    """By command; nothing where there is no such file. Raise OSError where it cannot be read."""
+    try:
+        entries = map(read_entry, path.read_bytes().split(b"\n"))
+    except FileNotFoundError:
+        return {}
+    undone = [entry for entry in entries if entry is not None and entry["entry"] == "undone"]
+    return {e["command"]: Undo(e["command"], e["at"], str(e["by"])) for e in undone}
+
+
+def verb_in(entry: dict[str, Any]) -> Verb | None:
+    """What was ordered, where the entry says it and when."""
+    action = entry.get("action")
+    if action is None or not isinstance(entry.get("at"), int | float):
+        return None
+    try:
+        return verb_of(from_json(Action, action))
+    except ProtocolError:  # of a newer release
+        return None
+
+
+def _command_of(entry: dict[str, Any]) -> str:
+    result = entry.get("result")
+    return str(result.get("command")) if isinstance(result, dict) else ""
+
+
+def _steps_back(entry: dict[str, Any]) -> int | None:
+    """What a rollback gives up, as its entry says; None where it is none."""
+    left = [after for _, _, after in entry["abandoned"] if after >= 0]
+    return entry["step"] - min(left) if left else None
 
 
 def _asked_of(entry: dict[str, Any]) -> str:
@@ -248,7 +383,7 @@ def read_entry(line: bytes) -> dict[str, Any] | None:
     """A line of the file; None for one that was cut short."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and "entry" in entry else None
 

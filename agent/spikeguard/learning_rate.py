@@ -7,6 +7,7 @@ CosineAnnealingLR and lost after one step by LambdaLR.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,6 +37,14 @@ class LrScale:
     def plain(self) -> dict[str, Any]:
         """For the checkpoint."""
         return asdict(self)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> LrScale:
+        """Back from a file; raise KeyError, TypeError or ValueError for what is none."""
+        factor, start, steps = plain["factor"], plain["start"], plain["steps"]
+        if type(factor) not in (int, float) or type(start) is not int or type(steps) is not int:
+            raise ValueError(f"{plain!r:.80} is no scale of the learning rate")
+        return cls(float(factor), start, steps)
 
 
 def has_rates(optimizer: torch.optim.Optimizer) -> bool:

@@ -42,6 +42,13 @@ def abandoned_by_return(current: Lineage, target: Lineage) -> list[Abandonment]:
     ]
 
 
+def steps_given_up(current: Lineage, target: Lineage) -> int:
+    """How many trained steps the run at the end of `current` loses by going to `target`."""
+    trained = {point.segment: point.step for point in current}
+    common = (min(p.step, trained[p.segment]) for p in target if p.segment in trained)
+    return current[-1].step - max(common, default=0)
+
+
 def is_abandoned(lineage: Lineage, abandonments: Iterable[Abandonment]) -> bool:
     """Whether the state at the end of `lineage` lies in, or came through, an abandoned stretch."""
     known = list(abandonments)

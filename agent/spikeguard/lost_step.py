@@ -33,7 +33,7 @@ class LostStep:
         mailbox = self._p.mailbox
         self._p.collector.attentive = mailbox.attentive
         self._p.recovery.protected = mailbox.protected
-        if mailbox.deliveries:
+        if mailbox.deliveries or mailbox.unreadable:
             self._executor.refuse_all(f"the ranks lost step at step {self._since}: {REMEDY}")
 
     def _tell(self) -> None:

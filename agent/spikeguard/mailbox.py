@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spikeguard.faults import log
-from spikeguard_protocol import Ack, Order
+from spikeguard_protocol import Ack, Order, UnreadableOrder
 
 ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
 
@@ -35,6 +35,7 @@ class Mailbox:
     """Written by the sender's thread, read by the loop."""
 
     deliveries: tuple[Delivery, ...] = ()
+    unreadable: tuple[UnreadableOrder, ...] = ()  # to be refused by their names
     asked_attentive: bool = False
     protected: frozenset[str] = frozenset()
     heard_at: float | None = None
@@ -49,7 +50,12 @@ class Mailbox:
             return False
         return time.monotonic() - self.heard_at < ATTENTIVE_S
 
-    def hear(self, ack: Ack, asked_at: float | None = None) -> None:
+    def hear(
+        self,
+        ack: Ack,
+        asked_at: float | None = None,
+        unreadable: tuple[UnreadableOrder, ...] = (),
+    ) -> None:
         """Take over an acknowledgement; an order that is repeated keeps its first deadline.
 
         `asked_at`: when the message went out that it answers, monotonic; by default now.
@@ -61,12 +67,12 @@ class Mailbox:
             known.get((order.command, order.action)) or Delivery(order, asked_at)
             for order in ack.orders
         ]
-        before = self.deliveries, self.asked_attentive, self.protected
-        self.deliveries = tuple(fresh)
+        before = self.deliveries, self.asked_attentive, self.protected, self.unreadable
+        self.deliveries, self.unreadable = tuple(fresh), unreadable
         self.asked_attentive = ack.attentive
         self.protected = frozenset(ack.protected)
         self.heard_at = now
-        if ack.attentive or (self.deliveries, ack.attentive, self.protected) != before:
+        if ack.attentive or (self.deliveries, ack.attentive, self.protected, unreadable) != before:
             self.stirred = True
         if self.alone and ack.live_attempts > 1:
             log.warning(

@@ -22,6 +22,7 @@ from spikeguard.settings import Connection, Settings
 from spikeguard.transport import Transport
 from spikeguard.world import World
 from spikeguard_protocol import RunId
+from spikeguard_protocol.plain_http import plain_http_warning
 
 
 def open_line(
@@ -48,6 +49,7 @@ def open_line(
         unheld = Unheld(folder, connection.run, attempt)
         kept = _open_outbox(folder, connection.run, attempt, settings, faults, unheld)
         return kept, Shelf(kept)
+    _warn_of_plain_http(connection.server, settings)
     places = dict.fromkeys((home / "outbox", folder))  # it may have been moved since
     left = [box for parent in places for box in leftovers(parent, connection.run)]
     outbox = _open_outbox(folder, connection.run, attempt, settings, faults, Held(left))
@@ -77,6 +79,12 @@ def outbox_home(home: Path, run: RunId, settings: Settings) -> Path:
     """The run's directory, or its place in the one that the settings name for all runs."""
     moved = settings.outbox_directory
     return Path(moved) / run.project / run.name if moved else home
+
+
+def _warn_of_plain_http(server: str, settings: Settings) -> None:
+    warning = plain_http_warning(server, {})  # the environment's word is in the settings already
+    if warning is not None and not settings.allow_plain_http:
+        log.warning("%s (or Settings.allow_plain_http)", warning)
 
 
 def _warn_of_network(place: Path) -> None:

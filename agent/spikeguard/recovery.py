@@ -214,7 +214,7 @@ class Recovery:
         self._state.restore(tree)
         self._feed.restore(tree["data"], tree["random"])
         scale: dict[str, Any] | None = tree["lr_scale"]
-        self._rates.scale = LrScale(**scale) if scale is not None else None
+        self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
         self._progress.continue_from(target.lineage, segment)
 
     def take_up_scale(self, target: Target | None) -> None:

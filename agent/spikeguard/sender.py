@@ -106,7 +106,7 @@ class Sender:
         if outbox is self._outbox and verdict.ack is not None:
             asked_s = ATTENTIVE_S if verdict.ack.attentive else -1.0
             outbox.watched_until = time.monotonic() + asked_s
-            self._mailbox.hear(verdict.ack, asked_at)
+            self._mailbox.hear(verdict.ack, asked_at, verdict.unreadable)
             self._attend(verdict.wait_s)
         elif outbox.empty:
             self._leftovers.remove(outbox)

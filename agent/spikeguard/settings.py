@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spikeguard.errors import AttachError
-from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId, Verb
 
 GIB = 2**30
 MIB = 2**20
@@ -61,6 +61,16 @@ class Settings:
     copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
     agreement_lag: int = 2  # steps between a vote and its reading, at least 2
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
+    observe_only: bool = False  # no order is carried out; what is measured is still reported
+    allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all
+    lr_factor_least: float = 0.05  # smallest factor of the learning rate that may be ordered
+    lr_steps_most: int = 5_000  # steps that one order may lower the learning rate for
+    skip_batches_most: int = 2_000  # positions of the data that one order may leave out
+    rollback_steps_most: int = 5_000  # steps that one rollback may give up
+    rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
+    orders_a_day: int = 20  # the same for each other verb but watch
+    orders_an_hour: int = 60  # of all verbs, refused ones too; more are left without an answer
+    allow_plain_http: bool = False  # no warning where http leads to another machine
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -76,8 +86,20 @@ _LEAST = {
     "drop_z_limit": 1,
     "drop_z_warm_up": 2,
     "sampled_signals_every": 1,
+    "lr_factor_least": 1e-6,
+    "orders_an_hour": 1,
 }
-_MOST: dict[str, float] = {"flight_recorder": 1_000, "replay_limit_s": math.inf}
+_MOST: dict[str, float] = {
+    "flight_recorder": 1_000,
+    "replay_limit_s": math.inf,
+    "lr_factor_least": 1.0,
+    "lr_steps_most": 10**9,
+    "skip_batches_most": 10**9,
+    "rollback_steps_most": 10**9,
+    "rollbacks_a_day": 10_000,
+    "orders_a_day": 10_000,
+    "orders_an_hour": 10_000,
+}
 _LONGEST_S = 1e6  # of any other duration: beyond it no thread can be waited for
 
 
@@ -103,7 +125,9 @@ def _plain(value: Any, default: Any) -> Any:
 
 def _check(name: str, value: Any, default: Any) -> None:
     """Raise `AttachError` for what this setting cannot be."""
-    if isinstance(default, tuple):
+    if name == "allowed_verbs":
+        _check_verbs(name, value)
+    elif isinstance(default, tuple):
         if not isinstance(value, tuple) or not all(isinstance(n, str) and n for n in value):
             remedy = "Give a tuple of module names or patterns, like ('blocks.*',)"
             raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
@@ -117,13 +141,20 @@ def _check(name: str, value: Any, default: Any) -> None:
         _check_number(name, value, default)
 
 
+def _check_verbs(name: str, value: Any) -> None:
+    verbs = tuple(verb.value for verb in Verb)
+    if not isinstance(value, tuple) or not all(isinstance(v, str) and v in verbs for v in value):
+        remedy = f"Give a tuple of some of {', '.join(verbs)}"
+        raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
+
+
 def _check_number(name: str, value: Any, default: float) -> None:
     least, most = _LEAST.get(name, 0), _MOST.get(name, _LONGEST_S if name.endswith("_s") else None)
     kinds, kind = (int, "a whole number") if isinstance(default, int) else (int | float, "a number")
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise AttachError("settings", f"{name} is {value!r:.80}", f"Give {kind}, at least {least}")
     if not value >= least:
-        raise AttachError("settings", f"{name} is {value}", f"Give at least {least}")
+        raise AttachError("settings", f"{name} is {value}", f"Give at least {least:g}")
     if value > (sys.float_info.max if most is None else most):
         limit = "a finite number" if most is None else f"at most {most:g}"
         raise AttachError("settings", f"{name} is {value}", f"Give {limit}")
@@ -164,12 +195,14 @@ def read_connection(
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
-    """`settings` with the cadences, lengths and places that `SPIKEGUARD_*` ask for."""
+    """`settings` with what `SPIKEGUARD_*` ask for in their place."""
     asked = {
         "send_interval_s": _number(environment, "SPIKEGUARD_SEND_INTERVAL", float, "seconds, 1.0"),
         "layer_norms_every": _number(environment, "SPIKEGUARD_LAYER_NORMS_EVERY", int, "steps, 50"),
         "flight_recorder": _number(environment, "SPIKEGUARD_FLIGHT_RECORDER", int, "steps, 64"),
         "outbox_directory": environment.get("SPIKEGUARD_OUTBOX_DIRECTORY") or None,
+        "observe_only": _switch(environment, "SPIKEGUARD_OBSERVE_ONLY"),
+        "allow_plain_http": _switch(environment, "SPIKEGUARD_ALLOW_PLAIN_HTTP"),
     }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}
@@ -189,6 +222,23 @@ def _number(
         unit, _, value = example.partition(", ")
         problem = f"{name} is {text[:40]!r}"
         raise AttachError("settings", problem, f"Set it to {unit}, for example {value}") from None
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool | None:
+    """What `name` says; None where it is not set."""
+    text = environment.get(name, "").strip().lower()
+    if not text:
+        return None
+    if text not in _SWITCHES:
+        problem = f"{name} is {text[:40]!r}"
+        raise AttachError("settings", problem, "Set it to 1 or 0, or leave it out")
+    return _SWITCHES[text]
+
+
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 
 def _run_id(project: str, name: str) -> RunId:

@@ -20,7 +20,7 @@ from spikeguard.folder import attempt_folders
 from spikeguard.leftovers import leftovers
 from spikeguard.outbox import Outbox
 from spikeguard.transport import Advice, Transport, Verdict
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.command import CommandFailed, warn_of_plain_http
 from spikeguard_protocol import Message, RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
@@ -41,7 +41,9 @@ class Uploaded:
 
 def sync(options: Namespace) -> int:
     """Upload everything under `options.directory`."""
-    transport = Transport(*_server(options), TIMEOUT_S)
+    server, token = _server(options)
+    warn_of_plain_http(server)
+    transport = Transport(server, token, TIMEOUT_S)
     try:
         found = homes(Path(options.directory))
         for home in found:

@@ -25,8 +25,9 @@ from spikeguard_protocol import (
     Message,
     ProtocolError,
     RunId,
-    decode_ack,
+    UnreadableOrder,
     encode,
+    read_ack,
 )
 
 MAX_ANSWER = 4 * 2**20  # bytes
@@ -49,6 +50,7 @@ class Verdict:
     advice: Advice
     reason: str = ""
     ack: Ack | None = None
+    unreadable: tuple[UnreadableOrder, ...] = ()  # orders of that acknowledgement
     expected: int | None = None
     retry_after_s: float | None = None
     wait_s: float | None = None  # a decision may come: worth waiting for, so long at a time
@@ -163,7 +165,8 @@ def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
 
 def _stored(answer: bytes) -> Verdict:
     try:
-        return Verdict(Advice.STORED, ack=decode_ack(answer))
+        ack, unreadable = read_ack(answer)
+        return Verdict(Advice.STORED, ack=ack, unreadable=unreadable)
     except ProtocolError as error:
         return Verdict(Advice.BACK_OFF, f"200 with an answer that is no acknowledgement: {error}")
 

@@ -13,7 +13,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.command import CommandFailed, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials
 
 TIMEOUT_S = 15.0
@@ -35,6 +35,7 @@ class Api:
     """The calls of docs/protocol.md that commands need."""
 
     def __init__(self, credentials: Credentials) -> None:
+        warn_of_plain_http(credentials.server)
         self.credentials = credentials
 
     def get(self, path: str, **query: str | int | None) -> Any:

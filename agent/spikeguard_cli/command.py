@@ -7,9 +7,13 @@ needs beyond that is imported when it runs, so that help works without any extra
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from spikeguard_protocol.plain_http import plain_http_warning
 
 
 def _no_options(parser: ArgumentParser) -> None:
@@ -30,6 +34,12 @@ class Command:
     def missing(self) -> list[str]:
         """The modules it needs that are not installed."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+def warn_of_plain_http(server: str) -> None:
+    """One line on stderr before a token goes to another machine in the clear."""
+    if (warning := plain_http_warning(server, os.environ)) is not None:
+        print(f"spikeguard: warning: {warning}", file=sys.stderr)
 
 
 class CommandFailed(Exception):

@@ -16,6 +16,7 @@ from spikeguard_protocol.encoding import (
     encode,
     from_json,
     plain_json,
+    read_ack,
     to_json,
 )
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
@@ -55,7 +56,9 @@ from spikeguard_protocol.orders import (
     ScaleLr,
     SkipBatches,
     Stop,
+    UnreadableOrder,
     Watch,
+    action_words,
     verb_of,
 )
 from spikeguard_protocol.vocabulary import (
@@ -129,15 +132,18 @@ __all__ = [
     "TargetDeleted",
     "TargetSaved",
     "UnknownVersion",
+    "UnreadableOrder",
     "Verb",
     "Watch",
     "abilities_from_settings",
     "abilities_to_settings",
+    "action_words",
     "decode_ack",
     "decode_message",
     "encode",
     "from_json",
     "plain_json",
+    "read_ack",
     "to_json",
     "verb_of",
     "without_abilities",

@@ -12,15 +12,16 @@ import json
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from operator import itemgetter
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
+from spikeguard_protocol.identity import CommandId
 from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message, Record
-from spikeguard_protocol.orders import Ack
+from spikeguard_protocol.orders import MAX_ORDERS, MAX_PROTECTED, Ack, Order, UnreadableOrder
 
 Reader = Callable[[Any], Any]
 LARGEST_INT = 10**308  # beyond it no float can hold an integer
@@ -108,6 +109,38 @@ def decode_message(body: bytes, plain: Callable[[bytes], Any] = plain_json) -> M
 def decode_ack(body: bytes) -> Ack:
     """Read an acknowledgement; raise `ProtocolError` if it is none."""
     return cast(Ack, from_json(Ack, _parse(body)))
+
+
+def read_ack(body: bytes) -> tuple[Ack, tuple[UnreadableOrder, ...]]:
+    """Read an acknowledgement, whatever single orders in it are; raise `ProtocolError` if it is
+    none. Of orders and names to keep it reads the first `MAX_ORDERS` and `MAX_PROTECTED`."""
+    told = _parse(body)
+    listed, kept = told.get("orders"), told.get("protected")
+    if isinstance(kept, list):
+        told = {**told, "protected": kept[:MAX_PROTECTED]}
+    if not isinstance(listed, list):
+        return cast(Ack, from_json(Ack, told)), ()
+    ack = cast(Ack, from_json(Ack, {**told, "orders": []}))
+    read = [_read_order(entry, f"body.orders[{n}]") for n, entry in enumerate(listed[:MAX_ORDERS])]
+    orders = tuple(order for order in read if isinstance(order, Order))
+    bad = tuple(order for order in read if isinstance(order, UnreadableOrder))
+    return replace(ack, orders=orders), bad
+
+
+def _read_order(entry: Any, path: str) -> Order | UnreadableOrder:
+    try:
+        return cast(Order, from_json(Order, entry, path))
+    except ProtocolError as error:
+        named = entry.get("command") if isinstance(entry, dict) else None
+        return UnreadableOrder(_command_name(named), str(error)[:500])
+
+
+def _command_name(named: Any) -> str:
+    """The public id of a command; "" where `named` is none."""
+    try:
+        return str(CommandId.parse(named)) if isinstance(named, str) else ""
+    except ValueError:
+        return ""
 
 
 def _parse(body: bytes, plain: Callable[[bytes], Any] = plain_json) -> dict[str, Any]:

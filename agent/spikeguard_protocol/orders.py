@@ -6,7 +6,7 @@ Validity travels as durations and steps, never as a wall-clock deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
@@ -18,6 +18,8 @@ from spikeguard_protocol.identity import (
 )
 from spikeguard_protocol.vocabulary import Verb
 
+MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
+MAX_PROTECTED = 64  # the same of the names to keep
 WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
 
 
@@ -108,6 +110,13 @@ def verb_of(action: Action) -> Verb:
     return next(verb for verb, kind in type_of_verb.items() if isinstance(action, kind))
 
 
+def action_words(action: Action) -> str:
+    """`scale_lr(factor=0.5, steps=100)`, for a line of a log; what is not given is left out."""
+    given = {f.name: getattr(action, f.name) for f in fields(action)}
+    said = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+    return f"{verb_of(action)}({said})"
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """An approved command on its way to the agent; repeated until its result arrives."""
@@ -123,6 +132,14 @@ class Order:
         check_attempt("attempt", self.attempt)
         if self.expires_at_step is not None:
             check_count("expires_at_step", self.expires_at_step)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableOrder:
+    """An order that breaks the protocol, or that a newer release invented: refused by its name."""
+
+    command: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from spikeguard.data import DataFeed
 from spikeguard.ledger import Ledger
 from spikeguard.settings import read_connection, with_environment
 
-from .job import Job
+from .job import FAST, Job
 from .wire import Wire, served
 
 MODEL = nn.Linear(2, 2)
@@ -110,6 +111,18 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("drop_z", -1.0, "Give at least 0"),
     ("drop_non_finite", 1, "Give True or False"),
     ("activation_layers", "blocks", "Give a tuple"),
+    ("observe_only", 1, "Give True or False"),
+    ("allowed_verbs", ("rollback", "reboot"), "Give a tuple of some of skip_batches, rollback, "),
+    ("allowed_verbs", "stop", "Give a tuple of some of"),
+    ("lr_factor_least", 0.0, "Give at least 1e-06"),
+    ("lr_factor_least", 1.5, "Give at most 1"),
+    ("lr_factor_least", math.nan, "Give at least 1e-06"),
+    ("lr_steps_most", -1, "Give at least 0"),
+    ("skip_batches_most", 2**53, "Give at most 1e"),
+    ("rollback_steps_most", 1.5, "Give a whole number, at least 0"),
+    ("rollbacks_a_day", True, "Give a whole number, at least 0"),
+    ("orders_a_day", math.inf, "Give a whole number, at least 0"),
+    ("orders_an_hour", 0, "Give at least 1"),
 ]
 
 
@@ -120,6 +133,17 @@ def test_a_setting_out_of_range_is_named_with_the_remedy(
     chosen: dict[str, Any] = {name: value}
     with pytest.raises(spikeguard.AttachError, match=f"{name} is .*{remedy}"):
         Settings(**chosen)
+
+
+@pytest.mark.parametrize("name", ["SPIKEGUARD_OBSERVE_ONLY", "SPIKEGUARD_ALLOW_PLAIN_HTTP"])
+def test_a_switch_of_the_environment_is_on_or_off_and_nothing_else(name: str) -> None:
+    field = name.removeprefix("SPIKEGUARD_").lower()
+    for word, on in (("1", True), ("Yes", True), ("0", False), ("off", False), ("", True)):
+        given: dict[str, Any] = {field: True}
+        chosen = with_environment(Settings(**given), {name: word})
+        assert getattr(chosen, field) is on
+    with pytest.raises(spikeguard.AttachError, match=f"{name} is 'maybe'.*Set it to 1 or 0"):
+        with_environment(Settings(), {name: "maybe"})
 
 
 def test_a_number_of_any_kind_is_taken_as_its_own(tmp_path: Path) -> None:
@@ -178,6 +202,31 @@ def test_the_environment_names_run_server_and_token(tmp_path: Path) -> None:
     assert with_environment(spikeguard.Settings(), environment).send_interval_s == 0.25
     with pytest.raises(spikeguard.AttachError, match="SPIKEGUARD_TOKEN_FILE"):
         read_connection("r", None, None, None, {"SPIKEGUARD_TOKEN_FILE": "/nowhere"})
+
+
+PLAIN = [
+    ("http://spikeguard.example:8000", True),
+    ("http://10.0.0.7:8000", True),
+    ("http://server:8000", True),
+    ("http://[fe80::1%eth0]:8000", True),
+    ("https://spikeguard.example", False),
+    ("http://localhost:1", False),
+    ("http://127.8.0.1:1", False),
+    ("http://[::1]:1", False),
+]
+
+
+@pytest.mark.parametrize(("address", "warned"), PLAIN)
+def test_plain_http_to_another_machine_is_warned_of_once_and_can_be_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str, warned: bool
+) -> None:
+    for allowed in (False, True):
+        caplog.clear()
+        settings = replace(FAST, allow_plain_http=allowed, flush_s=0.0)
+        Job(tmp_path, server=address, settings=settings).guard.finish()
+        said = [r.getMessage() for r in caplog.records if "plain http" in r.getMessage()]
+        assert len(said) == (warned and not allowed)
+        assert all("Use https, or a tunnel" in line for line in said)
 
 
 def test_without_a_server_it_says_so_once_and_trains(

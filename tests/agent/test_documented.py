@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import spikeguard
@@ -28,6 +29,12 @@ def named_in(pattern: str) -> set[str]:
 def test_every_argument_of_attach_has_a_row() -> None:
     arguments = set(inspect.signature(attach).parameters)
     assert sorted(arguments - in_a_table("Arguments of `attach`")) == []
+
+
+def test_every_setting_has_a_row() -> None:
+    tables = ("Settings", "Optional signals", "What the server may order")
+    told = set().union(*map(in_a_table, tables))
+    assert sorted({field.name for field in fields(spikeguard.Settings)} - told) == []
 
 
 def test_every_variable_of_the_environment_has_a_row() -> None:

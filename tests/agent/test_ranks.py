@@ -26,6 +26,7 @@ from spikeguard_protocol import (
     Samples,
     ScaleLr,
     SegmentStarted,
+    SkipBatches,
     Stop,
     TargetSaved,
 )
@@ -190,6 +191,31 @@ def test_a_stop_ends_every_rank_at_the_same_step(tmp_path: Path) -> None:
     assert status == 0
     assert seen[0]["trail"] == seen[1]["trail"]
     assert seen[0]["ended"] == seen[1]["ended"] == "finished"
+
+
+def test_orders_beyond_the_limits_are_refused_on_all_ranks_alike(tmp_path: Path) -> None:
+    def lie(message: Message) -> Answer | None:
+        saved = [r for r in message.records if isinstance(r, TargetSaved)]
+        if saved and not wire.orders and message.attempt in wire.messages:
+            far = BatchRange(30, 2**53)
+            wire.order(ScaleLr(1e-300, 2**53), 1)
+            wire.order(SkipBatches(far), 2)
+            wire.order(Rollback(saved[0].name, saved[0].step, far), 3)
+        return None
+
+    with served(Wire()) as wire:
+        wire.intercept = lie
+        status, seen = run_ranks(wire, tmp_path, 60)
+    assert status == 0
+    limits = ("lr_factor_least", "skip_batches_most", "skip_batches_most")
+    for number, limit in enumerate(limits, 1):
+        result = wire.result(f"test#1.{number}")
+        assert result is not None
+        assert result.state is ResultState.REFUSED
+        assert limit in result.reason
+    assert set(wire.column("lr").values()) == {0.01}
+    assert seen[0]["trail"] == seen[1]["trail"]
+    assert [row[1:3] for row in seen[0]["trail"]] == [[step, step] for step in range(1, 61)]
 
 
 def test_a_rank_that_cannot_load_keeps_all_ranks_from_rolling_back(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class Wire:
         self.protected: tuple[str, ...] = ()
         self.intercept: Callable[[Message], Answer | None] = lambda _: None
         self.received = 0
+        self.bend: Callable[[bytes], bytes] = bytes  # what an acknowledgement becomes on its way
         self.delay_s = 0.0  # of each answer on its way back, which is as old as that when it comes
         self.url = ""
         self._lock = threading.Lock()
@@ -90,7 +91,7 @@ class Wire:
                 return 409, {}, json.dumps(plain).encode()
             if message.sequence == len(stored) + 1:
                 stored.append(message)
-            return 200, {}, encode(self._ack(message.attempt, len(stored)))
+            return 200, {}, self.bend(encode(self._ack(message.attempt, len(stored))))
 
     def _ack(self, attempt: str, sequence: int) -> Ack:
         stored = [r for m in self.messages[attempt] for r in m.records]

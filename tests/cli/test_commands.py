@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -248,6 +249,15 @@ def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("spikeguard: http://127.0.0.1:9 does not answer")
     assert "Traceback" not in done.stderr
+
+
+def test_a_token_that_would_travel_in_the_clear_is_warned_of(home: dict[str, str]) -> None:
+    named = {"SPIKEGUARD_SERVER": f"http://{socket.gethostname()}:1", "SPIKEGUARD_TOKEN": "secret"}
+    for allowed in ("", "1"):
+        switch = {"SPIKEGUARD_ALLOW_PLAIN_HTTP": allowed}
+        result = spikeguard({**home, **named, **switch}, "runs")
+        assert ("over plain http" in result.stderr) is (allowed == "")
+        assert "secret" not in result.stderr
 
 
 def test_nobody_logged_in_says_how_to(tmp_path: Path) -> None:

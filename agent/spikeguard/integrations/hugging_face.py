@@ -61,7 +61,12 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
 
     def checkpoint(self) -> str | None:
         """For `resume_from_checkpoint`: the newest one that no rollback has abandoned."""
-        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        target = resumable(
+            self._checkpoints,
+            self._home,
+            run_named(self._arguments),
+            self._arguments.get("settings"),
+        )
         return str(self._checkpoints.folder(target.name)) if target is not None else None
 
     # ---- around Trainer's own methods ------------------------------------------------------

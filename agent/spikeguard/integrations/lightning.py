@@ -79,7 +79,12 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
 
     def checkpoint(self) -> Path | None:
         """For `ckpt_path`: the newest one that no rollback has abandoned. On all ranks."""
-        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        target = resumable(
+            self._checkpoints,
+            self._home,
+            run_named(self._arguments),
+            self._arguments.get("settings"),
+        )
         return self._checkpoints.path / target.name / STATE if target is not None else None
 
     def loader(self, loader: Iterable[Any]) -> LeavingOut:

@@ -1,0 +1,137 @@
+"""What a server may order, by the job's own settings.
+
+Whoever can answer the agent (a compromised server, or anyone between the two on plain http) can
+order anything that the protocol has a word for. These limits are the job's own: no message changes
+them. What an earlier attempt wrote into the journal or a checkpoint is held against the same ones.
+
+Invariants
+- Pure: settings and numbers in, the reason for a refusal out; None where an order is allowed.
+- A reason names what was ordered, the limit and the setting that holds it.
+- Comparisons are written so that NaN fails them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spikeguard.settings import Settings
+from spikeguard_protocol import (
+    Action,
+    BatchRange,
+    Rollback,
+    ScaleLr,
+    SkipBatches,
+    Verb,
+    verb_of,
+)
+
+DAY_S = 86_400.0
+TOLD = (
+    "observe_only",
+    "allowed_verbs",
+    "lr_factor_least",
+    "lr_steps_most",
+    "skip_batches_most",
+    "rollback_steps_most",
+    "rollbacks_a_day",
+    "orders_a_day",
+)  # settings that travel to the server, which then proposes nothing beyond them
+
+
+def allowed_verbs(settings: Settings) -> frozenset[Verb]:
+    """The verbs that may be ordered."""
+    return frozenset() if settings.observe_only else frozenset(map(Verb, settings.allowed_verbs))
+
+
+def told(settings: Settings) -> dict[str, str]:
+    """The limits as text, for the attempt's own description."""
+    values = {name: getattr(settings, name) for name in TOLD}
+    return {n: ",".join(v) if isinstance(v, tuple) else str(v) for n, v in values.items()}
+
+
+def refusal(settings: Settings, action: Action, steps_back: int | None) -> str | None:
+    """Why `action` is not carried out; `steps_back`: what a rollback would give up, if known."""
+    reasons = (
+        verb_refusal(settings, verb_of(action)),
+        skip_refusal(settings, _skip_of(action)),
+        scale_refusal(settings, *_scale_of(action)),
+        return_refusal(settings, steps_back) if isinstance(action, Rollback) else None,
+    )
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def verb_refusal(settings: Settings, verb: Verb) -> str | None:
+    """Why orders of this verb are not carried out."""
+    if settings.observe_only:
+        return "this job only observes (Settings.observe_only, SPIKEGUARD_OBSERVE_ONLY)"
+    if verb in settings.allowed_verbs:
+        return None
+    allowed = ", ".join(settings.allowed_verbs) or "nothing"
+    return f"this job does not take {verb} (Settings.allowed_verbs: {allowed})"
+
+
+def skip_refusal(settings: Settings, skip: BatchRange | None) -> str | None:
+    """Why so many batches are not left out."""
+    most = settings.skip_batches_most
+    if skip is None or skip.end - skip.first <= most:
+        return None
+    return (
+        f"it leaves out {skip.end - skip.first} batches {skip}; this job leaves out at most {most} "
+        "by one order (Settings.skip_batches_most)"
+    )
+
+
+def scale_refusal(settings: Settings, factor: float | None, steps: int | None) -> str | None:
+    """Why the learning rate is not scaled like that."""
+    if factor is None or steps is None:
+        return None
+    if not settings.lr_factor_least <= factor <= 1.0:
+        return (
+            f"it multiplies the learning rate by {factor:g}; this job takes factors from "
+            f"{settings.lr_factor_least:g} (Settings.lr_factor_least) to 1"
+        )
+    if not 1 <= steps <= settings.lr_steps_most:
+        return (
+            f"it scales the learning rate for {steps} steps; this job takes at most "
+            f"{settings.lr_steps_most} (Settings.lr_steps_most)"
+        )
+    return None
+
+
+def return_refusal(settings: Settings, steps_back: int | None) -> str | None:
+    """Why the run does not go back so far."""
+    if steps_back is None or steps_back <= settings.rollback_steps_most:
+        return None
+    return (
+        f"it gives up {steps_back} steps; this job gives up at most {settings.rollback_steps_most} "
+        "in a rollback (Settings.rollback_steps_most)"
+    )
+
+
+def count_refusal(
+    settings: Settings, verb: Verb, carried_out: Sequence[tuple[Verb, float]], now: float
+) -> str | None:
+    """Why no more of `verb` today; `carried_out`: verbs and seconds since the epoch."""
+    if verb is Verb.WATCH:
+        return None
+    name = "rollbacks_a_day" if verb is Verb.ROLLBACK else "orders_a_day"
+    most: int = getattr(settings, name)
+    lately = sum(each is verb and abs(now - at) < DAY_S for each, at in carried_out)
+    if lately < most:
+        return None
+    return (
+        f"{lately} orders to {verb} were carried out in 24 hours; this job takes at most {most} "
+        f"(Settings.{name})"
+    )
+
+
+def _skip_of(action: Action) -> BatchRange | None:
+    if isinstance(action, SkipBatches):
+        return action.batches
+    return action.skip if isinstance(action, Rollback) else None
+
+
+def _scale_of(action: Action) -> tuple[float | None, int | None]:
+    if isinstance(action, ScaleLr):
+        return action.factor, action.steps
+    return (action.lr_factor, action.lr_steps) if isinstance(action, Rollback) else (None, None)

@@ -1,0 +1,323 @@
+"""Whatever a server orders, the job's own settings bound it, and the job's log says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spikeguard import Settings
+from spikeguard.journal import Journal, Scaling
+from spikeguard.learning_rate import LrScale
+from spikeguard.lineage import Abandonment
+from spikeguard_protocol import (
+    Action,
+    AttemptStarted,
+    BatchRange,
+    CheckpointNow,
+    CommandResult,
+    Medium,
+    ResultState,
+    Rollback,
+    RunId,
+    ScaleLr,
+    SegmentId,
+    SegmentPoint,
+    SkipBatches,
+    Stop,
+    Verb,
+    Watch,
+)
+
+from .job import FAST, Job, batch_at, target_at
+from .wire import Wire, await_that, served
+
+FOR_GOOD = 2**53
+RUN = RunId("default", "test")
+EARLIER = SegmentId("e" * 16, 0)
+
+
+def ordered(wire: Wire, job: Job, *actions: Action) -> list[CommandResult]:
+    """What became of `actions` at the next step, as the server was told."""
+    await_that(lambda: wire.messages)
+    first = len(wire.orders) + 1
+    commands = [wire.order(action, number) for number, action in enumerate(actions, first)]
+    mailbox = job.guard._p.mailbox
+    await_that(lambda: {d.order.command for d in mailbox.deliveries} >= set(commands))
+    job.train_step()
+    await_that(lambda: all(map(wire.result, commands)))
+    return [result for command in commands if (result := wire.result(command)) is not None]
+
+
+def answered(wire: Wire, job: Job, command: str) -> CommandResult:
+    """The result of `command`, while the job trains on."""
+
+    def look() -> CommandResult | None:
+        job.train_step()
+        return wire.result(command)
+
+    found: CommandResult = await_that(look)
+    return found
+
+
+def test_an_order_that_would_freeze_the_run_is_refused_and_no_restart_repeats_it(
+    tmp_path: Path,
+) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(3)
+        slow, skip = ordered(
+            wire, job, ScaleLr(1e-300, FOR_GOOD), SkipBatches(BatchRange(20_000, FOR_GOOD))
+        )
+        job.guard.finish()
+    assert (slow.state, skip.state) == (ResultState.REFUSED, ResultState.REFUSED)
+    assert "by 1e-300" in slow.reason
+    assert "from 0.05 (Settings.lr_factor_least) to 1" in slow.reason
+    assert f"leaves out {FOR_GOOD - 20_000} batches" in skip.reason
+    assert "at most 2000 by one order (Settings.skip_batches_most)" in skip.reason
+    assert '"begun"' not in (tmp_path / "guard/journal.jsonl").read_text()
+    again = Job(tmp_path)
+    again.guard.resume()
+    again.train_step()
+    assert again.guard._p.rates.scale is None
+    assert again.guard._p.journal.ledger.ranges == []
+    again.guard.finish()
+
+
+def test_each_limit_refuses_by_its_name_and_lets_through_what_it_allows(tmp_path: Path) -> None:
+    limits = replace(
+        FAST,
+        snapshots=6,
+        allowed_verbs=tuple(verb for verb in Verb if verb is not Verb.STOP),
+        lr_factor_least=0.2,
+        lr_steps_most=100,
+        skip_batches_most=10,
+        rollback_steps_most=40,
+        rollbacks_a_day=1,
+        orders_a_day=1,
+    )
+    far = BatchRange(900, 911)
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, settings=limits)
+        job.train_to(50)
+        old, near = (target_at(job, 10, Medium.MEMORY), target_at(job, 50, Medium.MEMORY))
+        asked: list[tuple[Action, str]] = [
+            (Stop(), "does not take stop (Settings.allowed_verbs: skip_batches, rollback, "),
+            (ScaleLr(0.19, 10), "from 0.2 (Settings.lr_factor_least) to 1"),
+            (ScaleLr(0.5, 101), "for 101 steps; this job takes at most 100 (Settings.lr_steps_m"),
+            (SkipBatches(far), "leaves out 11 batches [900, 911); this job leaves out at most 10 "),
+            (Rollback(near, 50, far), "Settings.skip_batches_most"),
+            (Rollback(near, 50, None, 0.1, 10), "Settings.lr_factor_least"),
+            (Rollback(near, 50, None, 0.5, FOR_GOOD), "Settings.lr_steps_most"),
+            (Rollback(old, 10), "Settings.rollback_steps_most"),
+            (ScaleLr(0.2, 100), ""),
+            (ScaleLr(0.5, 10), "at most 1 (Settings.orders_a_day)"),
+            (SkipBatches(BatchRange(900, 910)), ""),
+            (Rollback(near, 50, BatchRange(60, 62), 0.2, 100), ""),
+            (Rollback(near, 50), "1 orders to rollback were carried out in 24 hours"),
+        ]
+        results = ordered(wire, job, *(action for action, _ in asked))
+        job.guard.finish()
+        started = wire.records(AttemptStarted)[0]
+    for (action, reason), result in zip(asked, results, strict=True):
+        expected = ResultState.REFUSED if reason else ResultState.APPLIED
+        assert (action, result.state) == (action, expected), result.reason
+        assert reason in result.reason
+    assert "stop" not in started.capabilities
+    assert started.settings["rollback_steps_most"] == "40"
+    assert started.settings["allowed_verbs"].startswith("skip_batches,rollback,scale_lr")
+
+
+def test_the_days_rollbacks_are_counted_over_restarts(tmp_path: Path) -> None:
+    limits = replace(FAST, rollbacks_a_day=2)
+    results: list[CommandResult] = []
+    with served(Wire()) as wire:
+        for _ in range(3):
+            wire.orders = []
+            job = Job(tmp_path, server=wire.url, settings=limits)
+            start = job.guard.resume()
+            job.train_to(start + 25)
+            await_that(lambda attempt=job.guard.attempt: attempt in wire.messages)  # type: ignore[misc]
+            newest = target_at(job, job.guard.steps, Medium.DISK)
+            number = len(results) + 1
+            command = wire.order(Rollback(newest, job.guard.steps), number)
+            results.append(answered(wire, job, command))
+            job.guard.finish()
+    assert [result.state for result in results] == ["applied", "applied", "refused"]
+    assert "Settings.rollbacks_a_day" in results[-1].reason
+
+
+def test_a_job_that_only_observes_carries_nothing_out_and_reports_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it measures still arrives, and an update that is not finite is still dropped."""
+    monkeypatch.setenv("SPIKEGUARD_OBSERVE_ONLY", "1")
+    data = [batch_at(number) for number in range(100)]
+    data[4] *= math.nan
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, loader=data)
+        assert job.guard.capabilities == ()
+        job.train_to(12)
+        results = ordered(wire, job, Watch(5), Stop(), CheckpointNow(), ScaleLr(0.5, 5))
+        job.guard.finish()
+        dropped = wire.column("update_dropped")
+    assert {result.state for result in results} == {ResultState.REFUSED}
+    assert all("only observes (Settings.observe_only" in result.reason for result in results)
+    assert dropped[0, 5] == 1.0
+    assert wire.records(AttemptStarted)[0].capabilities == ()
+
+
+UNREADABLE: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
+    ("a factor that is no number", lambda a: {**a, "factor": "nan"}, "lr_factor"),
+    ("a factor that raises the rate", lambda a: {**a, "factor": 1.5}, "lr_factor"),
+    ("a negative factor", lambda a: {**a, "factor": -0.5}, "lr_factor"),
+    ("a truth for a number", lambda a: {**a, "steps": True}, "type int"),
+    ("more steps than a number holds", lambda a: {**a, "steps": 2**53 + 1}, "2**53"),
+    ("a verb of a newer release", lambda _: {"type": "RotateData", "by": 3}, "is one of"),
+    (
+        "a path for a target",
+        lambda _: {"type": "Rollback", "target": "../../etc", "step": 1},
+        "safe characters",
+    ),
+]
+
+
+def test_an_order_that_cannot_be_read_is_refused_by_its_name_and_holds_up_no_message(
+    tmp_path: Path,
+) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(2)
+        await_that(lambda: wire.messages)
+        bent = {wire.order(ScaleLr(0.5, 10), n): b for n, (_, b, _) in enumerate(UNREADABLE, 1)}
+        sound = wire.order(Watch(3), 99)
+
+        def bend(ack: bytes) -> bytes:
+            plain = json.loads(ack)
+            for order in plain["orders"]:
+                if order["command"] in bent:
+                    order["action"] = bent[order["command"]](order["action"])
+            return json.dumps(plain).encode()
+
+        wire.bend = bend
+        results = [answered(wire, job, command) for command in bent]
+        assert answered(wire, job, sound).state is ResultState.APPLIED
+        steps = job.guard.steps
+        job.guard.finish()
+        assert set(wire.column("loss")) == {(0, step) for step in range(1, steps + 1)}
+    for (name, _, reason), result in zip(UNREADABLE, results, strict=True):
+        assert (name, result.state) == (name, ResultState.REFUSED)
+        assert result.reason.startswith("this agent cannot read the order: "), name
+        assert reason in result.reason, name
+    assert job.guard._p.rates.scale is None
+
+
+def test_a_flood_of_orders_is_left_without_an_answer_and_costs_no_step(tmp_path: Path) -> None:
+    limits = replace(FAST, orders_an_hour=5)
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, settings=limits)
+        job.train_to(2)
+        await_that(lambda: wire.messages)
+        for number in range(1, 501):
+            wire.order(Watch(number), number)
+        await_that(lambda: job.train_step() and len(wire.records(CommandResult)) == 5)
+        job.train_to(job.guard.steps + 20)
+        job.guard.finish()
+        assert len(wire.records(CommandResult)) == 5
+    assert job.guard.faults["order_flood"] > 0
+    assert len((tmp_path / "guard/journal.jsonl").read_text().splitlines()) == 1 + 2 * 5
+
+
+def test_every_order_stands_in_the_jobs_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spikeguard")
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(3)
+        ordered(wire, job, ScaleLr(0.01, 7), ScaleLr(0.5, 70))
+        job.guard.finish()
+        said = {r.levelname: r.getMessage() for r in caplog.records if "ordered" in r.getMessage()}
+        assert (
+            "the server ordered test#1.1, scale_lr(factor=0.01, steps=7): refused at step"
+            in (said["WARNING"])
+        )
+        assert "test#1.2, scale_lr(factor=0.5, steps=70): applied at step" in said["INFO"]
+        caplog.clear()
+        again = Job(tmp_path, server=wire.url)
+        again.guard.resume()
+        again.train_step()
+        again.guard.finish()
+    assert "the learning rate stays x0.5 until step" in caplog.text
+
+
+def written_before(folder: Path) -> None:
+    """The journal of a release without limits, after a lying server's orders."""
+    journal = Journal(folder / "guard/journal.jsonl", RUN)
+    at = (SegmentPoint(EARLIER, 10),)
+    frozen = Scaling("test#1.1", at, LrScale(1e-300, 0, FOR_GOOD), asked=True)
+    journal.begin("test#1.1", 10, scaling=frozen)
+    journal.end(CommandResult("test#1.1", ResultState.APPLIED, "x1e-300", 10))
+    journal.begin("test#1.2", 10, BatchRange(3, FOR_GOOD))
+    journal.end(CommandResult("test#1.2", ResultState.APPLIED, "", 10))
+    journal.begin("test#1.3", 100_000, BatchRange(4, 6), [Abandonment(EARLIER, 0)])
+    journal.begin("test#1.4", 10, BatchRange(5, 7))
+    journal.end(CommandResult("test#1.4", ResultState.APPLIED, "", 10))
+
+
+def test_what_a_journal_holds_beyond_the_limits_is_not_repeated_and_said_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written_before(tmp_path)
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        assert job.guard.resume() == 0
+        job.train_to(12)
+        job.guard.finish()
+        told = {result.command: result for result in wire.records(CommandResult)}
+    assert job.loader.seen == list(range(14))
+    assert job.guard._p.journal.ledger.ranges == [BatchRange(5, 7)]
+    assert job.guard._p.rates.scale is None
+    assert job.guard._p.journal.abandonments == []
+    assert told["test#1.3"].state is ResultState.FAILED
+    assert "not repeated by a restart: it gives up 100000 steps" in told["test#1.3"].reason
+    for command in ("test#1.1", "test#1.2", "test#1.3"):
+        assert f"what {command} ordered earlier is not repeated: it " in caplog.text
+    assert "what test#1.4" not in caplog.text
+
+
+def test_a_frozen_rate_in_a_checkpoint_is_not_taken_up_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path)
+    job.train_to(20)
+    job.guard._p.rates.scale = LrScale(1e-300, 20, FOR_GOOD)  # as a release before would have
+    job.train_to(30)
+    job.guard.finish()
+    again = Job(tmp_path)
+    assert again.guard.resume() == 25
+    again.train_step()
+    assert again.guard._p.rates.scale is None
+    assert "not repeated: it multiplies the learning rate by 1e-300" in caplog.text
+    again.guard.finish()
+
+
+def test_a_damaged_line_of_the_journal_is_named_with_its_number(tmp_path: Path) -> None:
+    Journal(tmp_path / "guard/journal.jsonl", RUN).begin("test#1.1", 3)
+    path = tmp_path / "guard/journal.jsonl"
+    path.write_text(path.read_text().replace('"scaling": null', '"scaling": {"asked": true}'))
+    with pytest.raises(ValueError, match=r"attach\(directory=.*line 2 of .* is damaged"):
+        Job(tmp_path)
+
+
+def test_defaults_allow_whatever_the_usual_policy_proposes() -> None:
+    usual = Settings()
+    assert set(usual.allowed_verbs) == set(Verb)
+    assert (usual.lr_steps_most, usual.skip_batches_most) >= (500, 1_000)
+    assert usual.rollback_steps_most >= 1_000
