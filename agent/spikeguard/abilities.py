@@ -18,10 +18,11 @@ import torch
 from spikeguard.data import READ_ONCE, READ_ONCE_REMEDY, DataFeed
 from spikeguard.faults import log
 from spikeguard.learning_rate import has_rates
+from spikeguard.order_limits import verb_refusal
 from spikeguard.reflex import Reflex, can_drop, can_withhold
 from spikeguard.ring import Room
 from spikeguard.settings import GIB, Settings
-from spikeguard_protocol import Ability, Answer
+from spikeguard_protocol import Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
 SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
@@ -146,6 +147,22 @@ def _rollback(rewind: Ability, checkpoints: bool) -> Ability:
 def _nowhere() -> Ability:
     remedy = "Give attach(checkpoints=CheckpointDirectory(...)), or room for snapshots"
     return no(ROLLBACK, "there are neither snapshots in memory nor checkpoints", remedy)
+
+
+def within_limits(abilities: Iterable[Ability], settings: Settings) -> tuple[Ability, ...]:
+    """`abilities`, where the job's own settings forbid an order of that kind as a no."""
+    refused = {name: verb_refusal(settings, verb) for name, verb in _ORDERED_BY.items()}
+    return tuple(
+        no(each.name, reason) if (reason := refused.get(each.name)) else each for each in abilities
+    )
+
+
+_ORDERED_BY = {
+    SCALE_LR: Verb.SCALE_LR,
+    SKIP_BATCHES: Verb.SKIP_BATCHES,
+    ROLLBACK: Verb.ROLLBACK,
+    REWIND: Verb.ROLLBACK,
+}
 
 
 def changed(before: Sequence[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:

@@ -19,7 +19,13 @@ from typing import Any
 import torch
 
 from spikeguard import order_limits
-from spikeguard.abilities import data_abilities, log_table, rewind_ability, update_abilities
+from spikeguard.abilities import (
+    data_abilities,
+    log_table,
+    rewind_ability,
+    update_abilities,
+    within_limits,
+)
 from spikeguard.agreement import Agreement
 from spikeguard.arguments import check_arguments, check_forward
 from spikeguard.checkpoints import CheckpointDirectory
@@ -191,9 +197,12 @@ def attach(
         tokens_per_step,
         {**_facts(model, optimizer, reflex, micro_batches), **order_limits.told(chosen)},
         _version(),
-        (
-            *update_abilities(optimizer, reflex, chosen, layout is not Layout.UNKNOWN),
-            *data_abilities(data, rewind, checkpoints is not None, begun=False),
+        within_limits(
+            (
+                *update_abilities(optimizer, reflex, chosen, layout is not Layout.UNKNOWN),
+                *data_abilities(data, rewind, checkpoints is not None, begun=False),
+            ),
+            chosen,
         ),
         rewind,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spikeguard.abilities import changed, data_abilities, log_changes, merged
+from spikeguard.abilities import changed, data_abilities, log_changes, merged, within_limits
 from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.faults import log
 from spikeguard.journal import REPEATED
@@ -81,7 +81,7 @@ def learn_from_loop(parts: Parts) -> bool:
     """Note what the loop has shown of its data; whether that changes what can be done."""
     checkpoints = parts.recovery.checkpoints is not None
     now = data_abilities(parts.feed, parts.rewind, checkpoints, begun=True)
-    news = changed(parts.abilities, now)
+    news = changed(parts.abilities, within_limits(now, parts.settings))
     parts.abilities = merged(parts.abilities, news)
     if parts.world.leads:
         log_changes(news)

@@ -170,7 +170,11 @@ def test_a_job_that_only_observes_carries_nothing_out_and_reports_on(
     assert {result.state for result in results} == {ResultState.REFUSED}
     assert all("only observes (Settings.observe_only" in result.reason for result in results)
     assert dropped[0, 5] == 1.0
-    assert wire.records(AttemptStarted)[0].capabilities == ()
+    (started,) = wire.records(AttemptStarted)
+    assert started.capabilities == ()
+    answers = [started.settings[f"ability.{name}"] for name in ("scale_lr", "rollback", "clip")]
+    assert answers == ["no", "no", "yes"]
+    assert "observe_only" in started.settings["ability.scale_lr.reason"]
 
 
 UNREADABLE: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
