@@ -91,6 +91,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         attempts=_attempts(connection, run.run_id, took_part),
         step_time_s=pace_s,
         tokens_per_step=tokens,
+        policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
     )

@@ -20,6 +20,10 @@ def explained() -> list[sql.Column[Any]]:
         sql.Column("cause_names", Names),  # the likeliest first
         sql.Column("cause_confidences", postgresql.ARRAY(Float)),
         sql.Column("cause_reasons", Names),  # of each, a sentence a line
+        sql.Column("cause_first_steps", postgresql.ARRAY(sql.BigInteger)),  # where each shows
+        sql.Column("cause_last_steps", postgresql.ARRAY(sql.BigInteger)),
+        sql.Column("cause_ratios", postgresql.ARRAY(Float)),  # of a rate that rose
+        sql.Column("cause_ranks", postgresql.ARRAY(sql.Integer)),
         sql.Column("layer_signal", sql.Text),  # of the layer that moved first
         sql.Column("layer_name", sql.Text),
         sql.Column("layer_step", sql.BigInteger),

@@ -14,8 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from spikeguard_protocol import ProtocolError, Verb
+from spikeguard_server.domain.own_remedies import OwnRemedy, read_remedies
 from spikeguard_server.domain.own_rules import OwnRule, read_rules
 from spikeguard_server.domain.quiet_hours import QuietHours, read_quiet_hours
+from spikeguard_server.domain.remedies import Diagnosis
 
 
 class PolicyError(ProtocolError):
@@ -94,6 +96,7 @@ class Policy:
     currency: str = "USD"
     approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
     rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
+    remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
     # people
     escalation: tuple[float, ...] = ()  # seconds a proposal waits before level 1, 2, ... is told
     quiet: QuietHours | None = None  # hours in which only what cannot wait is told
@@ -181,6 +184,7 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     plain["lr_factors"] = list(policy.lr_factors)
     plain["escalation"] = list(policy.escalation)
     plain["rules"] = [rule.plain() for rule in policy.rules]
+    plain["remedies"] = {word.value: own.plain() for word, own in policy.remedies.items()}
     if policy.quiet is not None:
         quiet = asdict(policy.quiet)
         plain["quiet"] = {**quiet, "days": list(quiet["days"]), "urgent": list(quiet["urgent"])}
@@ -201,9 +205,10 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
-    tables = ("approval", "quiet", "rules")
+    tables = ("approval", "quiet", "remedies", "rules")
     values = {name: _read(name, value) for name, value in plain.items() if name not in tables}
     values["rules"] = read_rules(plain.get("rules", ()), PolicyError)
+    values["remedies"] = read_remedies(plain.get("remedies", {}), PolicyError)
     if plain.get("quiet") is not None:
         values["quiet"] = read_quiet_hours(plain["quiet"], PolicyError)
     return Policy(**values, approval=_read_approvals(plain.get("approval", {})))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from spikeguard_protocol import (
     Action,
-    BatchRange,
     CommandState,
     IncidentState,
     Kind,
@@ -22,11 +21,14 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT
-from spikeguard_server.domain.damage import few_batches, non_finite, stands_out
+from spikeguard_server.domain.damage import non_finite, stands_out
+from spikeguard_server.domain.diagnosis import diagnose
 from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.recovery import lr_steps, recovery, said_of
+from spikeguard_server.domain.remedies import GoBack, Skip
 from spikeguard_server.domain.situation import Situation
-from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, widened
-from spikeguard_server.domain.targeting import Choice, choose_target, newest_before, rollbacks
+from spikeguard_server.domain.skipping import widened
+from spikeguard_server.domain.targeting import choose_target, rollbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Opinion:
 
 
 Rule = Callable[[Situation, Policy], Opinion | None]
+RETREAT = 0.1  # of confidence below the one to act at, before a proposal that waits is taken back
 
 
 def _closed(situation: Situation, _: Policy) -> Opinion | None:
@@ -56,36 +59,36 @@ def _in_flight(situation: Situation, _: Policy) -> Opinion | None:
 def _being_judged(situation: Situation, _: Policy) -> Opinion | None:
     if situation.incident.state is IncidentState.RECOVERING:
         return Opinion(
-            None, f"A command was applied; its effect is being judged. {_said(situation)}"
+            None, f"A command was applied; its effect is being judged. {said_of(situation)}"
         )
     return None
 
 
 def _apart(situation: Situation, policy: Policy) -> Opinion | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
-    since, said = situation.incident.apart_since, _said(situation)
-    if since is None:
+    since, said = situation.incident.apart_since, said_of(situation)
+    finding = diagnose(situation.incident, policy)
+    if since is None or finding.switched_off:
         return None
     if since == situation.incident.recurred_step:
-        return Opinion(
-            Stop(),
-            f"{said} They parted again after going back: a rank whose weights change by no update "
-            "has a fault of its own. Take its device out before more compute is spent.",
-        )
-    choice = newest_before(situation, policy) if situation.can(Verb.ROLLBACK) else None
+        return Opinion(Stop(), f"{said} {finding.remedy.at_stop}")
+    choice = None
+    if situation.can(Verb.ROLLBACK):
+        choice = choose_target(situation, policy, GoBack.BEFORE_CAUSE)
     if choice is None:
         why = _why_no_target(situation, policy)
         return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
     return Opinion(
         Rollback(choice.target.name, choice.target.step),
-        f"{said} What they train since is no one model's. Go back to {choice.reason}. No batch is "
-        "skipped: the data did not do it.",
+        f"{said} {finding.remedy.because} Go back to {choice.reason}.",
     )
 
 
 def _outlier(situation: Situation, _: Policy) -> Opinion | None:
     if situation.incident.kind is Kind.OUTLIER_BATCH:
-        return Opinion(None, f"One batch stood out and the model did not move. {_said(situation)}")
+        return Opinion(
+            None, f"One batch stood out and the model did not move. {said_of(situation)}"
+        )
     return None
 
 
@@ -115,8 +118,23 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     until = _watched_until(situation)
     if until is not None and situation.step < until:
-        return Opinion(None, f"Healing, and watched until step {until}. {_said(situation)}")
-    return _watch(situation, policy, f"It heals by itself. {_said(situation)}")
+        return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
+    return _watch(situation, policy, f"It heals by itself. {said_of(situation)}")
+
+
+def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
+    """Nobody is asked below the confidence at which the policy acts. What somebody may be reading
+    outlasts noise, and is taken back once it has lost its reason."""
+    incident, least = situation.incident, policy.act_confidence
+    asked = _asked_already(situation)
+    if incident.confidence >= (least - RETREAT if asked else least):
+        return None
+    said = f"{incident.kind} has a probability of {incident.confidence:.2f} and acting takes"
+    if asked:
+        return Opinion(
+            None, f"The proposal lost its reason: {said} {least:.2f}. {said_of(situation)}"
+        )
+    return Opinion(None, f"Too early: {said} {least:.2f}. {said_of(situation)}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
@@ -124,21 +142,15 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     if incident.settled or non_finite(incident) or _asked_already(situation):
         return None
     wait = _steps_to_wait(situation, policy)
-    if incident.confidence < policy.act_confidence:
-        return Opinion(
-            None,
-            f"Too early: {incident.kind} has a probability of {incident.confidence:.2f} and acting "
-            f"takes {policy.act_confidence:.2f}. {_said(situation)}",
-        )
     if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
         return Opinion(
-            None, f"The loss hardly stands out of its trend any more. {_said(situation)}"
+            None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
         )
     if wait > 0:
         return Opinion(
             None,
             f"Too early: most such spikes still heal, and a finite loss gets {wait} more "
-            f"{'step' if wait == 1 else 'steps'} to do so. {_said(situation)}",
+            f"{'step' if wait == 1 else 'steps'} to do so. {said_of(situation)}",
         )
     return None
 
@@ -167,6 +179,17 @@ def _asked_already(situation: Situation) -> bool:
     )
 
 
+def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
+    """What came back although its cause was gone back from: going back again is not a plan."""
+    finding, again = diagnose(situation.incident, policy), situation.incident.recurrences
+    after = finding.remedy.stop_after
+    if after is None or again < after:
+        return None
+    return Opinion(
+        Stop(), f"{finding.sentence} {finding.remedy.at_stop} {said_of(situation)}".strip()
+    )
+
+
 def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
     """Going back again and again is not a plan."""
     executed = _executed_rollbacks(situation)
@@ -185,7 +208,7 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = _executed_rollbacks(situation)
     data = _returning_data(situation, executed, policy)
-    if not data:
+    if not data or diagnose(situation.incident, policy).remedy.skip is Skip.NOTHING:
         return None
     if len(executed) >= 2 and _returned_twice(executed):
         return Opinion(
@@ -204,33 +227,28 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
-    if not situation.can(Verb.ROLLBACK):
-        return None
-    choice = choose_target(situation, policy)
-    if choice is None:
-        return None
-    skip = _skip(choice, situation, policy)
-    factor, steps = _lr(situation, policy)
-    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
-    return Opinion(action, _rollback_reason(choice, skip, factor, situation, policy))
+    found = recovery(situation, policy)
+    return None if found is None else Opinion(*found)
 
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
     why = _why_no_target(situation, policy)
     if situation.incident.stuck:
         return Opinion(
-            Stop(), f"The run is stuck and there is no way back: {why}. {_said(situation)}"
+            Stop(), f"The run is stuck and there is no way back: {why}. {said_of(situation)}"
         )
     if non_finite(situation.incident):
         return Opinion(
-            Stop(), f"The loss is not finite and there is no way back: {why}. {_said(situation)}"
+            Stop(), f"The loss is not finite and there is no way back: {why}. {said_of(situation)}"
         )
     if situation.incident.kind is Kind.DIVERGENT:
         return _slow_down(situation, policy, why)
     until = _watched_until(situation)
     if until is not None and situation.step < until:
-        return Opinion(None, f"No way back: {why}. Watched until step {until}. {_said(situation)}")
-    return _watch(situation, policy, f"No way back: {why}. {_said(situation)}")
+        return Opinion(
+            None, f"No way back: {why}. Watched until step {until}. {said_of(situation)}"
+        )
+    return _watch(situation, policy, f"No way back: {why}. {said_of(situation)}")
 
 
 SETTLED: tuple[Rule, ...] = (_closed, _in_flight, _being_judged)  # no other rule is asked then
@@ -240,7 +258,9 @@ RULES: tuple[Rule, ...] = (
     _outlier,
     _dropped,
     _recoverable,
+    _unsure,
     _too_early,
+    _hopeless,
     _given_up,
     _poisoned,
     _roll_back,
@@ -249,11 +269,6 @@ RULES: tuple[Rule, ...] = (
 
 
 # --- parts of opinions ---
-
-
-def _said(situation: Situation) -> str:
-    reason = situation.incident.reason.strip()
-    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
 
 
 def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
@@ -294,44 +309,6 @@ def _returned_twice(executed: list[Rollback]) -> bool:
     return before is not None and last is not None and before.first == last.first
 
 
-def _skip(choice: Choice, situation: Situation, policy: Policy) -> BatchRange:
-    narrow = choice.just_before or few_batches(situation.incident, policy)
-    return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
-
-
-def _lr(situation: Situation, policy: Policy) -> tuple[float | None, int | None]:
-    """After a spike that came back, going back alone only repeats it."""
-    again = situation.incident.recurrences
-    if not again:
-        return None, None
-    factor = policy.lr_factors[min(again, len(policy.lr_factors)) - 1]
-    return factor, _lr_steps(situation, policy)
-
-
-def _lr_steps(situation: Situation, policy: Policy) -> int:
-    return max(20, min(policy.lr_steps, situation.step // 4))
-
-
-def _rollback_reason(
-    choice: Choice, skip: BatchRange, factor: float | None, situation: Situation, policy: Policy
-) -> str:
-    incident = situation.incident
-    words = [f"{incident.kind.capitalize()} ({incident.confidence:.2f}). {_said(situation)}"]
-    if few_batches(incident, policy):
-        words.append(f"A few batches around step {incident.newest_onset_step} did it.")
-    words.append(f"Go back to {choice.reason}, and skip {len(skip)} batches {skip}.")
-    if factor is not None:
-        words.append(
-            f"It came back {_times(incident.recurrences)} after a command, so the learning rate is "
-            f"multiplied by {factor:.2f} for {_lr_steps(situation, policy)} steps as well."
-        )
-    return " ".join(words)
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
 def _why_no_target(situation: Situation, policy: Policy) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
@@ -353,11 +330,11 @@ def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
             "a lower learning rate did not help" if scaled else "the learning rate cannot be scaled"
         )
         return Opinion(
-            Stop(), f"It diverges, there is no way back ({why}) and {tried}. {_said(situation)}"
+            Stop(), f"It diverges, there is no way back ({why}) and {tried}. {said_of(situation)}"
         )
-    factor, steps = policy.lr_factors[0], _lr_steps(situation, policy)
+    factor, steps = policy.lr_factors[0], lr_steps(situation, policy)
     return Opinion(
         ScaleLr(factor, steps),
         f"It diverges and there is no way back: {why}. Multiply the learning rate by "
-        f"{factor:.2f} for {steps} steps. {_said(situation)}",
+        f"{factor:.2f} for {steps} steps. {said_of(situation)}",
     )

@@ -7,6 +7,7 @@ first suspect and ends after the newest step that stood out, and it is bounded b
 from __future__ import annotations
 
 from spikeguard_protocol import BatchRange
+from spikeguard_server.domain.cause.suspicion import Mark
 from spikeguard_server.domain.damage import cause_step
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
@@ -27,6 +28,17 @@ def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchR
     incident = situation.incident
     last = incident.anomalous_step or incident.newest_step
     return _range(incident, target, last, policy.few_skip_least, most_to_skip(situation, policy))
+
+
+def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
+    """Exactly the batches of the steps that stood out; None where their end is not known, or the
+    spike came back."""
+    incident = situation.incident
+    if mark.last_step is None or incident.recurred_step is not None:
+        return None
+    first = max(target.position, _position_of(mark.first_step, incident, target))
+    end = _position_of(mark.last_step + 1, incident, target)
+    return BatchRange(first, end) if end > first else None
 
 
 def most_to_skip(situation: Situation, policy: Policy) -> int:

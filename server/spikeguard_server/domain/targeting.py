@@ -10,10 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from spikeguard_protocol import CommandState, Health, Medium, Rollback
+from spikeguard_server.domain.cause.suspicion import Mark
 from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.damage import cause_step, few_batches, optimizer_suspect
+from spikeguard_server.domain.damage import (
+    LOOKBACK_STEPS,
+    cause_step,
+    few_batches,
+    optimizer_suspect,
+)
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.remedies import GoBack
 from spikeguard_server.domain.situation import Situation, Target
 
 UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
@@ -28,28 +35,26 @@ class Choice:
     just_before: bool = False  # only a few batches have to be skipped from here
 
 
-def choose_target(situation: Situation, policy: Policy) -> Choice | None:
-    """The target to go back to; None where nothing usable precedes the cause."""
+def choose_target(
+    situation: Situation, policy: Policy, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
+) -> Choice | None:
+    """The target to go back to; None where nothing usable precedes the cause.
+
+    `mark`: where the cause shows, if it is known.
+    """
     incident = situation.incident
-    usable = _usable(situation, policy)
-    if not usable:
+    usable = _usable(situation, policy, mark)
+    if not usable or back is GoBack.NO:
         return None
     nearest = usable[-1]
+    if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
+        return Choice(nearest, f"{_placed(nearest, incident)}, the newest from before the cause")
     gap = cause_step(incident) - nearest.step
-    if few_batches(incident, policy) and gap <= policy.near_steps:
+    if back is GoBack.HEALTHY and few_batches(incident, policy) and gap <= policy.near_steps:
         return Choice(nearest, f"{_placed(nearest, incident)}, the newest from before it", True)
-    if optimizer_suspect(incident):
+    if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, situation, policy)
     return _newest_healthy(usable, incident)
-
-
-def newest_before(situation: Situation, policy: Policy) -> Choice | None:
-    """The newest target from before the cause, whatever its health is held to be."""
-    usable = _usable(situation, policy)
-    if not usable:
-        return None
-    nearest = usable[-1]
-    return Choice(nearest, f"{_placed(nearest, situation.incident)}, the newest from before it")
 
 
 def last_usable_step(cause: int, policy: Policy) -> int:
@@ -80,19 +85,27 @@ def worth_keeping(
     return frozenset(kept | {t.name for t in (*before[-1:], *on_disk[-1:])})
 
 
-def _usable(situation: Situation, policy: Policy) -> list[Target]:
+def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> list[Target]:
     """Targets before the cause, oldest first, without those that failed here before.
 
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
-    last = last_usable_step(cause_step(situation.incident), policy)
+    last = last_usable_step(_struck(situation.incident, mark), policy)
     before = [t for t in situation.targets if t.step <= last]
     refused = {action.target for action, state in rollbacks(situation) if state in UNDONE}
     existing = sorted((t for t in before if t.name not in refused), key=lambda t: t.step)
     tried = [action.step for action, state in rollbacks(situation) if state in EXECUTED]
     untried = [t for t in existing if not tried or t.step < min(tried)]
     return untried or existing
+
+
+def _struck(incident: Incident, mark: Mark | None) -> int:
+    """The step at which the cause struck; of a spike that came back, that of the return."""
+    first = cause_step(incident)
+    if mark is None or incident.recurred_step is not None:
+        return first
+    return min(first, max(mark.first_step, first - LOOKBACK_STEPS))
 
 
 def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:

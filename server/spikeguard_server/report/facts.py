@@ -22,6 +22,7 @@ from spikeguard_protocol import (
 from spikeguard_server.domain.cost import Cost
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import DEFAULT_POLICY, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class PostMortem:
     attempts: tuple[AttemptFact, ...] = ()
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None
+    policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
     notes: tuple[str, ...] = ()  # written by people, or by the server about its own data

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spikeguard_protocol import CommandState, Outcome, Rollback, Signal
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.domain.diagnosis import Finding, diagnose, follow_ups_of
 from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.remedies import DATA
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import duration, number, plural
@@ -30,14 +32,28 @@ def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
             yield command, command.action
 
 
+def _of_the_cause(facts: PostMortem) -> Iterator[str]:
+    """What the likely cause asks for, by the table of remedies."""
+    yield from follow_ups_of(facts.incident, facts.policy, _skipped(facts))
+
+
+def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
+    found = [action.skip for _, action in _rollbacks(facts) if action.skip is not None]
+    return tuple(dict.fromkeys(found))
+
+
 def _came_back(facts: PostMortem) -> Iterator[str]:
     again = facts.incident.recurrences
-    if again:
+    if again and not _finding(facts).known:
         yield (
             f"It came back {plural(again, 'time')} after a command. Look at the learning rate "
             "and at beta2 before the next warm-up or stage change, and at the data around "
             f"position {_position(facts)}."
         )
+
+
+def _finding(facts: PostMortem) -> Finding:
+    return diagnose(facts.incident, facts.policy)
 
 
 def _position(facts: PostMortem) -> str:
@@ -46,26 +62,27 @@ def _position(facts: PostMortem) -> str:
 
 
 def _data(facts: PostMortem) -> Iterator[str]:
-    skips = {str(a.skip): len(a.skip) for _, a in _rollbacks(facts) if a.skip is not None}
-    for text, size in skips.items():
+    """Batches that were skipped or stood out although the data is not what is blamed."""
+    finding, incident = _finding(facts), facts.incident
+    if finding.remedy.diagnosis in DATA:
+        return
+    for skip in _skipped(facts):
         yield (
-            f"Look at the data at positions {text} ({plural(size, 'batch', 'batches')}): they were "
-            "skipped, and they return in the next epoch and in every run on this data order."
+            f"Look at the data at positions {skip} ({plural(len(skip), 'batch', 'batches')}): they "
+            f"were skipped {_although(finding)}. They return in the next epoch and in every run on "
+            "this data order."
         )
-    incident = facts.incident
-    if not skips and incident.outcome is Outcome.OUTLIER and incident.onset_batches is not None:
+    if incident.outcome is Outcome.OUTLIER and incident.onset_batches is not None:
         yield (
             f"Look at the batch at position {incident.onset_batches.first:,}: its loss stood out "
             "while the model did not move."
         )
 
 
-def _apart(facts: PostMortem) -> Iterator[str]:
-    if facts.incident.apart:
-        yield (
-            "Test the device and the host memory of the rank that the likely cause names: weights "
-            "that change by no update are a hardware fault, or an optimizer that decided alone."
-        )
+def _although(finding: Finding) -> str:
+    if finding.known:
+        return f"although the likely cause is another ({finding.remedy.title})"
+    return "although the cause is not known"
 
 
 def _dropped(facts: PostMortem) -> Iterator[str]:
@@ -74,7 +91,7 @@ def _dropped(facts: PostMortem) -> Iterator[str]:
             f"From step {facts.incident.onset_step:,} on every update was dropped. Find what makes "
             "them so (data, a layer, a kernel, a rank): a run that is stuck trains nothing."
         )
-    elif facts.incident.dropped:
+    elif facts.incident.dropped and not _finding(facts).known:
         yield (
             f"The update of step {facts.incident.onset_step:,} was not finite and was kept out. "
             "Find its source (a layer, a kernel, a rank): the next one may not be alone."
@@ -149,7 +166,7 @@ def _signals(facts: PostMortem) -> Iterator[str]:
 
 
 _RULES = (
-    _apart,
+    _of_the_cause,
     _came_back,
     _data,
     _dropped,

@@ -5,7 +5,8 @@ Law: shapes only. Nulls are of incidents that were written before anybody asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Cause
 from spikeguard_server.domain.cause.layers import FirstLayer, LayerRow
-from spikeguard_server.domain.cause.suspicion import Ranking, Suspicion
+from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.repository.text import storable
 from spikeguard_server.tables import layer_norms
@@ -25,8 +26,21 @@ def causes_of(row: Any) -> Ranking:
     """The ranking in a row of `incidents`."""
     columns = (row.cause_names or (), row.cause_confidences or (), row.cause_reasons or ())
     return tuple(
-        Suspicion(Cause(name), sure, tuple(reasons.splitlines()))
-        for name, sure, reasons in zip(*columns, strict=True)
+        Suspicion(Cause(name), sure, tuple(reasons.splitlines()), mark)
+        for (name, sure, reasons), mark in zip(
+            zip(*columns, strict=True), _marks_of(row), strict=False
+        )
+    )
+
+
+def _marks_of(row: Any) -> Iterator[Mark | None]:
+    """One for every cause; None without end where the row was written before they were kept."""
+    if row.cause_first_steps is None:
+        return repeat(None)
+    columns = (row.cause_first_steps, row.cause_last_steps, row.cause_ratios, row.cause_ranks)
+    return (
+        None if first is None else Mark(first, last, ratio, rank)
+        for first, last, ratio, rank in zip(*columns, strict=True)
     )
 
 
@@ -51,7 +65,17 @@ def explained_columns(incident: Incident) -> dict[str, Any]:
         "cause_names": [one.cause.value for one in incident.causes],
         "cause_confidences": [one.confidence for one in incident.causes],
         "cause_reasons": [storable("\n".join(one.reasons)) for one in incident.causes],
+        **_mark_columns([one.mark for one in incident.causes]),
         **dict(zip(_LAYER, layer or [None] * len(_LAYER), strict=True)),
+    }
+
+
+def _mark_columns(marks: Sequence[Mark | None]) -> dict[str, Any]:
+    return {
+        "cause_first_steps": [None if mark is None else mark.first_step for mark in marks],
+        "cause_last_steps": [None if mark is None else mark.last_step for mark in marks],
+        "cause_ratios": [None if mark is None else mark.ratio for mark in marks],
+        "cause_ranks": [None if mark is None else mark.rank for mark in marks],
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import BatchRange, Cause, LayerNorms, Record, Samples
+from spikeguard_server.domain.cause.suspicion import Mark
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.repository.incidents import attempts_by_number, find_incident
 from spikeguard_server.tables import run_key
@@ -64,6 +65,8 @@ def test_an_incident_keeps_its_causes_and_what_speaks_for_them(engine: sql.Engin
     assert {one.cause for one in found.causes} == set(Cause)
     assert math.isclose(sum(one.confidence for one in found.causes), 1.0)
     assert any(f"step {ONSET}" in reason for reason in found.causes[0].reasons)
+    assert found.causes[0].mark == Mark(ONSET, ONSET + 1)
+    assert found.causes[-1].mark is None
     assert found.first_layer is None  # none moved
 
 

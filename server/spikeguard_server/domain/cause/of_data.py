@@ -6,7 +6,7 @@ Law: pure. A batch shows in its own loss; weights show from the next step on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from spikeguard_protocol import Cause, Signal
@@ -19,7 +19,7 @@ from spikeguard_server.domain.cause.measured import (
     moves,
     ratios,
 )
-from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.cause.suspicion import Clue, Mark
 from spikeguard_server.domain.evidence import (
     TOKEN_ENTROPY,
     UNSEEN_TOKENS,
@@ -51,7 +51,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         return
     if evidence.alone:
         reason = f"the loss stood out at step {rows[0][0]} alone, {_back(evidence, rows[-1][0])}"
-        yield Clue(Cause.BAD_BATCH, 4.0, reason)
+        yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
         return
     peak = max(height for _, height in rows[:FIRST_ROWS])
     step, height = rows[0]
@@ -93,11 +93,12 @@ def _climb(rows: list[tuple[int, float]], peak: float) -> str:
 
 
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
-    for (_, before), (step, height) in pairwise(rows):
+    for (last, before), (step, height) in pairwise(rows):
         if height <= max(BACK, PART * peak):
             if before < max(SUDDEN, DROP * height):
                 return  # it came down by degrees
-            yield Clue(Cause.BAD_BATCH, 2.5, f"the loss came down {_back(evidence, step)}")
+            span = Mark(evidence.onset_step, last)
+            yield Clue(Cause.BAD_BATCH, 2.5, f"the loss came down {_back(evidence, step)}", span)
             return
     if len(rows) >= FIRST_ROWS:
         yield Clue(Cause.BAD_BATCH, -1.0)
@@ -119,7 +120,7 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         value, middle, away = far
         if away >= STRANGE:
             reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
-            yield Clue(Cause.BAD_BATCH, 4.0, reason)
+            yield Clue(Cause.BAD_BATCH, 4.0, reason, _span(evidence, TOKEN_ENTROPY, _strange))
         else:
             yield Clue(Cause.BAD_BATCH, -0.5)
     if new is None:
@@ -130,8 +131,9 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         return
     reason = f"{value:.1%} of its tokens were never seen before"
     ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
-    yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason)
-    yield Clue(Cause.BAD_BATCH, -2.0) if ordinary else Clue(Cause.BAD_BATCH, 1.5, reason)
+    span = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
+    yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
+    yield Clue(Cause.BAD_BATCH, -2.0) if ordinary else Clue(Cause.BAD_BATCH, 1.5, reason, span)
 
 
 def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
@@ -150,6 +152,7 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
         3.0,
         f"its worst sequence rose by {rise:.3g} nats to {value:.3g} and the mean by {share:.2g}: "
         "few sequences carry it",
+        _span(evidence, WORST_SEQUENCE, _strange),
     )
     yield Clue(Cause.RARE_TOKENS, -1.0)  # what is rare is mostly spread over a batch
 
@@ -160,6 +163,20 @@ def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
     if found is None:
         return None
     return found[0], *_away(*found)
+
+
+def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:
+    """The steps from the onset on whose tokens stand out; the last is None while all that are
+    known do."""
+    before = [v for v in evidence.before.get(name, Trace()).values if math.isfinite(v)]
+    rows = evidence.after.get(name, Trace()).rows()
+    calm = next((row for row, (_, v) in enumerate(rows) if not stands_out(v, before)), None)
+    last = rows[calm - 1][0] if calm else None
+    return Mark(evidence.onset_step, last)
+
+
+def _strange(value: float, before: list[float]) -> bool:
+    return not math.isfinite(value) or _away(value, before)[1] >= STRANGE
 
 
 def _away(value: float, before: list[float]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from spikeguard_protocol import Cause, Signal
-from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.cause.suspicion import Clue, Mark
 from spikeguard_server.domain.evidence import Evidence
 
 RISE = 1.3  # of the learning rate within the steps that are kept before the onset
@@ -18,8 +18,8 @@ RISE = 1.3  # of the learning rate within the steps that are kept before the ons
 
 def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
     """Whether the learning rate rose shortly before the onset."""
-    rows = [r for r in evidence.whole(Signal.LR.value).rows() if math.isfinite(r[1])]
-    rows = [row for row in rows if row[0] <= evidence.onset_step]
+    known = [r for r in evidence.whole(Signal.LR.value).rows() if math.isfinite(r[1])]
+    rows = [row for row in known if row[0] <= evidence.onset_step]
     if len(rows) < 2:
         return
     first, lowest = min(rows, key=lambda row: row[1])
@@ -34,7 +34,17 @@ def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
         f"the learning rate rose {rise:.3g}-fold, from {lowest:.3g} to {highest:.3g}, at step "
         f"{began}, {_ahead(evidence.onset_step - began)}"
     )
-    yield Clue(Cause.LR_TOO_HIGH, min(6.0, 1.0 + 2.0 * math.log(rise)), reason)
+    weight = min(6.0, 1.0 + 2.0 * math.log(rise))
+    yield Clue(Cause.LR_TOO_HIGH, weight, reason, _raised(known, began, lowest))
+
+
+def _raised(rows: list[tuple[int, float]], began: int, lowest: float) -> Mark:
+    """The steps whose rate was raised from step `began` on; the last is None while it lasts."""
+    later = [row for row in rows if row[0] >= began]
+    back = next((step for step, rate in later if rate < RISE * lowest), None)
+    raised = [row for row in later if back is None or row[0] < back]
+    ratio = max(rate for _, rate in raised) / lowest
+    return Mark(began, None if back is None else raised[-1][0], ratio)
 
 
 def _ahead(steps: int) -> str:

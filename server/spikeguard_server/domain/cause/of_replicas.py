@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spikeguard_protocol import Cause
-from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.cause.suspicion import Clue, Mark
 from spikeguard_server.domain.evidence import REPLICA_APART, REPLICAS_APART, Evidence
+
+MOST_RANKS = 2**31  # a number that is no rank names none
 
 
 def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
@@ -25,7 +27,8 @@ def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
         f"from the comparison at step {step} on, {ranks}{named} did not hold the weights of the "
         "others, which updates keep equal to the bit"
     )
-    yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason)
+    mark = Mark(step, rank=int(rank) if rank is not None and 0 <= rank < MOST_RANKS else None)
+    yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason, mark)
 
 
 def _apart_since(rows: list[tuple[int, float]]) -> list[tuple[int, float]]:

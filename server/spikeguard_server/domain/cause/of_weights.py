@@ -19,7 +19,7 @@ from spikeguard_server.domain.cause.measured import (
     moves,
     ratios,
 )
-from spikeguard_server.domain.cause.suspicion import Clue
+from spikeguard_server.domain.cause.suspicion import Clue, Mark
 from spikeguard_server.domain.evidence import Evidence
 
 LEAST_BETA2 = 0.9  # smaller ones are hardly in use
@@ -46,7 +46,8 @@ def _changed(move: Move) -> Clue:
         f"steps {move.first} and {move.last}; the updates in between explain at most {explained}"
     )
     over = math.log(move.change) - math.log(max(move.explained, 1e-30))
-    return Clue(Cause.WEIGHT_CORRUPTION, 8.0 if move.exact else min(6.0, 2.0 + over), reason)
+    weight = 8.0 if move.exact else min(6.0, 2.0 + over)
+    return Clue(Cause.WEIGHT_CORRUPTION, weight, reason, Mark(move.first + 1, move.last))
 
 
 def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
@@ -64,7 +65,7 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
                 f"{first} and {last}; with beta2 of {LEAST_BETA2:g} or more it stays at {bound:.3g}"
             )
-            yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason)
+            yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason, Mark(first + 1, last))
             return
 
 

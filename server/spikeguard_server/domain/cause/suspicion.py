@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spikeguard_protocol import Cause
 
 SHOWN = 0.05  # confidence from which a cause is worth showing
 NOTHING = "nothing that was measured tells the causes apart"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a cause shows in what was measured, as far as that tells."""
+
+    first_step: int
+    last_step: int | None = None  # None: not known, or it still lasts
+    ratio: float | None = None  # of the highest learning rate to the lowest
+    rank: int | None = None  # that is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,7 @@ class Suspicion:
     cause: Cause
     confidence: float  # probability that it is this one and no other, in [0, 1]
     reasons: tuple[str, ...] = ()  # sentences with numbers and steps, the weightiest first
+    mark: Mark | None = None  # of the weightiest clue that has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,7 @@ class Clue:
     cause: Cause
     weight: float  # logarithm of the likelihood ratio
     reason: str = ""  # "" where it only speaks against
+    mark: Mark | None = None
 
 
 Ranking = tuple[Suspicion, ...]
@@ -38,22 +50,28 @@ Ranking = tuple[Suspicion, ...]
 
 def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranking:
     """The causes once `clues` are counted; `prior` holds each with its logarithmic weight."""
-    said = {cause: tuple(_reasons(cause, clues)) for cause in Cause}
     start = dict(prior)
     scores = {c: start[c] + sum(clue.weight for clue in clues if clue.cause is c) for c in start}
     most = max(scores.values())
     parts = {cause: math.exp(score - most) for cause, score in scores.items()}
     whole = sum(parts.values())
-    found = [Suspicion(cause, part / whole, said[cause]) for cause, part in parts.items()]
+    found = [
+        Suspicion(cause, part / whole, tuple(_reasons(cause, clues)), _mark(cause, clues))
+        for cause, part in parts.items()
+    ]
     return tuple(sorted(found, key=lambda one: -one.confidence))
 
 
 def again(ranking: Ranking, clues: Sequence[Clue]) -> Ranking:
     """`ranking` once more `clues` are counted, which say something of their own."""
     prior = [(one.cause, math.log(max(one.confidence, 1e-12))) for one in ranking]
-    before = {one.cause: one.reasons for one in ranking}
+    before = {one.cause: one for one in ranking}
     return tuple(
-        Suspicion(one.cause, one.confidence, (*one.reasons, *before[one.cause]))
+        replace(
+            one,
+            reasons=(*one.reasons, *before[one.cause].reasons),
+            mark=before[one.cause].mark or one.mark,
+        )
         for one in ranked(prior, clues)
     )
 
@@ -66,3 +84,8 @@ def worth_showing(ranking: Ranking) -> Ranking:
 def _reasons(cause: Cause, clues: Sequence[Clue]) -> list[str]:
     mine = [clue for clue in clues if clue.cause is cause and clue.reason]
     return [clue.reason for clue in sorted(mine, key=lambda clue: -clue.weight)]
+
+
+def _mark(cause: Cause, clues: Sequence[Clue]) -> Mark | None:
+    marked = [clue for clue in clues if clue.cause is cause and clue.mark is not None]
+    return max(marked, key=lambda clue: clue.weight).mark if marked else None

@@ -1,0 +1,134 @@
+"""What an incident is taken for, and the row of the table of remedies that this leads to.
+
+Invariants: pure. A cause below the confidence that its remedy asks for is not known; what cannot
+be filled into a sentence is said in words that hold without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spikeguard_protocol import BatchRange, Kind
+from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.remedies import Diagnosis, Remedy, remedy_of
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An incident's diagnosis with its remedy."""
+
+    remedy: Remedy
+    ranking: Ranking = ()
+    switched_off: str = ""  # what the policy does not want to be acted on, in words
+
+    @property
+    def suspicion(self) -> Suspicion | None:
+        """The likeliest cause; None where nothing was ranked."""
+        return next(iter(self.ranking), None)
+
+    @property
+    def known(self) -> bool:
+        return self.remedy.diagnosis is not Diagnosis.UNKNOWN
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where the diagnosed cause shows."""
+        return self.suspicion.mark if self.known and self.suspicion is not None else None
+
+    def share(self, *diagnoses: Diagnosis) -> float:
+        """How likely one of `diagnoses` is; 0 where nothing was ranked."""
+        asked = {diagnosis.value for diagnosis in diagnoses}
+        return sum((one.confidence for one in self.ranking if one.cause.value in asked), 0.0)
+
+    @property
+    def sentence(self) -> str:
+        """The cause, how sure it is, and what speaks for it."""
+        if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
+            return ""  # the incident's own reason says it
+        if self.switched_off:
+            return f"{self.switched_off} is the likely cause; the policy does not act on it."
+        likely = self.suspicion
+        if not self.known or likely is None:
+            return _unknown(likely)
+        because = "; ".join(likely.reasons[:2]) or "nothing else explains it as well"
+        return f"Likely cause ({likely.confidence:.0%}): {self.remedy.title}: {because}."
+
+
+def _unknown(likely: Suspicion | None) -> str:
+    if likely is None or likely.cause.value == Diagnosis.UNKNOWN.value:
+        return "The cause is not known: nothing that was measured tells it."
+    title = remedy_of(Diagnosis(likely.cause.value), Kind.LINGERING).title
+    return f"The cause is not known; nearest is {title} ({likely.confidence:.0%})."
+
+
+def diagnose(incident: Incident, policy: Policy) -> Finding:
+    """The likeliest cause where it is sure enough to act on, with its remedy."""
+    likely = next(iter(incident.causes), None)
+    diagnosis = Diagnosis.UNKNOWN if likely is None else Diagnosis(likely.cause.value)
+    sure = 0.0 if likely is None else likely.confidence
+    if incident.apart:
+        diagnosis, sure = Diagnosis.REPLICAS_APART, 1.0
+    row, used = _row(diagnosis, incident, policy)
+    if used and sure >= row.sure:
+        return Finding(row, incident.causes)
+    unknown, _ = _row(Diagnosis.UNKNOWN, incident, policy)
+    return Finding(unknown, incident.causes, "" if used else row.title.capitalize())
+
+
+def _row(diagnosis: Diagnosis, incident: Incident, policy: Policy) -> tuple[Remedy, bool]:
+    """The row as the policy has it, and whether it is used."""
+    row, own = remedy_of(diagnosis, incident.kind), policy.remedies.get(diagnosis)
+    return (row, True) if own is None else (own.over(row), own.use)
+
+
+def checks_of(incident: Incident, policy: Policy) -> tuple[str, ...]:
+    """What to look at before approving."""
+    finding = diagnose(incident, policy)
+    words = _words(finding, incident, ())
+    return tuple(check.format_map(words) for check in finding.remedy.checks)
+
+
+def follow_ups_of(
+    incident: Incident, policy: Policy, skipped: tuple[BatchRange, ...] = ()
+) -> tuple[str, ...]:
+    """What to do the next morning; `skipped` by the commands of the incident."""
+    finding = diagnose(incident, policy)
+    words = _words(finding, incident, skipped)
+    return tuple(text.format_map(words) for text in finding.remedy.follow_ups)
+
+
+def _words(
+    finding: Finding, incident: Incident, skipped: tuple[BatchRange, ...]
+) -> Mapping[str, str]:
+    mark, layer = finding.mark, incident.first_layer
+    first = incident.onset_step if mark is None else mark.first_step
+    rank = None if mark is None else mark.rank
+    return {
+        "title": finding.remedy.title,
+        "first_step": f"{first:,}",
+        "where_raised": _raised(mark),
+        "rank": "the rank that holds them" if rank is None else f"rank {rank}",
+        "layer": "the layer that moved first" if layer is None else layer.layer,
+        "positions": _positions(incident, mark, skipped),
+    }
+
+
+def _raised(mark: Mark | None) -> str:
+    if mark is None or mark.ratio is None:
+        return ""
+    until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
+    return f" (raised {mark.ratio:.3g}-fold from step {mark.first_step:,}{until})"
+
+
+def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:
+    if skipped:
+        return ", ".join(str(batches) for batches in skipped)
+    batches = incident.onset_batches
+    if batches is None:
+        return "of the onset"
+    last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
+    more = max(0, last - incident.onset_step) * len(batches)
+    return str(BatchRange(batches.first, batches.end + more))

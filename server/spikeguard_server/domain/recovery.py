@@ -1,0 +1,141 @@
+"""The rollback that a finding leads to: its target, its batches, its learning rate, its reason.
+
+Invariants: pure. Whatever the rollback does, its reason says why; what is a hedge is called one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from spikeguard_protocol import BatchRange, Rollback, Verb
+from spikeguard_server.domain.cause.suspicion import SHOWN
+from spikeguard_server.domain.damage import few_batches
+from spikeguard_server.domain.diagnosis import Finding, diagnose
+from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.remedies import DATA, Diagnosis, Rate, Skip
+from spikeguard_server.domain.situation import Situation
+from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, span_to_skip
+from spikeguard_server.domain.targeting import Choice, choose_target
+
+RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
+HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches are skipped
+LEAST_FACTOR = 0.02  # of a learning rate: the lowest that is asked for
+
+
+def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | None:
+    """The rollback with its reason; None where there is no way back."""
+    if not situation.can(Verb.ROLLBACK):
+        return None
+    finding = diagnose(situation.incident, policy)
+    choice = choose_target(situation, policy, finding.remedy.back, finding.mark)
+    if choice is None:
+        return None
+    skip = _skip(choice, finding, situation, policy)
+    factor, steps = _lr(choice, finding, situation, policy)
+    action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
+    return action, _reason(choice, action, finding, situation)
+
+
+def said_of(situation: Situation) -> str:
+    """The incident's own reason, as a sentence."""
+    reason = situation.incident.reason.strip()
+    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
+
+
+def lr_steps(situation: Situation, policy: Policy) -> int:
+    """Steps at a lowered learning rate, scaled to the run."""
+    return max(20, min(policy.lr_steps, situation.step // 4))
+
+
+def _skip(
+    choice: Choice, finding: Finding, situation: Situation, policy: Policy
+) -> BatchRange | None:
+    rule, mark = finding.remedy.skip, finding.mark
+    if not (_may_be_data(finding) or _came_back_with_its_batches(situation)):
+        return None
+    if rule is Skip.SPAN and mark is not None:
+        span = span_to_skip(situation, choice.target, mark)
+        if span is not None:
+            return span
+    narrow = choice.just_before or few_batches(situation.incident, policy)
+    return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
+
+
+def _may_be_data(finding: Finding) -> bool:
+    """Whether to skip batches: no hedge where what is likely lies outside the data."""
+    rule = finding.remedy.skip
+    if rule is not Skip.HEDGE or not finding.ranking:
+        return rule is not Skip.NOTHING
+    return finding.share(*DATA, Diagnosis.UNKNOWN) >= HEDGED
+
+
+def _came_back_with_its_batches(situation: Situation) -> bool:
+    """Whether it came back with the batches of its onset: then they are not innocent."""
+    then, now = situation.incident.onset_batches, situation.incident.recurred_batches
+    return then is not None and now is not None and _overlap(then, now)
+
+
+def _overlap(one: BatchRange, other: BatchRange) -> bool:
+    return one.first < other.end and other.first < one.end
+
+
+def _lr(
+    choice: Choice, finding: Finding, situation: Situation, policy: Policy
+) -> tuple[float | None, int | None]:
+    """After a spike that came back, going back alone only repeats it; a rate that did it is
+    lowered at once."""
+    remedy, again = finding.remedy, situation.incident.recurrences
+    place = again + (remedy.rate is not Rate.KEEP)
+    if not place:
+        return None, None
+    factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
+    factor = factor if remedy.lr_factor is None else remedy.lr_factor
+    steps = remedy.lr_steps or lr_steps(situation, policy)
+    mark = finding.mark
+    if remedy.rate is not Rate.LOWER or mark is None or mark.ratio is None:
+        return factor, steps
+    factor = max(LEAST_FACTOR, min(factor, 1.0 / mark.ratio))
+    return factor, steps if mark.last_step is None else _past(mark.last_step, choice)
+
+
+def _past(last: int, choice: Choice) -> int:
+    """Steps at the lowered rate that reach past step `last`; over their last tenth it climbs."""
+    return max(1, math.ceil((last + RATE_MARGIN - choice.target.step) / 0.9))
+
+
+def _reason(choice: Choice, action: Rollback, finding: Finding, situation: Situation) -> str:
+    incident = situation.incident
+    words = [
+        f"{incident.kind.capitalize()} ({incident.confidence:.2f}). {said_of(situation)}",
+        finding.sentence,
+        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}.",
+        finding.remedy.because,
+    ]
+    if incident.recurrences:
+        words.append(f"It came back {_times(incident.recurrences)} after a command.")
+    if action.lr_factor is not None:
+        words.append(
+            f"The learning rate is multiplied by {action.lr_factor:.3g} for {action.lr_steps} "
+            "steps."
+        )
+    return " ".join(word for word in words if word)
+
+
+def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:
+    if skip is None:
+        return ""
+    words = f", and skip {len(skip)} {'batch' if len(skip) == 1 else 'batches'} {skip}"
+    if finding.remedy.skip is Skip.SPAN:
+        return words
+    pace_s = situation.step_time_s
+    cost = "" if pace_s is None else f": that costs {len(skip) * pace_s:.2g} s of training"
+    if _came_back_with_its_batches(situation):
+        return f"{words} with which it came back"
+    share = finding.share(*DATA)
+    if share >= SHOWN:
+        return f"{words} although the data is only {share:.0%} likely{cost}"
+    return f"{words} although nothing speaks for the data{cost}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

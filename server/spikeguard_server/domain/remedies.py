@@ -1,0 +1,259 @@
+"""From cause to cure: what each cause of an incident calls for, and how it is said.
+
+Invariants: data only. `remedy_of` has a row for every diagnosis and every kind; what one row says
+contradicts no command that it leads to. `{fields}` are filled in by `diagnosis.py`.
+
+The practice behind the rows: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and
+skipped 200 to 500 batches without knowing why; 5 to 20 are enough for a batch that is known; a
+learning rate that is too high is halved or cut to a third; where Adam's state is spoilt, a
+checkpoint from before that is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from spikeguard_protocol import Cause, Kind
+
+
+class Diagnosis(StrEnum):
+    """What an incident is taken for when its remedy is chosen."""
+
+    BAD_BATCH = Cause.BAD_BATCH.value
+    RARE_TOKENS = Cause.RARE_TOKENS.value
+    STALE_SECOND_MOMENT = Cause.STALE_SECOND_MOMENT.value
+    LR_TOO_HIGH = Cause.LR_TOO_HIGH.value
+    LAYER_FAULT = Cause.LAYER_FAULT.value
+    NON_FINITE_SOURCE = Cause.NON_FINITE_SOURCE.value
+    WEIGHT_CORRUPTION = Cause.WEIGHT_CORRUPTION.value
+    REPLICAS_APART = "replicas_apart"  # ranks that hold different weights
+    UNKNOWN = Cause.UNKNOWN.value
+
+
+class GoBack(StrEnum):
+    """To which target a rollback goes."""
+
+    NO = "no"  # there is nothing to undo
+    BEFORE_CAUSE = "before_cause"  # the newest from before the cause struck
+    HEALTHY = "healthy"  # the newest healthy one; before the cause where few steps did it
+    BEFORE_STATE = "before_state"  # from before the optimizer's state was spoilt
+
+
+class Skip(StrEnum):
+    """Which batches a rollback leaves out."""
+
+    NOTHING = "nothing"
+    SPAN = "span"  # those that stood out; about the onset where that is not known
+    HEDGE = "hedge"  # those about the onset, although nothing speaks for the data
+
+
+class Rate(StrEnum):
+    """At which learning rate the run goes on."""
+
+    KEEP = "keep"  # lower only after a spike that came back
+    LOWER = "lower"  # past the steps whose rate was raised, or by the policy's first factor
+    WARM_UP = "warm_up"  # low at first, until the optimizer's state is filled again
+
+
+DATA = frozenset({Diagnosis.BAD_BATCH, Diagnosis.RARE_TOKENS})  # what lies in the batches
+ACTING = (Kind.LINGERING, Kind.DIVERGENT)  # kinds that a command may mend
+CALM = (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)  # kinds that need none
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One row: what a diagnosis calls for in incidents of some kinds."""
+
+    diagnosis: Diagnosis
+    title: str  # the diagnosis in words
+    kinds: tuple[Kind, ...] = ACTING
+    sure: float = 0.6  # confidence in the cause from which this row holds
+    back: GoBack = GoBack.HEALTHY
+    skip: Skip = Skip.NOTHING
+    rate: Rate = Rate.KEEP
+    lr_factor: float | None = None  # instead of the policy's
+    lr_steps: int | None = None  # instead of the policy's
+    stop_after: int | None = None  # times it came back after which the run is stopped instead
+    because: str = ""  # why this and nothing else, for whoever decides
+    at_stop: str = ""  # the same where the run is stopped
+    checks: tuple[str, ...] = ()  # before approving
+    follow_ups: tuple[str, ...] = ()  # for the next morning
+
+
+_DATA_RETURNS = (
+    "Look at the data at positions {positions}: {title} is the likely cause. They return in the "
+    "next epoch and in every run on this data order, unless they are left out there too."
+)
+_SAME_SOURCE = (
+    "Find the source of those positions. If it is behind an earlier incident too, take it out of "
+    "the data mix: no command does that yet, it is a change of the job's data order."
+)
+_DATA_ON_PURPOSE = (
+    "Is this data there on purpose (a new source, language or tokenizer)? Then reject: the loss "
+    "will rise at its next part as well."
+)
+_DEVICE = (
+    "Test the device and the host memory of {rank}: weights that change by no update are a "
+    "hardware fault, or code beside the optimizer that writes to them. Drain it until it passes."
+)
+_DEVICE_ERRORS = (
+    "Read the error counters of {rank} first (ECC, NVLink, dmesg): going back on a faulty device "
+    "brings the fault back. Where it has errors, drain it and restart from the same target."
+)
+_NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
+
+_BAD_BATCH = Remedy(
+    Diagnosis.BAD_BATCH,
+    "bad data",
+    skip=Skip.SPAN,
+    because="Trained on again, the same batches would do the same.",
+    checks=(_DATA_ON_PURPOSE,),
+    follow_ups=(_DATA_RETURNS, _SAME_SOURCE),
+)
+_LR_TOO_HIGH = Remedy(
+    Diagnosis.LR_TOO_HIGH,
+    "learning rate too high",
+    back=GoBack.BEFORE_CAUSE,
+    rate=Rate.LOWER,
+    because=f"{_NOT_THE_DATA} A rate that the schedule raises is raised again at the same step.",
+    checks=(
+        "Compare the learning rate with the schedule that was meant. If the schedule is at fault, "
+        "mend it: this command bridges the fault once and does not remove it.",
+    ),
+    follow_ups=(
+        "Look at the learning rate's schedule{where_raised}: what it does at a step it does again "
+        "after every restart and rollback over that step.",
+        "If the schedule is as it was meant, the rate is too high for this run there: lower its "
+        "peak, or lengthen the warm-up before the next stage.",
+    ),
+)
+_STALE = Remedy(
+    Diagnosis.STALE_SECOND_MOMENT,
+    "Adam's second moment too small",
+    back=GoBack.BEFORE_STATE,
+    rate=Rate.WARM_UP,
+    because=f"{_NOT_THE_DATA} The learning rate starts low until the second moment is filled.",
+    checks=(
+        "Was the optimizer's state lost, reset or loaded in part shortly before? Then the target "
+        "has to be from before that.",
+    ),
+    follow_ups=(
+        "Look at beta2: with a smaller one (0.95) the second moment follows the gradients sooner.",
+        "Check that the optimizer's state is saved and restored whole, on every rank.",
+    ),
+)
+_WEIGHTS = Remedy(
+    Diagnosis.WEIGHT_CORRUPTION,
+    "weights changed by no update",
+    back=GoBack.BEFORE_CAUSE,
+    stop_after=1,
+    because=f"{_NOT_THE_DATA} No update explains the weights, as after a fault of the hardware.",
+    at_stop=(
+        "It came back after going back: the device that holds the weights has a fault of its own. "
+        "Take it out before more compute is spent."
+    ),
+    checks=(_DEVICE_ERRORS,),
+    follow_ups=(_DEVICE,),
+)
+_NON_FINITE = Remedy(
+    Diagnosis.NON_FINITE_SOURCE,
+    "a value that is not finite",
+    back=GoBack.BEFORE_CAUSE,
+    because=(
+        f"{_NOT_THE_DATA} Values became non-finite in the computation; if it comes back with the "
+        "same batches, they are skipped then."
+    ),
+    checks=(
+        "Is one rank the only one with values that are not finite? Then drain its device first.",
+    ),
+    follow_ups=(
+        "Find where the first value that was not finite comes from (step {first_step}): a layer, "
+        "a kernel, a rank. Run that step again on another device.",
+    ),
+)
+_LAYER = Remedy(
+    Diagnosis.LAYER_FAULT,
+    "numeric fault in one layer",
+    back=GoBack.BEFORE_CAUSE,
+    stop_after=2,
+    because=f"{_NOT_THE_DATA} One layer moved first and alone.",
+    at_stop="It came back twice in one layer: look at that layer before more compute is spent.",
+    checks=("Is the layer's precision, kernel or parallel layout new? Then restart without it.",),
+    follow_ups=(
+        "Look at {layer}: its kernel, its precision, the device that holds it, its gradients.",
+    ),
+)
+_APART = replace(
+    _WEIGHTS,
+    diagnosis=Diagnosis.REPLICAS_APART,
+    title="ranks that hold different weights",
+    sure=0.0,
+    because=(
+        "What they train since is no one model's. No batch is skipped: the data did not do it."
+    ),
+    at_stop=(
+        "They parted again after going back: a rank whose weights change by no update has a fault "
+        "of its own. Take its device out before more compute is spent."
+    ),
+    follow_ups=(
+        "Test the device and the host memory of {rank}: weights that change by no update are a "
+        "hardware fault, or an optimizer that decided alone.",
+    ),
+)
+_UNKNOWN = Remedy(
+    Diagnosis.UNKNOWN,
+    "not known",
+    sure=0.0,
+    skip=Skip.HEDGE,
+    because="It may come again.",
+    checks=(
+        "Was anything changed shortly before (data, schedule, code, nodes)? You may know more "
+        "than was measured.",
+    ),
+    follow_ups=(
+        "The cause is not known. Send `update_norm`, `param_norm` and `adam_v_norm`, and the "
+        "statistics of the tokens, so that the next spike can be told apart.",
+    ),
+)
+
+_ACTING: tuple[Remedy, ...] = (
+    _BAD_BATCH,
+    replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS, title="tokens hardly seen before"),
+    _LR_TOO_HIGH,
+    _STALE,
+    _WEIGHTS,
+    _NON_FINITE,
+    _LAYER,
+    _APART,
+    _UNKNOWN,
+)
+
+
+def _calm(row: Remedy) -> Remedy:
+    """The same cause in an incident that needs no command: only the next morning is left."""
+    known = row.diagnosis is not Diagnosis.UNKNOWN
+    return replace(
+        row,
+        kinds=CALM,
+        back=GoBack.NO,
+        skip=Skip.NOTHING,
+        rate=Rate.KEEP,
+        stop_after=None,
+        because="It needs no command.",
+        at_stop="",
+        checks=(),
+        follow_ups=row.follow_ups if known else (),
+    )
+
+
+REMEDIES: tuple[Remedy, ...] = (*_ACTING, *(_calm(row) for row in _ACTING))
+_BY_KEY: Mapping[tuple[Diagnosis, Kind], Remedy] = {
+    (row.diagnosis, kind): row for row in REMEDIES for kind in row.kinds
+}
+
+
+def remedy_of(diagnosis: Diagnosis, kind: Kind) -> Remedy:
+    """The row for an incident of `kind` that is put down to `diagnosis`."""
+    return _BY_KEY[diagnosis, kind]

@@ -1,0 +1,268 @@
+"""The cause decides the remedy: what is proposed, how it is explained, and what is left to do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
+from spikeguard_server.domain.cause.suspicion import Mark, Suspicion
+from spikeguard_server.domain.diagnosis import checks_of, diagnose, follow_ups_of
+from spikeguard_server.domain.policy import (
+    DEFAULT_POLICY,
+    Policy,
+    PolicyError,
+    policy_from_mapping,
+    policy_to_mapping,
+)
+from spikeguard_server.domain.proposal import Proposal, propose
+from spikeguard_server.domain.remedies import ACTING, DATA, REMEDIES, Diagnosis, GoBack, remedy_of
+from spikeguard_server.domain.situation import Situation
+from tests.domain.policy.situations import done, incident, situation, target
+
+RAISED = Mark(1198, 1204, ratio=40.0)
+NEAR = Rollback("mem-1190", 1190, BatchRange(1198, 1205))
+
+
+def blamed(
+    cause: Cause, sure: float = 0.9, mark: Mark | None = None, **changes: Any
+) -> tuple[Suspicion, ...]:
+    rest = Suspicion(Cause.UNKNOWN, 1.0 - sure) if cause is not Cause.UNKNOWN else None
+    first = Suspicion(cause, sure, (f"what speaks for {cause}",), mark, **changes)
+    return (first,) if rest is None else (first, rest)
+
+
+def about(cause: Cause, sure: float = 0.9, mark: Mark | None = None, **changes: Any) -> Situation:
+    return situation(incident(causes=blamed(cause, sure, mark), settled=True, **changes))
+
+
+def ask(asked: Situation, policy: Policy = DEFAULT_POLICY) -> tuple[Rollback, Proposal]:
+    proposal = propose(asked, policy)
+    assert isinstance(proposal.action, Rollback), proposal.reason
+    return proposal.action, proposal
+
+
+def test_there_is_a_row_for_every_diagnosis_and_every_kind() -> None:
+    for diagnosis, kind in product(Diagnosis, Kind):
+        row = remedy_of(diagnosis, kind)
+        assert row.diagnosis is diagnosis
+        assert kind in row.kinds
+        assert (row.back is GoBack.NO) is (kind not in ACTING)
+    assert {cause.value for cause in Cause} <= {diagnosis.value for diagnosis in Diagnosis}
+
+
+def test_every_sentence_of_the_table_can_be_filled_in_whatever_is_known() -> None:
+    for row in REMEDIES:
+        if row.diagnosis is Diagnosis.REPLICAS_APART:
+            continue
+        for kind, mark in product(row.kinds, (None, RAISED, Mark(5), Mark(5, rank=3))):
+            seen = incident(kind=kind, causes=blamed(Cause(row.diagnosis.value), mark=mark))
+            said = (*checks_of(seen, DEFAULT_POLICY), *follow_ups_of(seen, DEFAULT_POLICY))
+            for text in said:
+                assert re.fullmatch(r"[A-Z].*[.?]", text), text
+                assert "{" not in text
+                assert "None" not in text
+
+
+@pytest.mark.parametrize("cause", [c for c in Cause if c.value not in DATA and c != "unknown"])
+def test_no_innocent_batch_is_skipped_where_the_fault_lies_outside_the_data(cause: Cause) -> None:
+    action, proposal = ask(about(cause))
+    assert action.skip is None
+    assert "skip 7" not in proposal.reason
+    assert "few batches" not in proposal.reason
+    assert "No batch is skipped" in proposal.reason
+    assert f"what speaks for {cause}" in proposal.reason
+
+
+@pytest.mark.parametrize("cause", [Cause.BAD_BATCH, Cause.RARE_TOKENS])
+def test_of_bad_data_exactly_the_batches_that_stood_out_are_skipped(cause: Cause) -> None:
+    action, proposal = ask(about(cause, mark=Mark(1200, 1202)))
+    assert action.skip == BatchRange(1199, 1202)
+    assert action.lr_factor is None
+    assert "skip 3 batches [1199, 1202)." in proposal.reason
+    unknown_end, _ = ask(about(cause, mark=Mark(1200)))
+    assert unknown_end.skip == BatchRange(1198, 1205)
+
+
+def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step() -> None:
+    """A schedule raises it again at the same steps; the lowered rate climbs over its last tenth."""
+    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
+    assert action.skip is None
+    assert action.lr_factor == pytest.approx(1 / 40)
+    assert action.lr_steps is not None
+    assert action.step < 1198
+    assert action.step + 0.9 * action.lr_steps >= 1204
+    assert action.step + action.lr_steps < 1230
+    assert "multiplied by 0.025" in proposal.reason
+    assert "raised again at the same step" in proposal.reason
+
+
+def test_a_rate_that_is_too_high_here_is_halved_for_longer() -> None:
+    action, _ = ask(about(Cause.LR_TOO_HIGH))
+    assert (action.lr_factor, action.lr_steps) == (0.5, 1340 // 4)
+    lasting, _ = ask(about(Cause.LR_TOO_HIGH, mark=Mark(1198, None, 3.0)))
+    assert lasting.lr_factor == pytest.approx(1 / 3)
+    assert lasting.lr_steps == 1340 // 4
+
+
+def test_a_spoilt_second_moment_is_gone_back_from_to_before_and_warmed_up() -> None:
+    action, _ = ask(about(Cause.STALE_SECOND_MOMENT, mark=Mark(1195, 1200)))
+    assert (action.step, action.lr_factor) == (1190, 0.5)
+    slowly, _ = ask(about(Cause.STALE_SECOND_MOMENT))
+    assert slowly.step == 900  # a quarter of the run back, where it was spoilt is not known
+
+
+def test_weights_that_changed_by_no_update_twice_stop_the_run() -> None:
+    action, _ = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, 1200, rank=3)))
+    assert (action.step, action.skip, action.lr_factor) == (1190, None, None)
+    again = incident(
+        causes=blamed(Cause.WEIGHT_CORRUPTION), recurrences=1, recurred_step=1400, settled=True,
+        newest_step=1430,
+    )  # fmt: skip
+    stop = propose(situation(again, step=1430, past=(done(action),)), DEFAULT_POLICY)
+    assert stop.action == Stop()
+    assert "came back" in stop.reason
+    assert "device" in stop.reason
+
+
+def test_what_comes_back_with_the_batches_of_its_onset_is_skipped_after_all() -> None:
+    back = incident(
+        causes=blamed(Cause.NON_FINITE_SOURCE), recurrences=1, recurred_step=1200, settled=True,
+        recurred_batches=BatchRange(1199, 1200), newest_step=1230, anomalous_step=1230,
+    )  # fmt: skip
+    past = (done(Rollback("mem-1190", 1190)),)
+    action, proposal = ask(situation(back, step=1230, past=past))
+    assert action.skip is not None
+    assert 1199 in action.skip
+    assert "with which it came back" in proposal.reason
+
+
+def test_a_cause_that_is_not_sure_is_not_acted_on_as_if_it_were() -> None:
+    """The hedge is made in the open, with its price."""
+    action, proposal = ask(about(Cause.LR_TOO_HIGH, 0.4))
+    assert action.skip is not None
+    assert action.lr_factor is None
+    assert "not known; nearest is learning rate too high (40%)" in proposal.reason
+    assert "although nothing speaks for the data: that costs 10 s of training" in proposal.reason
+    data, told = ask(about(Cause.BAD_BATCH, 0.5))
+    assert data.skip is not None
+    assert "although the data is only 50% likely" in told.reason
+
+
+def test_no_batch_is_hedged_with_where_only_faults_outside_the_data_are_likely() -> None:
+    two = (Suspicion(Cause.LR_TOO_HIGH, 0.5), Suspicion(Cause.STALE_SECOND_MOMENT, 0.4))
+    action, proposal = ask(situation(incident(causes=two, settled=True)))
+    assert action.skip is None
+    assert "The cause is not known" in proposal.reason
+
+
+# --- the next morning ---
+
+
+def test_a_bad_batch_that_did_no_harm_is_to_be_looked_at_all_the_same() -> None:
+    odd = incident(kind=Kind.OUTLIER_BATCH, causes=blamed(Cause.BAD_BATCH, 1.0, Mark(1200, 1200)))
+    (first, source) = follow_ups_of(odd, DEFAULT_POLICY)
+    assert "positions [1199, 1200)" in first
+    assert "data mix" in source
+
+
+def test_follow_ups_name_what_is_known_of_the_cause() -> None:
+    rate = incident(causes=blamed(Cause.LR_TOO_HIGH, mark=RAISED))
+    assert "raised 40-fold from step 1,198 to 1,204" in follow_ups_of(rate, DEFAULT_POLICY)[0]
+    rank = incident(causes=blamed(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, rank=3)))
+    assert "of rank 3:" in follow_ups_of(rank, DEFAULT_POLICY)[0]
+    for seen in (rate, rank):
+        assert not [t for t in follow_ups_of(seen, DEFAULT_POLICY) if "data at positions" in t]
+
+
+# --- what a project changes ---
+
+
+def changed(**remedies: Any) -> Policy:
+    return policy_from_mapping({"remedies": remedies})
+
+
+def test_a_remedy_that_is_switched_off_leaves_going_back_and_says_so() -> None:
+    policy = changed(lr_too_high={"use": False})
+    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED), policy)
+    assert (action.skip, action.lr_factor) == (None, None)
+    assert "the policy does not act on it" in proposal.reason
+
+
+def test_a_remedy_can_be_asked_to_be_surer_and_take_another_shape() -> None:
+    asked = about(Cause.LR_TOO_HIGH, 0.9)
+    assert diagnose(asked.incident, changed(lr_too_high={"sure": 0.95})).known is False
+    shaped = changed(lr_too_high={"back": "healthy", "lr_factor": 0.7, "lr_steps": 900})
+    action, _ = ask(asked, shaped)
+    assert (action.lr_factor, action.lr_steps) == (0.7, 900)
+    bold = changed(weight_corruption={"stop_after": 3}, unknown={"skip": "nothing"})
+    assert ask(about(Cause.UNKNOWN), bold)[0].skip is None
+
+
+def test_a_projects_own_rules_still_go_first() -> None:
+    rule = {"do": "stop", "causes": ["lr_too_high"]}
+    policy = policy_from_mapping({"rules": [rule], "remedies": {"lr_too_high": {"use": False}}})
+    assert propose(about(Cause.LR_TOO_HIGH), policy).action == Stop()
+
+
+def test_changed_remedies_survive_the_way_out_and_back() -> None:
+    policy = changed(bad_batch={"sure": 0.9, "skip": "hedge"}, replicas_apart={"use": False})
+    plain = policy_to_mapping(policy)
+    assert plain["remedies"]["replicas_apart"] == {"use": False}
+    assert policy_from_mapping(plain) == policy
+
+
+@pytest.mark.parametrize(
+    ("remedies", "field"),
+    [
+        (3, "remedies"),
+        ({"gremlins": {}}, "remedies.gremlins"),
+        ({"bad_batch": 1}, "remedies.bad_batch"),
+        ({"bad_batch": {"colour": "red"}}, "remedies.bad_batch.colour"),
+        ({"bad_batch": {"use": 1}}, "remedies.bad_batch.use"),
+        ({"bad_batch": {"sure": 2}}, "remedies.bad_batch.sure"),
+        ({"bad_batch": {"back": "home"}}, "remedies.bad_batch.back"),
+        ({"bad_batch": {"lr_steps": 1.5}}, "remedies.bad_batch.lr_steps"),
+    ],
+)
+def test_a_wrong_remedy_is_named_with_its_limit(remedies: Any, field: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        policy_from_mapping({"remedies": remedies})
+    assert refused.value.field == field
+    assert refused.value.remedy
+
+
+# --- nobody is asked without a reason ---
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_nobody_is_asked_below_the_confidence_at_which_the_policy_acts(settled: bool) -> None:
+    """Also where a value was not finite, and once the kind will not change any more."""
+    nan = incident(
+        kind=Kind.DIVERGENT, confidence=0.5, settled=settled, worst_z={"grad_norm": float("inf")},
+        reason="finite again",
+    )  # fmt: skip
+    proposal = propose(situation(nan), DEFAULT_POLICY)
+    assert proposal.action is None
+    assert "probability of 0.50 and acting takes 0.60" in proposal.reason
+
+
+def test_a_proposal_whose_reason_is_gone_is_taken_back_and_says_so() -> None:
+    waiting = (done(NEAR, CommandState.PROPOSED),)
+    fading = incident(confidence=0.45)
+    proposal = propose(situation(fading, past=waiting), DEFAULT_POLICY)
+    assert proposal.action is None
+    assert proposal.reason.startswith("The proposal lost its reason: lingering")
+    noise = replace(fading, confidence=0.55)
+    assert propose(situation(noise, past=waiting), DEFAULT_POLICY).action is not None
+
+
+def test_a_target_from_before_the_cause_is_taken_even_if_a_newer_one_is_nearer() -> None:
+    """The rate rose nine steps before the loss showed it."""
+    asked = about(Cause.LR_TOO_HIGH, mark=Mark(1191, 1204, 40.0))
+    near = replace(asked, targets=(target(1150), target(1188), target(1195)))
+    assert ask(near)[0].step == 1188
