@@ -7,7 +7,7 @@ promises becomes `CommandFailed` with the server's own words and remedy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -44,12 +44,23 @@ class Api:
 
     def read(self, path: str, **query: str | int | None) -> bytes:
         """The raw answer to a GET."""
-        given = {key: value for key, value in query.items() if value is not None}
-        return self._call("GET", f"{path}?{urlencode(given)}" if given else path)
+        return self._call("GET", _with_query(path, query))
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to a POST of `body`."""
         return json.loads(self._call("POST", path, json.dumps(body).encode()))
+
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to a PUT of `body`."""
+        return json.loads(self._call("PUT", path, json.dumps(body).encode()))
+
+    def put_document(self, path: str, document: bytes, **query: str | None) -> Any:
+        """The JSON answer to a PUT of a document as it stands."""
+        return json.loads(self._call("PUT", _with_query(path, query), document))
+
+    def delete(self, path: str, **query: str | None) -> bytes:
+        """The raw answer to a DELETE."""
+        return self._call("DELETE", _with_query(path, query))
 
     def items(self, path: str, limit: int, **query: str | int | None) -> Iterator[dict[str, Any]]:
         """The newest `limit` entries of a list, over as many pages as that takes."""
@@ -78,6 +89,11 @@ class Api:
                 f"{self.credentials.server} does not answer ({reason}). "
                 "Is the server up, and is this its address?"
             ) from error
+
+
+def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
+    given = {key: value for key, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 def _refused(error: HTTPError) -> CommandFailed:

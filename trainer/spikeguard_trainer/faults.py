@@ -3,6 +3,7 @@
 Law: pure. A fault is a value; `inject.py` acts on it.
 
 Written `NAME@STEP[:LENGTH[:STRENGTH]]`, for example `lr_bump@200:5:20`. LENGTH counts steps.
+`NAME@rollback+N[...]` comes N steps after the first rollback went back, for faults of the moment.
 Data faults hang on batch positions: they hit whenever one of [STEP-1, STEP-1+LENGTH) is trained
 on, again after a rollback that does not skip it, and never if it is skipped. The others happen in
 the steps STEP to STEP+LENGTH-1, once per run: a rollback or restart ends them for good.
@@ -66,7 +67,7 @@ DATA_FAULTS = frozenset(
     }
 )
 _WRITTEN = re.compile(
-    r"(?P<name>[a-z_.]+)@(?P<step>\d+)(?::(?P<length>\d+)(?::(?P<strength>[^:]+))?)?"
+    r"(?P<name>[a-z_.]+)@(?P<after>rollback\+)?(?P<step>\d+)(?::(?P<length>\d+)(?::(?P<strength>[^:]+))?)?"
 )
 
 
@@ -82,9 +83,12 @@ class Fault:
     step: int  # the first step that it touches, from 1
     length: int  # steps
     strength: float  # in the unit of `RANGES`
+    after_rollback: bool = False  # `step` counts from where the first rollback went back to
 
     def __post_init__(self) -> None:
         limits = RANGES[self.name]
+        if self.after_rollback and self.on_data:
+            raise FaultError(f"{self.name} hangs on batch positions: give a step, not rollback+N")
         if self.step < 1 or self.length < 1:
             raise FaultError(f"{self.name}: STEP and LENGTH count from 1")
         if not limits.least <= self.strength <= limits.most:
@@ -94,16 +98,20 @@ class Fault:
             )
 
     def __str__(self) -> str:
-        return f"{self.name}@{self.step}:{self.length}:{self.strength:g}"
+        after = "rollback+" if self.after_rollback else ""
+        return f"{self.name}@{after}{self.step}:{self.length}:{self.strength:g}"
 
     @property
     def on_data(self) -> bool:
         """Whether it hangs on batch positions and not on the moment."""
         return self.name in DATA_FAULTS
 
-    def hits_step(self, step: int) -> bool:
-        """Whether a fault of the moment touches `step`."""
-        return not self.on_data and self.step <= step < self.step + self.length
+    def hits_step(self, step: int, rolled_back_to: int | None = None) -> bool:
+        """Whether a fault of the moment touches `step`, the run having gone back to that one."""
+        if self.on_data or (self.after_rollback and rolled_back_to is None):
+            return False
+        first = self.step + (rolled_back_to or 0 if self.after_rollback else 0)
+        return first <= step < first + self.length
 
     def hits_position(self, position: int) -> bool:
         """Whether a fault of the data touches the batch at `position`."""
@@ -120,7 +128,8 @@ def parse_fault(text: str) -> Fault:
     name = FaultName(match["name"])
     limits = RANGES[name]
     length = int(match["length"] or limits.length)
-    return Fault(name, int(match["step"]), length, _number(match["strength"], limits.default))
+    strength = _number(match["strength"], limits.default)
+    return Fault(name, int(match["step"]), length, strength, match["after"] is not None)
 
 
 def _number(text: str | None, default: float) -> float:

@@ -91,6 +91,7 @@ class FaultInjector:
         self._begun = _read_memory(memory) if faults else set()
         self._under_way: set[Fault] = set()
         self._newest_step = 0
+        self._rolled_back_to: int | None = None  # by the first rollback of this attempt
 
     @contextmanager
     def strike(self, step: int, position: int) -> Iterator[None]:
@@ -114,8 +115,10 @@ class FaultInjector:
     def _due(self, step: int, position: int) -> list[Fault]:
         if step <= self._newest_step:
             self._under_way.clear()  # the run went back: what had begun is over
+            if self._rolled_back_to is None:
+                self._rolled_back_to = step - 1
         self._newest_step = step
-        now = [fault for fault in self._faults if fault.hits_step(step)]
+        now = [f for f in self._faults if f.hits_step(step, self._rolled_back_to)]
         if starting := {fault for fault in now if str(fault) not in self._begun}:
             self._remember({str(fault) for fault in starting})
             self._under_way |= starting

@@ -23,11 +23,16 @@ class Job:
 
     @classmethod
     def start(
-        cls, children: Children, directory: Path, environment: Mapping[str, str], *options: str
+        cls,
+        children: Children,
+        directory: Path,
+        environment: Mapping[str, str],
+        *options: str,
+        module: str = "spikeguard_trainer",
     ) -> Job:
-        """Run `python -m spikeguard_trainer` with its output, log and summary in `directory`."""
+        """Run `python -m MODULE` with its output, log and summary in `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "spikeguard_trainer", *options]
+        command = [sys.executable, "-m", module, *options]
         command += ["--out", str(directory / "out"), "--log", str(directory / "training.csv")]
         command += ["--summary", str(directory / "summary.json")]
         quiet = {"OMP_WAIT_POLICY": "passive", **environment}  # the server needs the cores as well

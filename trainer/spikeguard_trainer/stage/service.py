@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.credentials import load_credentials
@@ -38,7 +40,13 @@ class Service:
     api: Api
 
     @classmethod
-    def start(cls, children: Children, directory: Path, *options: str) -> Service:
+    def start(
+        cls,
+        children: Children,
+        directory: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> Service:
         """Run `spikeguard up` in `directory` on free ports until it is healthy."""
         directory.mkdir(parents=True, exist_ok=True)
         ready, credentials = directory / "ready.json", directory / "credentials.json"
@@ -47,11 +55,11 @@ class Service:
         command = [sys.executable, "-m", "spikeguard_cli.main", "up", *options]
         command += ["--directory", str(directory / "server"), "--json-ready", str(ready)]
         ports = [] if "--port" in options else ["--port", "0", "--dashboard-port", "0"]
-        environment = {"SPIKEGUARD_CREDENTIALS": str(credentials)}
-        process = children.start([*command, *ports], environment, log)
+        ours = {**(environment or {}), "SPIKEGUARD_CREDENTIALS": str(credentials)}
+        process = children.start([*command, *ports], ours, log)
         wait_for(ready.exists, START_LIMIT_S, process, log)
         place = _place(json.loads(ready.read_text()), credentials)
-        return cls(place, process, Api(load_credentials(environment)))
+        return cls(place, process, Api(load_credentials(ours)))
 
     def agent_environment(self, send_interval_s: float) -> dict[str, str]:
         """What a training job needs to reach it."""
@@ -77,6 +85,12 @@ class Service:
         path = f"{command_path(CommandId.parse(command['id']))}/approve"
         approved: dict[str, Any] = self.api.post(path, {"revision": command["revision"]})
         return approved
+
+    def page(self, path: str) -> str:
+        """A page of the server as the signed-in person's browser gets it."""
+        cookie = {"Cookie": f"spikeguard_session={self.api.credentials.token}"}
+        with urlopen(Request(self.place.server + path, headers=cookie), timeout=15) as answer:
+            return str(answer.read().decode())
 
     def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""

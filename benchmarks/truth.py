@@ -1,0 +1,173 @@
+"""Whether everything that is said of an incident is true, and whether the remedy fits the cause.
+
+`python -m benchmarks.truth [--quick] [--json] [--records DIR [--judge]] [--case NAME ...]`. The
+trainer's 10 faults, 4 pairs of them and 2 right after a rollback, each decided on at once, 100 and
+350 training steps after the proposal, with 2 seeds: 96 runs of real processes against one real
+server. Held against three things that the product has no part in: what was injected (a table
+written by hand, `truth_cases.py`), the twin without a fault, and the benchmark's own record of
+every step.
+
+Time: a run trains 660 steps, and again those that it goes back over, some 800 in all; a step takes
+15 ms of a core alone and 20 with agent, server and reader, a start 3 s: about 20 s of a core a run,
+96 runs some 20 minutes of 2 idle cores. The first 100 steps and the twin are trained once a seed:
+every run of a seed starts from that checkpoint. Rows whose record lies in DIR are not run again,
+so that what was cut short goes on; `--judge` runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from benchmarks.truth_cases import CASES, DELAYS, SEEDS, Case
+from benchmarks.truth_rows import Judged, judge
+from benchmarks.truth_site import QUICK, Lengths, Record, Site, record_file, twin_of
+
+JOBS = 3  # runs at a time
+QUICK_ROWS = (("lr-bump", 0, 0), ("nan-grad", 0, 0))
+NAMED_SHARE, OUTCOME_SHARE = 0.8, 0.95  # of the incidents
+PROPOSED_BEFORE = 1.0  # share of the runs that need action and got a proposal, when first measured
+
+Row = tuple[str, int, int]  # case, seed, delay
+Bar = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, judge all, print; 0 only if every bar is met."""
+    options = _options(arguments)
+    wanted = _wanted(options)
+    kept = options.records
+    with nullcontext(str(kept)) if kept else tempfile.TemporaryDirectory(
+        prefix="sg-truth-", dir="/tmp"
+    ) as place:  # fmt: skip
+        folder = Path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # Postgres, run as root, has an account of its own that must pass
+        if not options.judge:
+            run(folder, wanted, options, lambda line: print(line, file=sys.stderr))
+        rows = judged(folder, wanted)
+    found = bars(rows)
+    report = {"bars": found, "rows": [asdict(row) for row in rows], "machine": machine()}
+    missing = len(wanted) - len(rows)
+    print(json.dumps(report) if options.json else table(rows, missing))
+    return 0 if not missing and all(bar["met"] for bar in found) else 1
+
+
+def _options(arguments: Sequence[str] | None) -> Namespace:
+    parser = ArgumentParser(prog="python -m benchmarks.truth", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two runs, decided on at once")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--records", type=Path, help="keep what happened here, and go on from it")
+    parser.add_argument("--judge", action="store_true", help="run nothing, read --records")
+    parser.add_argument("--case", action="append", choices=[case.name for case in CASES])
+    parser.add_argument("--seed", type=int, action="append", choices=SEEDS)
+    parser.add_argument("--delay", type=int, action="append", choices=DELAYS)
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"runs at a time (default {JOBS})")
+    return parser.parse_args(arguments)
+
+
+def _wanted(options: Namespace) -> list[Row]:
+    """Seed by seed and the delays inside, so that a run that is cut short has whole cases."""
+    if options.quick:
+        return list(QUICK_ROWS)
+    return [
+        (case.name, seed, delay)
+        for seed in options.seed or SEEDS
+        for case in CASES
+        if case.name in (options.case or (case.name,))
+        for delay in options.delay or DELAYS
+    ]
+
+
+def run(
+    folder: Path, wanted: Sequence[Row], options: Namespace, say: Callable[[str], None]
+) -> None:
+    """Make the records that are missing."""
+    missing = [row for row in wanted if not record_file(folder, *row).exists()]
+    if not missing:
+        return
+    cases: dict[str, Case] = {case.name: case for case in CASES}
+    lengths = QUICK if options.quick else Lengths()
+    with Site.started(folder, lengths) as site, ThreadPoolExecutor(options.jobs) as pool:
+        for seed in sorted({seed for _, seed, _ in missing}):
+            site.twin(seed)
+        waiting = [pool.submit(site.row, cases[name], seed, delay) for name, seed, delay in missing]
+        for done in waiting:
+            record = done.result()
+            say(f"{record.case}, seed {record.seed}, {record.delay} steps later: "
+                f"{len(record.steps)} steps in {record.seconds:.0f} s")  # fmt: skip
+
+
+def judged(folder: Path, wanted: Sequence[Row]) -> list[Judged]:
+    """The rows whose record is there."""
+    files = [(row, record_file(folder, *row)) for row in wanted]
+    return [judge(Record.load(file), twin_of(folder, row[1])) for row, file in files
+            if file.exists()]  # fmt: skip
+
+
+def bars(rows: Sequence[Judged]) -> list[Bar]:
+    """Each bar with what was found."""
+    incidents = sum(row.incidents for row in rows)
+    named = sum(row.named for row in rows)
+    needing = [row for row in rows if row.needs_action]
+    false = sum(len(row.false) for row in rows)
+    wrong = sum(len(row.wrong_cause) + len(row.wrong_remedy) for row in rows)
+    proposed = sum(row.proposed for row in needing)
+    right = sum(row.outcomes_right for row in rows)
+    costly = [row for row in rows if row.wrong_cost]
+    unheeded = sum(len(row.missing_followups) for row in rows)
+    return [
+        _bar("no false statement in any row", f"{false} in {_rows(rows, 'false')} rows", not false),
+        _bar(f"{NAMED_SHARE:.0%} of incidents name a cause at 0.6 or more",
+             f"{named} of {incidents}", named >= NAMED_SHARE * incidents),
+        _bar("there cause and remedy are ones of what was injected", f"{wrong} are not", not wrong),
+        _bar("there the follow-ups speak of it", f"{unheeded} do not", not unheeded),
+        _bar("runs that need action get a proposal", f"{proposed} of {len(needing)}",
+             proposed >= PROPOSED_BEFORE * len(needing)),
+        _bar(f"outcome is the twin's verdict in {OUTCOME_SHARE:.0%}", f"{right} of {incidents}",
+             right >= OUTCOME_SHARE * incidents),
+        _bar("cost within 10 % of the step log", f"not in {len(costly)} of {len(rows)} rows",
+             not costly),
+    ]  # fmt: skip
+
+
+def _bar(what: str, found: str, met: bool) -> Bar:
+    return {"bar": what, "found": found, "met": met}
+
+
+def _rows(rows: Sequence[Judged], name: str) -> int:
+    return sum(bool(getattr(row, name)) for row in rows)
+
+
+_WRONG = ("wrong_cause", "wrong_remedy", "missing_followups", "wrong_outcome", "wrong_cost")
+
+
+def table(rows: Sequence[Judged], missing: int = 0) -> str:
+    """A line a run, what is wrong with it below, and the bars."""
+    lines = [f"{len(rows)} runs, {missing} not made, on {machine()}"]
+    for row in rows:
+        lines.append(
+            f"{row.case}, seed {row.seed}, {row.delay} steps later: "
+            f"{'; '.join(row.causes) or 'no incident'} | {'; '.join(row.remedies) or 'nothing'} | "
+            f"{'; '.join(row.outcomes) or '-'} | {row.cost}"
+        )
+        for name in _WRONG:
+            lines += [f"    {name.replace('_', ' ')}: {text}" for text in getattr(row, name)]
+        lines += [f"    false, {one.where}: {one.sentence[:160]!r}: {one.why}" for one in row.false]
+    lines.append("")
+    for bar in bars(rows):
+        lines.append(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+"""Reads what a person reads, and holds each claim against what happened.
+
+Pure: texts in, false statements out. A sentence that makes no claim known here is left alone, so
+the list below is the benchmark's reach: numbers of the loss, of steps and of times, where it went
+back to and what it left out, who did not answer, how it ended, and what is blamed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.truth_cases import Truth
+from benchmarks.truth_log import BACK, DAMAGED, StepLog
+from spikeguard_trainer.faults import Fault
+
+NUMBER = r"(-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"
+VIEWS = ("page", "message", "terminal")  # what a person who decides has before them
+ONSET_STEPS = 60  # an onset lies at most so far behind the fault
+LEVEL_SHARE, LEVEL_NATS = 0.3, 0.2  # tolerance of a level difference: a trend is no twin
+ONE_VIEW_NATS, ONE_VIEW_SHARE = 0.03, 0.1  # two figures of one thing in one view
+
+
+@dataclass(frozen=True)
+class Happened:
+    """What a text is held against."""
+
+    log: StepLog
+    faults: Sequence[tuple[Fault, int]]  # with the row each began in
+    truths: Sequence[Truth]  # of those faults
+    rolled_back: bool
+    unanswered: bool  # whether a proposal really ran out of time with nobody deciding
+
+
+@dataclass(frozen=True)
+class Said:
+    """A text with the row by which it was read; None: after the run."""
+
+    where: str
+    words: str
+    row: int | None
+    topics: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class False_:
+    """A statement that does not hold."""
+
+    where: str
+    sentence: str
+    why: str
+
+
+def false_statements(said: Said, happened: Happened) -> list[False_]:
+    """Every claim of `said` that does not hold."""
+    words = re.sub(r"\]\(data:[^)]*\)|data:image[^\s)\"]*", "", said.words)
+    words = words.replace("\\", "").replace("**", "")
+    found = []
+    for sentence in _sentences(words):
+        for check in _CHECKS:
+            found += [False_(said.where, sentence, why) for why in check(sentence, said, happened)]
+    found += [False_(said.where, why[0], why[1]) for why in _one_view(words, said)]
+    return found
+
+
+def _sentences(words: str) -> list[str]:
+    lines = [line.strip() for line in words.splitlines()]
+    parts = [part for line in lines for part in re.split(r"(?<=[a-z0-9)\]])[.;] +", line)]
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+# --- the loss ---------------------------------------------------------------------------------
+
+
+def _rose(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    del said
+    for match in re.finditer(rf"[Tt]he loss rose from {NUMBER} to {NUMBER}", sentence):
+        before, after = map(_number, match.groups())
+        if after <= before:
+            yield f"{after:g} is not above {before:g}"
+        yield from _is_loss_before(before, happened)
+        yield from _is_a_loss(after, happened)
+
+
+def _loss_before(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    del said
+    for match in re.finditer(rf"loss before {NUMBER}", sentence):
+        yield from _is_loss_before(_number(match[1]), happened)
+
+
+def _peak(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`peak 5.7 at step 333`, `Peak loss | 5.703 | step 333`, `5.703 nats per token, step 333`."""
+    del said
+    pattern = rf"[Pp]eak(?: loss)?(?: \|)? {NUMBER}(?: at| \||,)? step {NUMBER}"
+    for match in re.finditer(pattern, sentence):
+        value, step = _number(match[1]), int(_number(match[2]))
+        losses = [row.loss for row in happened.log.rows if row.step == step]
+        if not any(math.isclose(value, loss, rel_tol=2e-3) for loss in losses):
+            yield f"the loss of step {step} was {', '.join(f'{x:.4g}' for x in losses) or 'none'}"
+
+
+def _is_loss_before(value: float, happened: Happened) -> Iterator[str]:
+    starts = [index for _, index in happened.faults] or [len(happened.log.rows)]
+    levels = []
+    for start in starts:
+        before = [row.loss for row in happened.log.rows[max(0, start - 30) : start]]
+        levels.append(median(before) if before else math.nan)
+    if not any(abs(value - level) <= 0.1 + 0.05 * level for level in levels):
+        yield f"the loss before was about {', '.join(f'{level:.3g}' for level in levels)}"
+
+
+def _is_a_loss(value: float, happened: Happened) -> Iterator[str]:
+    losses = [row.loss for row in happened.log.rows]
+    if not any(math.isclose(value, loss, rel_tol=2e-3) for loss in losses):
+        yield f"no step had a loss of {value:g}"
+
+
+def _level(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`1.2 above trend`, `above trend now 0.695 at step 533`, `0.36 nats above its trend`."""
+    log = happened.log
+    for value, step in _levels(sentence):
+        if step is not None:
+            newest = len(log.rows) if said.row is None else said.row + 1
+            rows = [i for i, row in enumerate(log.rows[:newest]) if row.step == step][-1:]
+        elif said.row is None:
+            rows = list(range(len(log.rows)))
+        else:
+            rows = list(range(max(0, said.row - _age(said)), min(len(log.rows), said.row + 5)))
+        near = {j for i in rows for j in range(max(0, i - 8), min(len(log.rows), i + 2))}
+        seen = [log.excess(log.rows[i]) for i in near] + [log.smooth[i] for i in near]
+        if seen and not any(_close(value, excess) for excess in seen):
+            place = f"at step {step}" if step is not None else "by then"
+            finite = [x for x in seen if math.isfinite(x)]
+            span = f"{min(finite):.2f} to {max(finite):.2f}" if finite else "not finite"
+            yield f"{place} it was {span} above the twin"
+
+
+def _age(said: Said) -> int:
+    """Rows by which a figure without a step may be behind: a view speaks of now."""
+    return 40 if said.where in VIEWS else 120
+
+
+def _levels(sentence: str) -> Iterator[tuple[float, int | None]]:
+    named = rf"above trend now {NUMBER}(?: nats(?: per token)?)?(?:,| at) step {NUMBER}"
+    for match in re.finditer(named, sentence, re.I):
+        yield _number(match[1]), int(_number(match[2]))
+    for match in re.finditer(rf"{NUMBER}(?: nats)? above (?:its |the )?(?:earlier )?trend"
+                             rf"(?: at step {NUMBER})?", sentence):  # fmt: skip
+        if sentence[: match.start()].rstrip().endswith("deviations"):
+            continue
+        yield _number(match[1]), int(_number(match[2])) if match[2] else None
+
+
+def _close(value: float, excess: float) -> bool:
+    if not math.isfinite(excess):
+        return not math.isfinite(value)
+    return abs(value - excess) <= LEVEL_NATS + LEVEL_SHARE * abs(excess)
+
+
+def _one_view(words: str, said: Said) -> Iterator[tuple[str, str]]:
+    """Two differences to the trend in one view, for one step or without one."""
+    if said.where not in VIEWS:
+        return
+    found = list(_levels(words.replace("\n", " ; ")))
+    steps = {step for _, step in found if step is not None}
+    values = [value for value, step in found if step is None or len(steps) == 1]
+    if not values:
+        return
+    low, high = min(values), max(values)
+    if high - low > ONE_VIEW_NATS + ONE_VIEW_SHARE * abs(high):
+        yield f"{low:g} and {high:g} above trend", "two figures for one thing in one view"
+
+
+def _never_moved(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    del said
+    if "loss itself never moved" in sentence:
+        first = min((index for _, index in happened.faults), default=0)
+        moved = [log for log in happened.log.smooth[first:] if log > DAMAGED]
+        if moved:
+            yield f"it stood up to {max(moved):.2f} above the twin"
+
+
+# --- how it ended -----------------------------------------------------------------------------
+
+
+def _ended(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    low, log = sentence.lower(), happened.log
+    row = len(log.rows) if said.row is None else said.row
+    if "by itself" in low and re.search(r"came back to (?:its|the) trend|healed", low):
+        if happened.rolled_back and any(back.row <= row for back in log.returns):
+            yield "it was taken back by a command"
+        if log.level(len(log.rows)) > DAMAGED:
+            yield f"it ended {log.level(len(log.rows)):.2f} above the twin"
+    stayed = re.search(r"did not recover|no recovery|stayed above its trend", low)
+    if stayed and log.level(len(log.rows)) < BACK:
+        yield f"it ended {log.level(len(log.rows)):.2f} above the twin"
+
+
+def _on_trend(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    log = happened.log
+    if re.search(r"loss is on trend|back on trend", sentence, re.I) and said.row is not None:
+        around = log.smooth[max(0, said.row - 150) : said.row + 1]
+        if around and min(around) > DAMAGED:
+            yield f"it was at least {min(around):.2f} above the twin"
+
+
+def _nobody(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    del said
+    blamed = re.search(
+        r"nobody (?:has )?answered|without a decision|see who is paged", sentence, re.I
+    )
+    if blamed and not happened.unanswered:
+        yield "nothing ran out of time: whoever could decide did"
+
+
+# --- steps, batches, updates ------------------------------------------------------------------
+
+
+def _retrained(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    if said.where != "post-mortem":
+        return
+    pattern = (
+        rf"(?:{NUMBER} steps? (?:were |was )?trained again)|(?:Steps trained again \| {NUMBER})"
+    )
+    for match in re.finditer(pattern, sentence):
+        count = _number(match[1] or match[2])
+        if abs(count - happened.log.retrained) > max(1, 0.1 * happened.log.retrained):
+            yield f"{happened.log.retrained} steps were trained again"
+
+
+def _went_back(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`from step 393 back to checkpoint-..., leaving out [329, 335)`: only of what was done."""
+    match = re.search(rf"from step {NUMBER} back to", sentence)
+    if not match or said.row is None:
+        return
+    newest = int(_number(match[1]))
+    if not any(back.newest == newest for back in happened.log.returns):
+        yield f"it went back from {[back.newest for back in happened.log.returns]}"
+    if out := re.search(rf"leaving out \[{NUMBER}, {NUMBER}\)", sentence):
+        first, end = int(_number(out[1])), int(_number(out[2]))
+        row = next(b.row for b in happened.log.returns if b.newest == newest) if not _missing(
+            happened, newest) else 0  # fmt: skip
+        used = {r.position for r in happened.log.rows[row:]}
+        if any(position in used for position in range(first, end)):
+            yield "batches of it were trained on afterwards"
+
+
+def _missing(happened: Happened, newest: int) -> bool:
+    return all(back.newest != newest for back in happened.log.returns)
+
+
+def _onset(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    del said
+    pattern = rf"(?:[Oo]nset at step|moved first, at step|to move was [\w ]+, at step) {NUMBER}"
+    for match in re.finditer(pattern, sentence):
+        step = int(_number(match[1]))
+        starts = [happened.log.rows[index].step for _, index in happened.faults]
+        if not any(start <= step <= start + ONSET_STEPS for start in starts):
+            yield f"faults began at {starts}"
+
+
+def _dropped(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    del said
+    low = sentence.lower()
+    all_of_them = re.search(r"every update was (?:dropped|skipped)|update after update was", low)
+    if all_of_them and len(happened.log.dropped) < 2:
+        yield f"{len(happened.log.dropped)} updates did not reach the weights"
+    if match := re.search(rf"update of step {NUMBER} was not finite", sentence):
+        step = int(_number(match[1]))
+        if step not in {row.step for row in happened.log.dropped}:
+            yield "that update reached the weights"
+
+
+# --- what is blamed ---------------------------------------------------------------------------
+
+
+def _blames(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """A sentence that speaks of a remedy or a cause that nothing injected justifies."""
+    if said.where in ("cause", "revision") or not happened.truths or "http" in sentence:
+        return
+    low = sentence.lower()
+    if re.search(r"\bno batch|not the data|nothing speaks for the data|did not do it", low):
+        return
+    for phrase in {p for truth in happened.truths for p in truth.not_about}:
+        if phrase in low and all(phrase in truth.not_about for truth in happened.truths):
+            yield f"{phrase!r} is about what was not injected"
+
+
+def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """A message of a decision or its result under the title of a new spike."""
+    del happened
+    if said.where != "message" or sentence != said.words.splitlines()[0].strip():
+        return
+    told = said.topics & {"approved", "applied", "rejected", "refused"}
+    if told and re.search(r"spike(?: in [\w ]+)? at step|decide:", sentence):
+        yield f"the message tells that it was {', '.join(sorted(told))}"
+
+
+_Check = Callable[[str, Said, Happened], Iterator[str]]
+_CHECKS: tuple[_Check, ...] = (
+    _rose, _loss_before, _peak, _level, _never_moved, _ended, _on_trend, _nobody, _retrained,
+    _went_back, _onset, _dropped, _blames, _title,
+)  # fmt: skip

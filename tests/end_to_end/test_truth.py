@@ -1,0 +1,92 @@
+"""What is said of an incident is held against what happened; the reader of claims knows a false
+one from a true one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.truth_cases import DATA, RATE, TRUTHS
+from benchmarks.truth_claims import Happened, Said, false_statements
+from benchmarks.truth_log import StepLog, fault_rows
+
+FAULT = 50
+
+
+def _log(*, rolled_back: bool) -> StepLog:
+    """100 steps at 2 nats; the learning rate is too high from 50 to 59 and the loss goes to 5.
+
+    Where it is rolled back: from step 90 to step 45, batches 49 to 55 left out, on trend again.
+    """
+    first = [(step, step - 1, 2.0 if step <= FAULT else 5.0) for step in range(1, 91)]
+    rest = [(step, step - 1, 4.5) for step in range(91, 131)]
+    again = [(step, step - 1 + (7 if step > 49 else 0), 2.0) for step in range(46, 131)]
+    rows = [*first, *(again if rolled_back else rest)]
+    steps = [{"step": float(s), "position": float(p), "loss": loss} for s, p, loss in rows]
+    twin = [{"step": float(s), "position": s - 1.0, "loss": 2.0} for s in range(1, 131)]
+    return StepLog(steps, [(0.1 * i, 1) for i in range(1, len(rows) + 1)], twin)
+
+
+def _happened(*, rolled_back: bool = True, kind: str = RATE) -> Happened:
+    log = _log(rolled_back=rolled_back)
+    name = "lr_bump" if kind == RATE else "bad_batch"
+    faults = fault_rows(log, [f"{name}@{FAULT}:10"])
+    return Happened(log, faults, [TRUTHS[kind]], rolled_back, unanswered=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "true", "false"),
+    [
+        ("post-mortem", "The loss rose from 2 to 5.", "The loss rose from 5 to 2."),
+        ("post-mortem", "The loss rose from 2.001 to 5.", "The loss rose from 2 to 6.1."),
+        ("message", "loss before 2, peak 5 at step 51", "loss before 2, peak 4.5 at step 51"),
+        ("post-mortem", "45 steps were trained again, 4.5 s.", "80 steps were trained again."),
+        ("post-mortem", "| Steps trained again | 45 |", "| Steps trained again | 12 |"),
+        ("command", "from step 90 back to x, leaving out [49, 56)", "from step 80 back to x"),
+        ("command", "from step 90 back to x", "from step 90 back to x, leaving out [60, 66)"),
+        ("page", "loss is 3 above trend", "loss is 1.2 above trend"),
+        ("message", "above trend now 3.01 at step 90", "above trend now 0.9 at step 90"),
+        ("message", "Onset at step 51 (loss)", "Onset at step 30 (loss)"),
+        ("post-mortem", "grad norm moved first, at step 51", "the loss itself never moved"),
+        ("post-mortem", "It was withdrawn.", "Nobody answered in time: see who is paged."),
+        ("post-mortem", "It came back after a command.", "It came back to its trend by itself."),
+        ("post-mortem", "The loss came back.", "The run did not recover."),
+        ("proposal", "The learning rate did it.", "A few batches around step 51 did it."),
+        ("post-mortem", "Look at the schedule.", "Look at the data at positions [49, 56)."),
+        ("post-mortem", "3 % of the time.", "Test the device of the rank."),
+    ],
+)
+def test_a_false_statement_is_told_from_a_true_one(where: str, true: str, false: str) -> None:
+    row = None if where == "post-mortem" else 89 if where in ("page", "message") else 100
+    happened = _happened()
+    assert not false_statements(Said(where, true, row), happened)
+    assert false_statements(Said(where, false, row), happened)
+
+
+def test_what_may_be_said_follows_what_was_injected() -> None:
+    blames_data = Said("post-mortem", "Look at the data at positions [49, 56).", None)
+    assert not false_statements(blames_data, _happened(kind=DATA))
+    hedged = Said("proposal", "Skips 6 batches although nothing speaks for the data.", 89)
+    assert not false_statements(hedged, _happened())
+
+
+def test_two_figures_for_one_thing_in_one_view_are_a_contradiction() -> None:
+    view = Said("page", "loss is 3.1 above trend\nBecause loss is 2.6 above trend", 89)
+    assert [one.why for one in false_statements(view, _happened())] == [
+        "two figures for one thing in one view"
+    ]
+
+
+def test_a_message_of_a_decision_does_not_carry_the_title_of_a_new_spike() -> None:
+    title = "run#1: lingering spike in loss at step 51"
+    told = Said("message", title, 89, frozenset({"approved"}))
+    assert false_statements(told, _happened())
+    assert not false_statements(replace(told, topics=frozenset({"opened"})), _happened())
+
+
+def test_the_step_log_counts_what_a_rollback_threw_away() -> None:
+    log = _log(rolled_back=True)
+    assert [(back.newest, back.target) for back in log.returns] == [(90, 45)]
+    assert (log.retrained, round(log.retrained_s, 1)) == (45, 4.5)
+    assert not _log(rolled_back=False).returns
