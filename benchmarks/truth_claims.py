@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.truth_cases import Truth
-from benchmarks.truth_log import BACK, DAMAGED, StepLog
+from benchmarks.truth_log import BACK, DAMAGED, Return, StepLog
 from spikeguard_trainer.faults import Fault
 
 NUMBER = r"(-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"
@@ -26,13 +26,14 @@ ONE_VIEW_NATS, ONE_VIEW_SHARE = 0.03, 0.1  # two figures of one thing in one vie
 
 @dataclass(frozen=True)
 class Happened:
-    """What a text is held against."""
+    """What a text is held against: the run, and what of it belongs to the incident it is about."""
 
     log: StepLog
     faults: Sequence[tuple[Fault, int]]  # with the row each began in
     truths: Sequence[Truth]  # of those faults
-    rolled_back: bool
-    unanswered: bool  # whether a proposal really ran out of time with nobody deciding
+    returns: Sequence[Return]  # the rollbacks that were made for it
+    level: float  # nats above the twin when it was over
+    unanswered: bool = False  # whether a proposal really ran out of time with nobody deciding
 
 
 @dataclass(frozen=True)
@@ -191,16 +192,16 @@ def _never_moved(sentence: str, said: Said, happened: Happened) -> Iterator[str]
 
 
 def _ended(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    low, log = sentence.lower(), happened.log
+    low, log, level = sentence.lower(), happened.log, happened.level
     row = len(log.rows) if said.row is None else said.row
     if "by itself" in low and re.search(r"came back to (?:its|the) trend|healed", low):
-        if happened.rolled_back and any(back.row <= row for back in log.returns):
+        if any(back.row <= row for back in happened.returns):
             yield "it was taken back by a command"
-        if log.level(len(log.rows)) > DAMAGED:
-            yield f"it ended {log.level(len(log.rows)):.2f} above the twin"
+        if level > DAMAGED:
+            yield f"it ended {level:.2f} above the twin"
     stayed = re.search(r"did not recover|no recovery|stayed above its trend", low)
-    if stayed and log.level(len(log.rows)) < BACK:
-        yield f"it ended {log.level(len(log.rows)):.2f} above the twin"
+    if stayed and level < BACK:
+        yield f"it ended {level:.2f} above the twin"
 
 
 def _on_trend(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
@@ -230,9 +231,9 @@ def _retrained(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
         rf"(?:{NUMBER} steps? (?:were |was )?trained again)|(?:Steps trained again \| {NUMBER})"
     )
     for match in re.finditer(pattern, sentence):
-        count = _number(match[1] or match[2])
-        if abs(count - happened.log.retrained) > max(1, 0.1 * happened.log.retrained):
-            yield f"{happened.log.retrained} steps were trained again"
+        count, truth = _number(match[1] or match[2]), sum(b.steps for b in happened.returns)
+        if abs(count - truth) > max(1, 0.1 * truth):
+            yield f"{truth} steps were trained again"
 
 
 def _went_back(sentence: str, said: Said, happened: Happened) -> Iterator[str]:

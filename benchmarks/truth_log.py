@@ -115,11 +115,6 @@ class StepLog:
             for i in range(len(raw))
         ]
 
-    def last_row(self, step: int) -> int:
-        """Index of the last row that trained `step`, or of the one nearest below it."""
-        known = [i for i, row in enumerate(self.rows) if row.step == step]
-        return known[-1] if known else max(0, min(len(self.rows) - 1, step))
-
     def level(self, first: int) -> float:
         """Mean excess over the settled rows from index `first`; the last ones where few are left.
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from benchmarks.truth_cases import CASES, CLASS_OF, DATA, TRUTHS, Case, Truth
 from benchmarks.truth_claims import False_, Happened, Said, false_statements
-from benchmarks.truth_log import BACK, DAMAGED, SETTLED_STEPS, StepLog, fault_rows
+from benchmarks.truth_log import BACK, DAMAGED, SETTLED_STEPS, Return, StepLog, fault_rows
 from benchmarks.truth_site import Decision, Record, Text
 from spikeguard_trainer.faults import Fault
 
+ONSET_ROWS = 40  # by which an onset may lie behind the end of its fault
+NEXT_ROWS = 12  # before an onset: a fault so near is what it is about
 NAMED = 0.6  # confidence from which a cause counts as named
 COST_SHARE = 0.1
-UNDER_WAY_STEPS = 15  # trained while a message and an answer are under way
+UNDER_WAY_STEPS = 25  # trained while a message and an answer are under way
 PACE_SPREAD = 1.1  # most over least of one proposal's pace while it waits
 OF_ROLLBACK = ("applied", "judged")
 HEDGED = re.compile(r"nothing speaks for the data|although|not known|unknown", re.I)
@@ -55,11 +58,35 @@ class _Context:
     log: StepLog
     faults: list[tuple[Fault, int]]
 
+    def rows_of(self, incident: dict[str, Any]) -> tuple[int, int]:
+        """First and last row of the log that an incident can be about."""
+        onset = self._row(int(incident["onset_step"]), incident["opened_at"])
+        last = len(self.log.rows) - 1
+        if incident["closed_step"] is not None:
+            last = self._row(int(incident["closed_step"]), incident["closed_at"])
+        return max(0, onset - ONSET_ROWS), max(onset, last)
+
+    def _row(self, step: int, at: str) -> int:
+        """The row of `step` that was trained last before a time: step numbers repeat."""
+        clock = datetime.fromisoformat(at).timestamp()
+        rows = [i for i, row in enumerate(self.log.rows) if row.step == step]
+        before = [i for i in rows if self.log.rows[i].at <= clock]
+        return (before or rows or [0])[-1 if before else 0]
+
     def of(self, incident: dict[str, Any]) -> list[tuple[Fault, int]]:
-        """The faults that an incident can be about: those that came before it closed."""
-        end = incident["closed_step"]
-        last = len(self.log.rows) if end is None else self.log.last_row(int(end))
-        return [pair for pair in self.faults if pair[1] <= last]
+        """The faults that it can be about: none that the next incident began with."""
+        first, last = self.rows_of(incident)
+        later = [other for other in self.record.incidents if other["number"] > incident["number"]]
+        onsets = [self._row(int(i["onset_step"]), i["opened_at"]) for i in later]
+        last = min([last, *(row - NEXT_ROWS for row in onsets)])
+        return [
+            pair for pair in self.faults if pair[1] <= last and pair[1] + pair[0].length > first
+        ]
+
+    def returns_of(self, incident: dict[str, Any]) -> list[Return]:
+        """The rollbacks that were made for it."""
+        first, last = self.rows_of(incident)
+        return [back for back in self.log.returns if first <= back.row <= last]
 
 
 def judge(record: Record, twin: Sequence[dict[str, float]]) -> Judged:
@@ -214,8 +241,7 @@ def _outcome_wrong(outcome: str | None, incident: dict[str, Any], context: _Cont
     log = context.log
     if incident["closed_step"] is None:
         return "it was never closed"
-    close = log.last_row(int(incident["closed_step"]))
-    level = _level_after(close, context)
+    level = _level_after(incident, context)
     carried = any(
         command["verb"] not in ("watch", "checkpoint_now") and command["state"] in OF_ROLLBACK
         for command in incident["commands"]
@@ -237,13 +263,17 @@ def _outcome_wrong(outcome: str | None, incident: dict[str, Any], context: _Cont
     return None
 
 
-def _level_after(close: int, context: _Context) -> float:
-    """Above the twin behind row `close`, up to the next fault or return; nats."""
+def _level_after(incident: dict[str, Any], context: _Context) -> float:
+    """Above the twin once it was over, up to the next fault or return; nats."""
     rows = context.log.rows
+    first, close = context.rows_of(incident)
     cuts = [index for _, index in context.faults] + [back.row for back in context.log.returns]
-    end = min([cut for cut in cuts if cut > close] + [len(rows)])
+    own = {index for _, index in context.of(incident)} | {
+        back.row for back in context.returns_of(incident)
+    }
+    end = min([cut for cut in cuts if cut > close - 10 and cut not in own] + [len(rows)])
     end = min(end, close + SETTLED_STEPS)
-    start = close if end - close >= SETTLED_STEPS // 4 else max(0, end - SETTLED_STEPS // 2)
+    start = close if end - close >= SETTLED_STEPS // 4 else max(first, end - SETTLED_STEPS // 2)
     part = [context.log.excess(row) for row in rows[start:end]]
     return sum(part) / len(part) if part else 0.0
 
@@ -289,19 +319,26 @@ def _proposal_cost(decision: Decision) -> Iterator[str]:
 
 
 def _false(context: _Context) -> list[False_]:
-    record, log = context.record, context.log
-    happened = Happened(
-        log,
+    record = context.record
+    whole = Happened(
+        context.log,
         context.faults,
         _truths(context.faults),
-        rolled_back=bool(log.returns),
-        unanswered=False,  # the person answers everything that waits long enough
+        context.log.returns,
+        context.log.level(len(context.log.rows)),
     )
+    about = {incident["id"]: _happened(incident, context) for incident in record.incidents}
     found: dict[tuple[str, str], False_] = {}
     for text in record.texts:
-        for one in false_statements(_said(text), happened):
+        for one in false_statements(_said(text), about.get(text.incident, whole)):
             found.setdefault((one.sentence, one.why), one)
     return list(found.values())
+
+
+def _happened(incident: dict[str, Any], context: _Context) -> Happened:
+    faults = context.of(incident)
+    returns, level = context.returns_of(incident), _level_after(incident, context)
+    return Happened(context.log, faults, _truths(faults), returns, level)
 
 
 def _said(text: Text) -> Said:

@@ -65,6 +65,7 @@ class Text:
     words: str
     trained: int = 0  # steps trained by then, those that were rolled back included
     topics: list[str] = field(default_factory=list)  # of a message: what happened
+    incident: str = ""  # what it is about
 
 
 @dataclass
@@ -311,17 +312,17 @@ class _Person:
         return int(row["step"]) if row else 0
 
     def _read(self, incident: dict[str, Any]) -> None:
-        self._keep("incident", incident["reason"])
+        self._keep(incident, "incident", incident["reason"])
         for revision in incident["revisions"]:
-            self._keep("revision", revision["reason"])
+            self._keep(incident, "revision", revision["reason"])
         for cause in incident["causes"]:
             for reason in cause["reasons"]:
-                self._keep("cause", reason)
+                self._keep(incident, "cause", reason)
         for command in incident["commands"]:
-            self._keep("proposal", command["reason"])
+            self._keep(incident, "proposal", command["reason"])
             for name in ("result", "judgement", "decision_reason"):
                 if command[name]:
-                    self._keep("command", command[name])
+                    self._keep(incident, "command", command[name])
 
     def _decide(self, incident: dict[str, Any], proposal: dict[str, Any]) -> None:
         step = self._step
@@ -333,14 +334,14 @@ class _Person:
             )  # fmt: skip
             self._decisions[proposal["id"]] = decision
             self.record.decisions.append(decision)
-            self._keep("page", self._page(incident, proposal))
-            self._keep("terminal", proposal_words(proposal))
+            self._keep(incident, "page", self._page(incident, proposal))
+            self._keep(incident, "terminal", proposal_words(proposal))
         self._pace(decision, proposal["cost"])
         if step < decision.proposed_step + self.record.delay or decision.decided_step is not None:
             return
         decision.verb, decision.arguments = proposal["verb"], proposal["arguments"]
         decision.reason, decision.cost = proposal["reason"], proposal["cost"]
-        self._keep("page", self._page(incident, proposal))
+        self._keep(incident, "page", self._page(incident, proposal))
         try:
             self.site.service.approve(proposal)
             decision.answer, decision.decided_step = "approved", step
@@ -363,21 +364,26 @@ class _Person:
         for incident in self.record.incidents:
             self._read(incident)
             if incident["has_postmortem"]:
-                self._keep("post-mortem", service.postmortem(incident, "md").decode(), after=True)
+                document = service.postmortem(incident, "md").decode()
+                self._keep(incident, "post-mortem", document, after=True)
 
-    def _keep(self, where: str, words: str, *, after: bool = False) -> None:
+    def _keep(
+        self, incident: dict[str, Any], where: str, words: str, *, after: bool = False
+    ) -> None:
         if (key := f"{where}\n{words}") in self._seen:
             return
         self._seen.add(key)
         at = -1 if after else self._step
-        self.record.texts.append(Text(where, at, words, _count_rows(self.job.log)))
+        read = Text(where, at, words, _count_rows(self.job.log), incident=incident["id"])
+        self.record.texts.append(read)
 
 
 def _message_text(record: Record, clock: float, message: dict[str, Any]) -> Text:
-    step = (message["incident"] or {}).get("newest_step") or 0
+    about = message["incident"] or {}
+    step = about.get("newest_step") or 0
     trained = sum(at <= clock for at, _ in record.updates)
     words = f"{message['title']}\n{message['text']}"
-    return Text("message", int(step), words, trained, list(message["topics"]))
+    return Text("message", int(step), words, trained, list(message["topics"]), about.get("id", ""))
 
 
 def text_of(html: str) -> str:

@@ -28,11 +28,11 @@ def _log(*, rolled_back: bool) -> StepLog:
     return StepLog(steps, [(0.1 * i, 1) for i in range(1, len(rows) + 1)], twin)
 
 
-def _happened(*, rolled_back: bool = True, kind: str = RATE) -> Happened:
-    log = _log(rolled_back=rolled_back)
+def _happened(kind: str = RATE) -> Happened:
+    log = _log(rolled_back=True)
     name = "lr_bump" if kind == RATE else "bad_batch"
     faults = fault_rows(log, [f"{name}@{FAULT}:10"])
-    return Happened(log, faults, [TRUTHS[kind]], rolled_back, unanswered=False)
+    return Happened(log, faults, [TRUTHS[kind]], log.returns, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_false_statement_is_told_from_a_true_one(where: str, true: str, false:
 
 def test_what_may_be_said_follows_what_was_injected() -> None:
     blames_data = Said("post-mortem", "Look at the data at positions [49, 56).", None)
-    assert not false_statements(blames_data, _happened(kind=DATA))
+    assert not false_statements(blames_data, _happened(DATA))
     hedged = Said("proposal", "Skips 6 batches although nothing speaks for the data.", 89)
     assert not false_statements(hedged, _happened())
 

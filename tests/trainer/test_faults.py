@@ -39,6 +39,7 @@ def test_length_and_strength_have_defaults_within_their_limits(name: FaultName) 
         ("bad_batch@5:1:2", r"lies in \[0, 1\], got 2"),
         ("lr_bump@5:1:nan", r"lies in"),
         ("lr_bump@5:1:much", r"STRENGTH is a number, got 'much'"),
+        ("bad_batch@rollback+5", r"batch positions: give a step, not rollback\+N"),
     ],
 )
 def test_what_cannot_be_injected_is_refused_with_its_limit(text: str, says: str) -> None:
@@ -52,6 +53,13 @@ def test_a_fault_of_the_data_hangs_on_positions_and_no_other_does() -> None:
     assert [p for p in range(20) if data.hits_position(p)] == [9, 10]
     assert [s for s in range(20) if moment.hits_step(s)] == [10, 11]
     assert not any(data.hits_step(s) or moment.hits_position(s) for s in range(20))
+
+
+def test_a_fault_may_wait_for_the_first_rollback() -> None:
+    fault = parse_fault("bit_flip@rollback+15:2:30")
+    assert parse_fault(str(fault)) == fault
+    assert not any(fault.hits_step(step) for step in range(400))
+    assert [step for step in range(400) if fault.hits_step(step, 300)] == [315, 316]
 
 
 def test_every_fault_is_explained_with_its_unit() -> None:

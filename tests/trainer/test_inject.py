@@ -219,3 +219,19 @@ def test_the_shuffled_variant_keeps_inputs_and_mixes_each_rows_targets() -> None
     assert torch.equal(tokens, batch()[0])
     assert torch.equal(targets.sort(dim=1).values, batch()[1].sort(dim=1).values)
     assert not torch.equal(targets, batch()[1])
+
+
+def test_a_fault_after_a_rollback_comes_once_counted_from_where_the_run_went_back_to(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, "weight_scale@rollback+2:1:2")
+
+    def strikes(step: int) -> bool:
+        before = lab.weights()
+        with lab.injector.strike(step, step - 1):
+            return not same(lab.weights(), before)
+
+    first = [step for step in range(1, 11) if strikes(step)]
+    again = [step for step in range(6, 11) if strikes(step)]  # it went back to step 5
+    once_more = [step for step in range(4, 11) if strikes(step)]
+    assert (first, again, once_more) == ([], [7], [])

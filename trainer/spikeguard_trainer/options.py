@@ -23,6 +23,7 @@ faults (--fault NAME@STEP[:LENGTH[:STRENGTH]], repeatable):
   bad_batch* and gradient_ascent hang on the batches: skipping those avoids them, going back
   without a skip meets them again. The others happen once per run. The batch of step S has
   position S-1 until something is skipped; a fault of the weights shows in the loss at STEP+1.
+  NAME@rollback+N comes N steps after the first rollback, for those that do not hang on batches.
 
 The server is found through SPIKEGUARD_SERVER, SPIKEGUARD_TOKEN and SPIKEGUARD_PROJECT; without
 them the run trains alone. Started again with the same --out it goes on from its checkpoint.
