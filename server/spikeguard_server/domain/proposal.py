@@ -18,6 +18,7 @@ from spikeguard_protocol import (
     Watch,
     verb_of,
 )
+from spikeguard_server.domain.order_limits import reach_note, within_limits, within_reach
 from spikeguard_server.domain.own_rules import by_own_rule
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.rules import RULES, SETTLED, Opinion, Rule
@@ -36,8 +37,10 @@ class Proposal:
 
 def propose(situation: Situation, policy: Policy) -> Proposal:
     """What to do about `situation.incident` now."""
-    opinion = _by_own_rule(_asked(RULES, situation, policy), situation, policy)
-    opinion = _within_capability(_unless_rejected(opinion, situation, policy), situation)
+    reachable = within_reach(situation)
+    opinion = _by_own_rule(_asked(RULES, reachable, policy), reachable, policy)
+    opinion = _within_capability(_unless_rejected(opinion, reachable, policy), reachable)
+    opinion = _within_limits(opinion, situation, reachable)
     return _proposal(opinion, situation, policy)
 
 
@@ -116,6 +119,15 @@ def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:
         return opinion
     verb = verb_of(opinion.action)
     return Opinion(None, f"{opinion.reason} This attempt cannot {verb}, so a person has to act.")
+
+
+def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation) -> Opinion:
+    """What the job itself would refuse is not proposed to a person."""
+    if opinion.action is None:
+        return opinion
+    limited = within_limits(opinion.action, situation)
+    beyond = "" if isinstance(opinion.action, Watch) else reach_note(situation, reachable)
+    return Opinion(limited.action, f"{opinion.reason}{limited.note}{beyond}")
 
 
 def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:

@@ -49,6 +49,18 @@ class PastCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderLimits:
+    """What the attempt's own settings allow; named as there. None: it told no such limit."""
+
+    lr_factor_least: float | None = None
+    lr_steps_most: float | None = None
+    skip_batches_most: float | None = None
+    rollback_steps_most: float | None = None
+    rollbacks_a_day: float | None = None
+    orders_a_day: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """Everything a proposal depends on, besides the policy."""
 
@@ -60,6 +72,7 @@ class Situation:
     step_time_s: float | None = None  # median of the last steps
     tokens_per_step: int | None = None
     past: tuple[PastCommand, ...] = ()  # oldest first
+    limits: OrderLimits = OrderLimits()
 
     def can(self, verb: Verb) -> bool:
         return verb in self.capabilities

@@ -195,6 +195,13 @@ def _introduction(started: AttemptStarted) -> dict[str, Any]:
     }
 
 
+def settings_of(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
+    """What an attempt said of itself, as text."""
+    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt)
+    found = connection.execute(sql.select(tables.attempts.c.settings).where(which))
+    return dict(found.scalar_one_or_none() or {})
+
+
 def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
     values = {name: getattr(attempt, name) for name in _SAVED_OF_ATTEMPT}
     connection.execute(_SAVE_ATTEMPT, {"key": run_id, "which": attempt.number, **values})

@@ -15,6 +15,7 @@ from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.lineage import Lineage, lineage_of
+from spikeguard_server.domain.order_limits import read_limits
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Situation, Target
 from spikeguard_server.domain.targeting import worth_keeping
@@ -26,7 +27,12 @@ from spikeguard_server.repository.incidents import (
     unclaimed_precursors,
     warned_step,
 )
-from spikeguard_server.repository.runs import AttemptRow, RunRow, segments_of
+from spikeguard_server.repository.runs import (
+    AttemptRow,
+    RunRow,
+    segments_of,
+    settings_of,
+)
 from spikeguard_server.repository.targets import TargetRow, targets_of
 
 _VERBS = {verb.value for verb in Verb}
@@ -53,6 +59,7 @@ def situation_of(
         capabilities=frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
         tokens_per_step=attempt.tokens_per_step,
         past=past_commands(connection, run.run_id, incident.number, now),
+        limits=read_limits(settings_of(connection, run.run_id, attempt.number)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.requests import Request
 
-from spikeguard_protocol import Role
+from spikeguard_protocol import AttemptStarted, Role
 from spikeguard_server.routes.door import origin_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ def state_of(job: Job, command: dict[str, Any]) -> dict[str, Any]:
     """The command as it stands now."""
     found: list[dict[str, Any]] = job.incident()["commands"]
     return next(entry for entry in found if entry["id"] == command["id"])
+
+
+def test_nothing_is_proposed_beyond_the_limits_that_the_job_told(job: Job) -> None:
+    verbs = ("rollback", "scale_lr", "watch", "stop")
+    limits = {"skip_batches_most": "3", "rollback_steps_most": "5000"}
+    job.send(AttemptStarted(None, 1, verbs, "test", 4096, limits))
+    proposal = job.spike().incident()["proposal"]
+    first, end = proposal["arguments"]["skip"]
+    assert end - first == 3
+    assert "the job leaves out at most 3 by one order" in proposal["reason"]
 
 
 def test_an_approval_carries_the_name_and_becomes_an_order(

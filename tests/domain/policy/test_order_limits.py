@@ -1,0 +1,105 @@
+"""What the job itself would refuse is not proposed to a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spikeguard_protocol import BatchRange, CommandState, Kind, Rollback, ScaleLr, Watch
+from spikeguard_server.domain.order_limits import read_limits
+from spikeguard_server.domain.policy import DEFAULT_POLICY
+from spikeguard_server.domain.proposal import Proposal, propose
+from spikeguard_server.domain.situation import OrderLimits, Situation
+from tests.domain.policy.situations import done, incident, situation
+
+CLIMBING = incident(kind=Kind.DIVERGENT, confidence=0.95)
+
+
+def ask(about: Situation, **limits: float) -> Proposal:
+    return propose(replace(about, limits=OrderLimits(**limits)), DEFAULT_POLICY)
+
+
+def test_a_job_that_tells_no_limits_gets_what_it_got_before() -> None:
+    told = {"optimizer": "AdamW", "rollback_steps_most": "far", "lr_factor_least": "nan"}
+    assert read_limits(told) == OrderLimits()
+    free = propose(situation(CLIMBING), DEFAULT_POLICY)
+    assert isinstance(free.action, Rollback)
+    roomy = read_limits({"rollback_steps_most": "5000", "skip_batches_most": "2000"})
+    assert propose(replace(situation(CLIMBING), limits=roomy), DEFAULT_POLICY) == free
+
+
+def test_a_target_further_back_than_the_job_goes_is_not_named() -> None:
+    free = propose(situation(CLIMBING), DEFAULT_POLICY)
+    assert isinstance(free.action, Rollback)
+    limited = ask(situation(CLIMBING), rollback_steps_most=1340 - free.action.step)
+    assert isinstance(limited.action, Rollback)
+    assert limited.action.step > free.action.step
+    assert "out of reach: the job gives up at most" in limited.reason
+    assert "rollback_steps_most" in limited.reason
+
+
+def test_where_every_target_is_out_of_reach_it_is_said_why() -> None:
+    limited = ask(situation(CLIMBING), rollback_steps_most=10)
+    assert not isinstance(limited.action, Rollback)
+    assert "6 older targets are out of reach" in limited.reason
+
+
+def test_a_skip_is_cut_to_what_the_job_leaves_out_and_says_so() -> None:
+    limited = ask(situation(CLIMBING), skip_batches_most=7)
+    assert isinstance(limited.action, Rollback)
+    assert limited.action.skip is not None
+    assert len(limited.action.skip) == 7
+    assert "at most 7 by one order (its setting skip_batches_most)" in limited.reason
+
+
+def test_a_learning_rate_is_lowered_no_further_than_the_job_allows() -> None:
+    about = situation(CLIMBING, targets=())
+    limited = ask(about, lr_factor_least=0.75, lr_steps_most=40)
+    assert limited.action == ScaleLr(0.75, 40)
+    assert "lr_factor_least" in limited.reason
+
+
+def test_no_more_rollbacks_a_day_are_proposed_than_the_job_takes() -> None:
+    earlier = done(Rollback("ckpt-900", 900, BatchRange(901, 903)), number=2)
+    yesterday = replace(earlier, decided_s_ago=90_000.0)
+    refused = replace(earlier, state=CommandState.REFUSED)
+    spent = ask(situation(CLIMBING, past=(earlier,)), rollbacks_a_day=1)
+    assert spent.action is None
+    assert "at most 1 orders to rollback in 24 hours (its setting rollbacks_a_day)" in spent.reason
+    for past in (yesterday, refused):
+        assert ask(situation(CLIMBING, past=(past,)), rollbacks_a_day=1).action is not None
+
+
+def test_watching_is_never_limited() -> None:
+    healing = situation(incident(kind=Kind.RECOVERABLE))
+    assert ask(healing, orders_a_day=0, rollback_steps_most=0).action == Watch(200)
+
+
+@given(
+    factor=st.floats(1e-6, 1.0), steps=st.integers(0, 1000), skip=st.integers(0, 1000),
+    back=st.integers(0, 2000), kind=st.sampled_from(Kind), targets=st.booleans(),
+    again=st.integers(0, 2),
+)  # fmt: skip
+def test_whatever_the_limits_what_is_proposed_lies_within(
+    factor: float, steps: int, skip: int, back: int, kind: Kind, targets: bool, again: int
+) -> None:
+    about = incident(kind=kind, confidence=0.95, recurrences=again)
+    asked = situation(about) if targets else situation(about, targets=())
+    action = ask(
+        asked,
+        lr_factor_least=factor,
+        lr_steps_most=steps,
+        skip_batches_most=skip,
+        rollback_steps_most=back,
+    ).action
+    if isinstance(action, Rollback):
+        assert asked.step - action.step <= back
+        assert action.skip is None or len(action.skip) <= skip
+        if action.lr_factor is not None and action.lr_steps is not None:
+            assert action.lr_factor >= factor
+            assert action.lr_steps <= steps
+    if isinstance(action, ScaleLr):
+        assert action.factor >= factor
+        assert action.steps <= steps
