@@ -33,6 +33,7 @@ from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
 
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
+MANY_RUNS = {f"SPIKEGUARD_NEW_RUNS_PER_{what}": "1000000" for what in ("TOKEN", "PROJECT")}
 START_S = 120.0
 HOST = "127.0.0.1"
 _API = "/api/2.0/mlflow"
@@ -72,7 +73,9 @@ def prepare(url: str) -> str:
 @contextmanager
 def spikeguard(url: str, processes: int, log: Path, **settings: str) -> Iterator[list[int]]:
     """`spikeguard serve`, so many processes on one database; yields their ports."""
-    environment = {**os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **settings}
+    environment = {
+        **os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **MANY_RUNS, **settings
+    }  # fmt: skip
     ports = [free_port() for _ in range(processes)]
     serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
     started = [_start([*serve, str(port)], environment, log) for port in ports]

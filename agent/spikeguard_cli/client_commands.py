@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
+from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import (
     Credentials,
@@ -45,18 +46,23 @@ def login(options: Namespace) -> int:
 
 
 def runs(options: Namespace) -> int:
-    """List runs, newest first."""
-    found = list(Api(load_credentials()).items("/v1/runs", options.limit))
+    """List runs: those with an open spike first, then those that go on, the projects in turn."""
+    asked: dict[str, str | None] = {"project": options.project, "state": options.state}
+    asked["order"] = "newest" if options.newest else "attention"
+    asked["archived"] = "true" if options.archived else None
+    found = list(Api(load_credentials()).items("/v1/runs", options.limit, **asked))
     return _print_list(options, found, RUN_HEAD, [run_row(run) for run in found], "No runs yet.")
 
 
 def incidents(options: Namespace) -> int:
-    """List incidents, newest first."""
+    """List incidents: open ones first, the projects in turn."""
     run = RunId.parse(options.run) if options.run else None
     wanted = f"{run.project}/{run.name}" if run else None
     state = "open,recovering" if options.open else None
     api = Api(load_credentials())
-    found = list(api.items("/v1/incidents", options.limit, run=wanted, state=state))
+    asked = {"run": wanted, "state": state, "project": options.project}
+    asked["order"] = "newest" if options.newest else "attention"
+    found = list(api.items("/v1/incidents", options.limit, **asked))
     rows = [incident_row(incident) for incident in found]
     return _print_list(options, found, INCIDENT_HEAD, rows, "No incidents.")
 
@@ -178,8 +184,18 @@ def _login_options(parser: ArgumentParser) -> None:
 
 
 def _list_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--limit", type=int, default=50, help="how many, newest first (default 50)")
+    parser.add_argument("--limit", type=int, default=50, help="how many (default 50)")
+    parser.add_argument("--project", help="only those of this project")
+    parser.add_argument(
+        "--newest", action="store_true", help="newest first, whatever needs somebody"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _run_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--state", choices=("live", "silent", "ended"), help="only those")
+    parser.add_argument("--archived", action="store_true", help="the archived ones instead")
+    _list_options(parser)
 
 
 def _incident_options(parser: ArgumentParser) -> None:
@@ -225,7 +241,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
-    Command("runs", "list runs: state, step, loss, open incident", runs, _list_options),
+    Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
+    *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),

@@ -99,9 +99,26 @@ class Client:
         """From now on neither the token nor any session that it opened works."""
         self._calls.call("DELETE", with_query(f"/v1/tokens/{id}", reason=reason))
 
-    def runs(self) -> Iterator[Run]:
-        """Every run that the token may see, newest first, page by page as they are read."""
-        return self._calls.items(Run, "/v1/runs")
+    def runs(
+        self, *, project: str | None = None, state: str | None = None, archived: bool = False
+    ) -> Iterator[Run]:
+        """Every run that the token may see, newest first, page by page as they are read. `state` is
+        `live`, `silent` or `ended`; `archived`: the archived ones instead of the others."""
+        only = "true" if archived else None
+        return self._calls.items(Run, "/v1/runs", project=project, state=state, archived=only)
+
+    def archive_run(self, run: RunId, reason: str | None = None) -> Run:
+        """Leave a run out of lists, metrics and quotas until it trains again. A conflict while an
+        attempt of it lives."""
+        return self._calls.send(Run, "POST", f"{run_path(run)}/archive", _why(reason))
+
+    def unarchive_run(self, run: RunId, reason: str | None = None) -> Run:
+        """Show an archived run again."""
+        return self._calls.send(Run, "POST", f"{run_path(run)}/unarchive", _why(reason))
+
+    def delete_run(self, run: RunId, reason: str) -> None:
+        """Remove a run for good, all but its audit. A conflict while an attempt of it lives."""
+        self._calls.call("DELETE", with_query(run_path(run), reason=reason))
 
     def run(self, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
@@ -132,10 +149,12 @@ class Client:
         """Commands that went out to a run and batches that it left out, newest first."""
         return self._calls.items(LedgerEntry, f"{run_path(run)}/ledger")
 
-    def incidents(self, run: RunId | None = None, state: str | None = None) -> Iterator[Incident]:
+    def incidents(
+        self, run: RunId | None = None, state: str | None = None, project: str | None = None
+    ) -> Iterator[Incident]:
         """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several by commas."""
         name = None if run is None else f"{run.project}/{run.name}"
-        return self._calls.items(Incident, "/v1/incidents", run=name, state=state)
+        return self._calls.items(Incident, "/v1/incidents", run=name, state=state, project=project)
 
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""

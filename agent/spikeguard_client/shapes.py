@@ -45,6 +45,7 @@ class Run(TypedDict):
     incidents: int
     waiting_approval: bool
     live_attempts: int
+    archived_at: str | None
 
 
 class Ability(TypedDict):

@@ -86,10 +86,9 @@ class Client:
         """End a person's session."""
         self._call("DELETE", "/v1/sessions/current", token)
 
-    def runs(self, token: str, *, limit: int = 200, cursor: str | None = None) -> Page[Run]:
-        """Runs, newest first."""
-        answer = self._get("/v1/runs", token, limit=limit, cursor=cursor)
-        return _page(Run, answer)
+    def runs(self, token: str, *, limit: int = 200) -> Page[Run]:
+        """Runs: those with an open incident first, then those that go on, the projects in turn."""
+        return _page(Run, self._get("/v1/runs", token, limit=limit, order="attention"))
 
     def run(self, token: str, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
@@ -113,9 +112,10 @@ class Client:
     def incidents(
         self, token: str, *, run: RunId | None = None, state: str | None = None, limit: int = 50
     ) -> Page[Incident]:
-        """Incidents, newest first, of one run or of all."""
+        """Incidents of one run or of all: open ones first, the projects in turn."""
         name = f"{run.project}/{run.name}" if run else None
-        answer = self._get("/v1/incidents", token, run=name, state=state, limit=limit)
+        asked = {"run": name, "state": state, "limit": limit, "order": "attention"}
+        answer = self._get("/v1/incidents", token, **asked)
         return _page(Incident, answer)
 
     def incident(self, token: str, run: RunId, number: int) -> IncidentDetail:

@@ -13,10 +13,12 @@ ServiceError
 │   ├── SequenceGap    409  `expected`: the message the server waits for
 │   ├── RevisionChanged 409 `current`: the command as it stands now
 │   ├── IllegalMove    409  the command or incident is past the state this needs
-│   └── NotClosed      409  there is no post-mortem while an incident is open
+│   ├── NotClosed      409  there is no post-mortem while an incident is open
+│   └── StillTraining  409  a run is not put away while an attempt of it lives
 ├── TooLarge           413
 ├── Unprocessable      422  a field breaks its limit
 ├── Busy               429  too much at once
+│   └── RunQuota       429  `limit`: runs that a token or a project may begin in a day
 ├── InternalError      500  our own fault, told without our insides
 └── Unready            503  starting, or the database cannot be reached
 
@@ -180,6 +182,20 @@ class NotClosed(Conflict):
     code = "not_closed"
 
 
+class StillTraining(Conflict):
+    """A run is neither archived nor deleted while an attempt of it lives."""
+
+    code = "still_training"
+
+    def __init__(self, run: Any, attempt: int, silent_after_s: float) -> None:
+        super().__init__(
+            f"Attempt {attempt} of run {run} is alive",
+            f"End the job first; an attempt that sends nothing for {silent_after_s:g} s counts as "
+            "over",
+            attempt=attempt,
+        )
+
+
 class TooLarge(ServiceError):
     """The body is larger than this call takes."""
 
@@ -221,6 +237,22 @@ class Busy(_Later):
     status = 429
 
 
+class RunQuota(Busy):
+    """A token or a project began as many runs within 24 hours as it may."""
+
+    code = "run_quota"
+
+    def __init__(self, whose: str, limit: int, setting: str, *, retry_after_s: int) -> None:
+        super().__init__(
+            f"{whose} began {limit} new runs within 24 hours, the most that it may",
+            "The agent keeps its data and tries again. Archive or delete runs that are over "
+            f"(`spikeguard archive RUN`), or let the operator raise {setting}",
+            retry_after_s=retry_after_s,
+            field="run",
+            limit=limit,
+        )
+
+
 class InternalError(ServiceError):
     """Something is wrong with the server itself; its log says what."""
 
@@ -256,7 +288,9 @@ ERRORS: tuple[type[ServiceError], ...] = (
     NotClosed,
     TooLarge,
     Unprocessable,
+    StillTraining,
     Busy,
+    RunQuota,
     InternalError,
     Unready,
 )

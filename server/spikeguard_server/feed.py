@@ -2,7 +2,8 @@
 
 Law: the database is asked only while somebody follows, once for all. Who does not read is let go,
 and comes back with the place that they had reached. Nothing is told twice in a stream, and nothing
-left out between two streams that are joined by a place.
+left out between two streams that are joined by a place. No token holds more streams than are left
+to all others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from spikeguard_server.repository.reading_feed import (
     happened_since,
     read_now,
 )
+from spikeguard_server.routes.shares import Shares
 
 MOST: Final = 500  # streams of one process
 EVERY_S: Final = 0.5
@@ -43,6 +45,7 @@ class Follower:
     project: str | None
     run_id: UUID | None
     loop: asyncio.AbstractEventLoop
+    token_id: int  # whose stream it is
     queue: asyncio.Queue[Happening | None] = field(default_factory=asyncio.Queue)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     place: Seen = field(default_factory=Seen)  # where it began, once it is ready
@@ -75,6 +78,7 @@ class Feed:
     def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
         self._followers: set[Follower] = set()
+        self._shares = Shares(MOST, "streams of events are open")
         self._lock = Lock()
         self._wanted, self._stopping = Event(), Event()
         self._thread: Thread | None = None
@@ -94,12 +98,14 @@ class Feed:
         for follower in followers:
             follower.tell([None])
 
-    def join(self, project: str | None, run_id: UUID | None) -> Follower:
-        """Follow from now on, until `leave`; raise `Busy` where too many do."""
-        follower = Follower(project, run_id, asyncio.get_running_loop())
+    def join(self, project: str | None, run_id: UUID | None, token_id: int) -> Follower:
+        """Follow from now on, until `leave`; raise `Busy` where too many do, or where this token
+        does too often."""
+        follower = Follower(project, run_id, asyncio.get_running_loop(), token_id)
         with self._lock:
-            if len(self._followers) >= MOST or self._stopping.is_set():
-                raise Busy(f"{MOST} follow along already", "Come back later", limit=MOST)
+            if self._stopping.is_set():
+                raise Busy("This server is stopping", "Ask again: another one answers")
+            self._shares.take(token_id)
             self._followers.add(follower)
         self._wanted.set()
         return follower
@@ -107,7 +113,9 @@ class Feed:
     def leave(self, follower: Follower) -> None:
         """Follow no longer."""
         with self._lock:
-            self._followers.discard(follower)
+            if follower in self._followers:
+                self._followers.remove(follower)
+                self._shares.give_back(follower.token_id)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

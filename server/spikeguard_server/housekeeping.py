@@ -14,14 +14,17 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_server.archive import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.passing import write_down
 from spikeguard_server.repository.audit import SERVER, append
 from spikeguard_server.repository.baton import in_turn
+from spikeguard_server.repository.deleted_runs import runs_with_curves_left
 from spikeguard_server.repository.detectors import (
     detectors_on,
     prune_snapshots,
     runs_with_snapshots,
 )
+from spikeguard_server.repository.new_runs import drop_counted
 from spikeguard_server.repository.outdated import (
     drop_ended_sessions,
     drop_old,
@@ -130,9 +133,24 @@ def _prune(engine: sql.Engine, run_id: UUID, kept: int) -> None:
         prune_snapshots(connection, run_id, kept)
 
 
+def finish_deletions(engine: sql.Engine) -> None:
+    """Remove what deletions that were cut off left behind."""
+    with engine.connect() as connection:
+        unfinished = runs_with_curves_left(connection)
+    for run_id in unfinished:
+        survive(partial(finish_deletion, engine, run_id, REMOVE_S), f"samples of {run_id}")
+
+
+def _drop_counted(engine: sql.Engine) -> None:
+    with engine.begin() as connection:
+        drop_counted(connection)
+
+
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
     let_go(engine, settings)
     if (days := settings.keep_deliveries_days) > 0:
         survive(partial(forget, engine, days), "what people were told")
     survive(partial(prune, engine, settings.detector_snapshots_kept), "snapshots")
+    survive(partial(finish_deletions, engine), "deleted runs")
+    survive(partial(_drop_counted, engine), "counts of new runs")

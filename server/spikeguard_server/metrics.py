@@ -1,7 +1,8 @@
 """What Prometheus is told: of this process, and of the fleet as the database knows it.
 
 Law: registries are passed in. Names carry their unit; a label takes values from a closed set, but
-for `project` and `run` of the fleet: `MAX_RUNS` unended runs at most, and gone when a run is.
+for `project` and `run` of the fleet: `MAX_RUNS` unended runs at most, up to `MAX_INCIDENTS` where
+an incident is open, and gone when a run is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from spikeguard_server.domain.channel import ChannelKind
 from spikeguard_server.domain.command_life import legal_events
 from spikeguard_server.domain.telling import Result
 
-MAX_RUNS: Final = 500
+MAX_RUNS: Final = 500  # with all gauges
+MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
 DELAY_EDGES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100, 500)  # steps
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -99,13 +101,13 @@ class RunGauges:
 
     project: str
     run: str
-    last_step: float | None
-    last_loss: float | None
-    last_grad_norm: float | None
-    last_z: float | None
-    tokens_per_second: float | None
-    age_s: float | None  # None: it has ended
-    incident_open: bool
+    last_step: float | None = None
+    last_loss: float | None = None
+    last_grad_norm: float | None = None
+    last_z: float | None = None
+    tokens_per_second: float | None = None
+    age_s: float | None = None  # None: it has ended
+    incident_open: bool = False
     kind: str | None = None  # of the open incident
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
 
@@ -121,7 +123,7 @@ class Fleet:
     approvals_waiting: int
     oldest_approval_s: float
     dropped_samples: int
-    live: tuple[RunGauges, ...] = ()  # at most MAX_RUNS: open incidents, then newest messages
+    live: tuple[RunGauges, ...] = ()  # open incidents first, projects in turn
     budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
     notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
@@ -130,6 +132,7 @@ class Fleet:
         default_factory=dict
     )  # steps to detect it -> closed incidents
     not_shown: int = 0  # unended runs beyond those of `live`
+    incidents_not_shown: int = 0  # of them, those with an open incident
 
 
 def fleet_text(fleet: Fleet) -> bytes:
@@ -175,6 +178,12 @@ def fleet_text(fleet: Fleet) -> bytes:
         "spikeguard_runs_not_shown",
         f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
         fleet.not_shown,
+    )
+    _gauge(
+        registry,
+        "spikeguard_incidents_not_shown",
+        f"Runs with an open spike without gauges of their own: beyond {MAX_INCIDENTS}.",
+        fleet.incidents_not_shown,
     )
     _notices(registry, fleet)
     _live_runs(registry, fleet.live)

@@ -62,7 +62,8 @@ def _write(engine: sql.Engine, claim: Due) -> None:
     run_id, number = claim.run_id, claim.incident
     with engine.begin() as connection:
         run = lock_run(connection, run_id)
-        assert run is not None
+        if run is None:  # deleted meanwhile
+            return
         facts = gather(connection, run, number, database_now(connection))
     documents = {form: render(facts, form) for form in Format}
     with engine.begin() as connection:

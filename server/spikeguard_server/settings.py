@@ -55,6 +55,9 @@ class Settings:
     ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
     ingest_waiting: int = field(default=2000, metadata=_number(1, 10_000))  # beyond it: 429
     requests_per_s: float = field(default=200.0, metadata=_number(1, 1e6))  # a token; beyond: 429
+    # New runs within 24 hours; beyond: 429. Runs that are known always get in.
+    new_runs_per_token: int = field(default=500, metadata=_number(1, 1_000_000))
+    new_runs_per_project: int = field(default=1000, metadata=_number(1, 1_000_000))
     statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
     silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live

@@ -304,6 +304,7 @@ def run(**changes: Any) -> Plain:
         "incidents": 2,
         "waiting_approval": True,
         "live_attempts": 1,
+        "archived_at": None,
         "attempts": [
             {
                 "id": ATTEMPT,

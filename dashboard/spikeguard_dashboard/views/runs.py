@@ -33,6 +33,8 @@ INCIDENT_COLUMNS = (
     Column("Opened", wide=True),
 )
 RECENT = 12
+LISTED = 200
+NOT_LISTED = f"Only {LISTED} runs are listed: of each project those with an open incident first."
 
 
 def runs_page() -> None:
@@ -45,7 +47,7 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
 
 
 def _draw(visit: Visit) -> None:
-    runs = look("runs", lambda: visit.client.runs(visit.token))
+    runs = look("runs", lambda: visit.client.runs(visit.token, limit=LISTED))
     recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
     staleness(runs, recent)
     if runs.data is None:
@@ -75,7 +77,7 @@ def run_table(runs: Page[Run]) -> Html:
             "`make demo`."
         )
     rows = [_run_row(run) for run in sorted(runs.items, key=_urgency)]
-    more = markup.paragraph(markup.soft("Older runs are not listed.")) if runs.next_cursor else ""
+    more = markup.paragraph(markup.soft(NOT_LISTED)) if len(runs.items) >= LISTED else ""
     return markup.joined(markup.table(RUN_COLUMNS, rows, stacked=True), more, gap="")
 
 

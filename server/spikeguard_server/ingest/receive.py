@@ -29,6 +29,8 @@ from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.ingest.taking_over import take_over
 from spikeguard_server.repository.calm import Bearer, Opening, open_message, write_calm
+from spikeguard_server.repository.deleted_runs import Former, former_run
+from spikeguard_server.repository.new_runs import check_quota, note_new_run
 from spikeguard_server.repository.runs import (
     AttemptRow,
     RunRow,
@@ -131,8 +133,12 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     now, run, attempt = letter.now or opening.now, opening.run, opening.attempt
     if attempt is None and reached(0, message) is None:
         raise SequenceGap(1, message.sequence)
-    run = run or make_run(connection, message.run_id, now)
+    former = former_run(connection, key) if run is None else None
+    if run is None:
+        run = _begin_run(connection, letter, opening, former)
     detection = detection_after(letter.failure, connection, key, opening.state, kept)
+    if former is not None:  # so that no replica takes the deleted run's detector for this one's
+        detection.version = max(detection.version, former.detector_version)
     if attempt is not None:
         intake = Intake(connection, letter.settings, now, run, attempt, detection)
         take_over(intake)
@@ -152,6 +158,21 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     return intake
 
 
+def _begin_run(
+    connection: sql.Connection, letter: Letter, opening: Opening, former: Former | None
+) -> RunRow:
+    """The run that this message is the first of; raise `RunQuota` where there may be none."""
+    message, now = letter.message, letter.now or opening.now
+    token = opening.bearer.token_id if opening.bearer is not None else None
+    check_quota(connection, letter.settings, message.project, token, now)
+    run = make_run(
+        connection, message.run_id, now, attempts=former.attempts if former else 0,
+        incidents=former.incidents if former else 0,
+    )  # fmt: skip
+    note_new_run(connection, run.run_id, run.project, token, now)
+    return run
+
+
 def _check(bearer: Bearer | None, message: Message) -> None:
     """Refuse a token that does not work any more, or not for this run."""
     if bearer is None:
@@ -163,7 +184,7 @@ def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:
     """Whether nothing but these samples can matter, as long as they show nothing."""
     run, records = intake.run, letter.message.records
     busy = opening.commands or opening.others or letter.failure is not None
-    busy = busy or intake.detection.changed
+    busy = busy or intake.detection.changed or run.archived_at is not None
     if busy or run.open_incident is not None or run.followed_to is not None:
         return False
     if not intake.current or intake.attempt.ended_at is not None or intake.detection.version == 0:
@@ -217,6 +238,7 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
     attempt.alive_at = max(attempt.alive_at, alive_at)
     if alive_at > intake.now - intake.silent_after:
         standing.found(intake)
+        standing.unarchive(intake)
         if not intake.current:
             _take_back(intake)
     if intake.current and attempt.ended_at is None:

@@ -62,6 +62,13 @@ def found(intake: Intake) -> None:
     attempt.lost = False
 
 
+def unarchive(intake: Intake) -> None:
+    """A run that trains again is shown again."""
+    if intake.run.archived_at is not None:
+        _append(intake, "unarchived", "archived", None, f"{_name(intake.attempt.number)} sends")
+    intake.run.archived_at = None
+
+
 def _name(attempt: int) -> str:
     return f"attempt {attempt}"
 

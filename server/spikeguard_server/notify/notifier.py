@@ -30,7 +30,7 @@ from spikeguard_server.settings import Settings
 
 LANES = 12  # channels that are told at once
 OF_A_PROJECT = 8  # of them
-TROUBLED = 4  # of them, that did not answer lately
+TROUBLED = 4  # of them, that did not answer lately; a project has all but one of these at most
 AT_DESK = 2  # connections that carriers hold at once
 PUT_OFF_S = 60.0  # what cannot be told as it stands
 STOP_TIMEOUT_S = 3.0
@@ -107,7 +107,8 @@ class Notifier:
             return False
         if sum(project == place[0] for project, _ in self._lanes) >= OF_A_PROJECT:
             return False
-        return not troubled or sum(lane.troubled for lane in self._lanes.values()) < TROUBLED
+        slow = [project for (project, _), lane in self._lanes.items() if lane.troubled]
+        return not troubled or (len(slow) < TROUBLED and slow.count(place[0]) < TROUBLED - 1)
 
     def _carry(self, place: Place, keys: Sequence[Key]) -> None:
         """Until the channel does not answer: what it did not answer it will not answer now."""

@@ -105,10 +105,10 @@ def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
 
 
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
-    """What is to be told now and in nobody's hands: of every channel one, then of every channel
-    the next, so that none is left out because another has much to tell. Channels that answer come
-    first; within one, who failed least often, then who is due the longest: a message that fails for
-    what it says keeps no other one waiting."""
+    """What is to be told now and in nobody's hands: of every project one, then of every project
+    the next, so that none is left out because another has much to tell. Of a project its channels
+    take turns, those that answer first; within a channel who failed least often, then who is due
+    the longest: a message that fails for what it says keeps no other one waiting."""
     now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
     free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
     turn = sql.func.row_number().over(
@@ -122,10 +122,13 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]
         .subquery()
     )
     w = waiting.c
+    of_project = sql.func.row_number().over(
+        partition_by=w.project, order_by=(w.turn, w.troubled, w.due_at)
+    )
     rows = connection.execute(
         sql.select(waiting)
         .where(w.free, w.turn <= EACH)
-        .order_by(w.turn, w.troubled, w.due_at)
+        .order_by(of_project, w.troubled, w.due_at)
         .limit(limit)
     )
     return [

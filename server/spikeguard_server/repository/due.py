@@ -1,11 +1,13 @@
 """What time alone makes due.
 
-Law: listed without locks; whoever acts on it looks again under the run's lock.
+Invariants: listed without locks; whoever acts on it looks again under the run's lock. Projects take
+turns, so that one of which much is due holds up no other.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -16,19 +18,23 @@ from spikeguard_server.repository.runs import ENDED, LIVE
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables_notices import escalations
 
+AT_ONCE: Final = 1000  # runs of one list
 _R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
 
 
-def runs_due(connection: sql.Connection, settings: Settings, now: datetime) -> list[UUID]:
-    """Runs on which time has had an effect that nobody wrote down yet."""
-    parts = (
-        _silent(settings, now),
-        _over(settings, now),
-        _lost(settings, now),
-        _expired(settings, now),
-        _unanswered(now),
-    )
-    return list(connection.execute(sql.union(*parts).limit(1000)).scalars())
+def runs_due(
+    connection: sql.Connection, settings: Settings, now: datetime, limit: int = AT_ONCE
+) -> list[UUID]:
+    """At most `limit` runs on which time has had an effect that nobody wrote down yet, the projects
+    in turn; of each those first whose command waits, then those that were silent the longest."""
+    waiting = sql.union(_expired(settings, now), _unanswered(now)).subquery()
+    parts = (_silent(settings, now), _over(settings, now), _lost(settings, now))
+    due = sql.union(*parts, sql.select(waiting.c.run_id)).subquery()
+    waits = _R.run_id.in_(sql.select(waiting.c.run_id))
+    order = (sql.not_(waits), _R.last_message_at, _R.run_id)
+    turn = sql.func.row_number().over(partition_by=_R.project, order_by=order)
+    query = sql.select(_R.run_id).join(due, due.c.run_id == _R.run_id).order_by(turn, *order)
+    return list(connection.execute(query.limit(limit)).scalars())
 
 
 def _unanswered(now: datetime) -> sql.Select[UUID]:

@@ -63,9 +63,13 @@ def _numbers(subject: str) -> tuple[int | None, int | None]:
     return int(incident), int(command) if command.isdecimal() else None
 
 
-def runs_with_notices(connection: sql.Connection) -> Sequence[UUID]:
-    """Runs of which something waits in the outbox."""
-    return connection.execute(sql.select(_N.run_id).distinct().limit(MOST)).scalars().all()
+def runs_with_notices(connection: sql.Connection, limit: int = MOST) -> Sequence[UUID]:
+    """At most `limit` runs of which something waits in the outbox: the projects in turn, of each
+    the run that has waited the longest first."""
+    since = sql.select(_N.run_id, sql.func.min(_N.at).label("since")).group_by(_N.run_id).subquery()
+    turn = sql.func.row_number().over(partition_by=_R.project, order_by=since.c.since)
+    query = sql.select(_R.run_id).join(since, since.c.run_id == _R.run_id)
+    return connection.execute(query.order_by(turn, since.c.since).limit(limit)).scalars().all()
 
 
 def take_notices(connection: sql.Connection, run_id: UUID) -> list[Notice]:

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId, SegmentId, SegmentPoint
 from spikeguard_server.domain.lineage import Lineage, lineage_of
 from spikeguard_server.errors import NotFound, Unprocessable
-from spikeguard_server.tables import attempts, run_key, runs, segments
+from spikeguard_server.tables import attempts, deleted_runs, run_key, runs, segments
 
 MAX_LIMIT = 1000
 Row = sql.Row[Any]
@@ -69,6 +69,15 @@ def existing_run(connection: sql.Connection, run: RunId) -> UUID:
     if connection.scalar(sql.select(runs.c.run_id).where(runs.c.run_id == key)) is None:
         raise NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
     return key
+
+
+def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
+    """The key of a run that exists or was deleted; raise `NotFound` otherwise."""
+    key = run_key(run)
+    deleted = sql.select(deleted_runs.c.run_id).where(deleted_runs.c.run_id == key)
+    if connection.scalar(deleted) is not None:
+        return key
+    return existing_run(connection, run)
 
 
 def attempt_ids(connection: sql.Connection, run_id: UUID) -> Mapping[int, str]:

@@ -19,12 +19,14 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.tables import audit, runs
+from spikeguard_server.tables import audit, deleted_runs, runs
 
 WINDOW = timedelta(seconds=75)  # longer than a transaction lives
 MOST_RUNS = 100  # that a place names; of others an entry may come a second time
 PAGE = 1000
-_A = audit.c
+_A, _D = audit.c, deleted_runs.c
+_PROJECT = sql.func.coalesce(runs.c.project, _D.project).label("project")
+_NAME = sql.func.coalesce(runs.c.name, _D.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +127,17 @@ def happened_since(
     order = (_A.at, _A.run_id, _A.number)
     query = (
         sql.select(
-            _A.run_id, runs.c.project, runs.c.name.label("run"), _A.number, _A.at, _A.actor,
+            _A.run_id, _PROJECT, _NAME.label("run"), _A.number, _A.at, _A.actor,
             _A.action, _A.subject, _A.before, _A.after, _A.reason, _A.changes,
         )
-        .join(runs, runs.c.run_id == _A.run_id)
-        .where(_A.at > since)
+        .outerjoin(runs, runs.c.run_id == _A.run_id)
+        .outerjoin(deleted_runs, deleted_runs.c.run_id == _A.run_id)
+        .where(_A.at > since, _NAME.is_not(None))
         .order_by(*order)
         .limit(PAGE)
     )  # fmt: skip
     if project is not None:
-        query = query.where(runs.c.project == project)
+        query = query.where(_PROJECT.element == project)
     if run_id is not None:
         query = query.where(_A.run_id == run_id)
     if after is not None:

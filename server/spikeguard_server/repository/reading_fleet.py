@@ -1,13 +1,17 @@
 """The fleet in numbers, for Prometheus.
 
-Law: reads only; at most `MAX_RUNS` runs are named, those with an open incident first, then those
-that fell silent, then the newest. What grows with history (closed incidents, finished commands,
-dropped samples) is counted in indexes alone, so that every replica tells the same at once.
+Invariants: reads only. Every run with an open incident is named, up to `MAX_INCIDENTS` of them;
+all gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
+fell silent, then the newest. Where there are more, the projects take turns, so that no project
+takes the place of another. What is left out is counted. Archived runs are as if they were not
+there. What grows with history (closed incidents, finished commands, dropped samples) is counted in
+indexes alone, so that every replica tells the same at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +20,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Verb
 from spikeguard_server.domain.approval import DAY_S
 from spikeguard_server.domain.policy import ApprovalMode
-from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading_runs import waiting
 from spikeguard_server.tables import attempts, commands, incidents, runs
@@ -28,10 +32,14 @@ _OPEN = incidents.c.state != "closed"
 _CLOSED = incidents.c.outcome.is_not(None)
 _LOST = attempts.c.dropped_samples > 0
 _ENDED = runs.c.state == "ended"
-_SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
-    sql.union(
-        sql.select(runs.c.run_id).where(runs.c.state != "ended"),
-        sql.select(incidents.c.run_id).where(_OPEN),
+_PRESENT = runs.c.archived_at.is_(None)
+_SHOWN = (
+    _PRESENT
+    & runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
+        sql.union(
+            sql.select(runs.c.run_id).where(runs.c.state != "ended"),
+            sql.select(incidents.c.run_id).where(_OPEN),
+        )
     )
 )
 
@@ -39,13 +47,15 @@ _SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and th
 def read_fleet(connection: sql.Connection) -> Fleet:
     """Counts over every run, and the runs that have not ended or whose spike is open."""
     waits = connection.execute(
-        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
+        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at))
+        .join(runs, runs.c.run_id == commands.c.run_id)
+        .where(waiting(), _PRESENT)
     ).one()
     waiting_notices, oldest_s = _backlog(connection)
-    live, to_show = _live(connection)
+    live, to_show, incidents_to_show = _live(connection)
     return Fleet(
-        runs=dict(_counts(connection, runs.c.state)),
-        open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
+        runs=dict(_counts(connection, runs.c.state, where=_PRESENT)),
+        open_incidents=dict(_open_incidents(connection)),
         closed_incidents=_pairs(connection, incidents.c.kind, incidents.c.outcome, where=_CLOSED),
         commands=_pairs(connection, commands.c.verb, commands.c.state),
         approvals_waiting=waits[0],
@@ -58,12 +68,24 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         ),
         live=live,
         not_shown=to_show - len(live),
+        incidents_not_shown=incidents_to_show - sum(run.incident_open for run in live),
         budgets_spent=_budgets_spent(connection),
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
         delays=_delays(connection),
     )
+
+
+def _open_incidents(connection: sql.Connection) -> list[tuple[str, int]]:
+    """(kind, how many are open)."""
+    query = (
+        sql.select(incidents.c.kind, sql.func.count())
+        .join(runs, runs.c.run_id == incidents.c.run_id)
+        .where(_OPEN, _PRESENT)
+        .group_by(incidents.c.kind)
+    )
+    return [(kind, count) for kind, count in connection.execute(query)]
 
 
 def _delays(connection: sql.Connection) -> dict[int, int]:
@@ -147,10 +169,12 @@ def _pairs(
     return {(a, b): count for a, b, count in _counts(connection, first, second, where=where)}
 
 
-def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int]:
-    """The runs that are shown, and how many there are to show."""
+def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int, int]:
+    """The runs that are shown, how many there are to show, and how many of these have an open
+    incident."""
     rows = connection.execute(_LIVE).all()
-    return tuple(_gauges(row) for row in rows), rows[0].to_show if rows else 0
+    shown = tuple(_gauges(row) for row in rows)
+    return shown, rows[0].to_show if rows else 0, rows[0].incidents_to_show if rows else 0
 
 
 _WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where(
@@ -159,37 +183,63 @@ _WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where
 _KIND = sql.select(incidents.c.kind).where(
     incidents.c.run_id == runs.c.run_id, incidents.c.number == runs.c.open_incident
 )
+_SPIKES = runs.c.open_incident.is_not(None)
+# By nothing that a message changes, so that each scrape names the same runs.
+_ORDER = (runs.c.state != "silent", runs.c.created_at.desc(), runs.c.run_id)
+_TURNS = (
+    sql.select(
+        runs.c.run_id,
+        sql.func.row_number()
+        .over(partition_by=(runs.c.project, _SPIKES), order_by=_ORDER)
+        .label("turn"),
+        sql.func.count().over().label("to_show"),
+        sql.func.count().filter(_SPIKES).over().label("incidents_to_show"),
+    )
+    .where(_SHOWN)
+    .subquery()
+)
+_PLACES = (
+    sql.select(
+        _TURNS,
+        sql.func.row_number().over(order_by=(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER))
+        .label("place"),
+    )
+    .join(runs, runs.c.run_id == _TURNS.c.run_id)
+    .subquery()
+)  # fmt: skip
 _LIVE = (
     sql.select(
         runs,
         sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
         _KIND.scalar_subquery().label("kind"),
         _WAITED.scalar_subquery().label("approval_age_s"),
-        sql.func.count().over().label("to_show"),
+        _PLACES.c.place,
+        _PLACES.c.to_show,
+        _PLACES.c.incidents_to_show,
     )
-    .where(_SHOWN)
-    # By nothing that a message changes, so that each scrape names the same runs.
-    .order_by(
-        runs.c.open_incident.is_(None),
-        runs.c.state != "silent",
-        runs.c.created_at.desc(),
-        runs.c.run_id,
-    )
-    .limit(MAX_RUNS)
+    .join(_PLACES, _PLACES.c.run_id == runs.c.run_id)
+    .where((_PLACES.c.place <= MAX_RUNS) | _SPIKES & (_PLACES.c.place <= MAX_INCIDENTS))
+    .order_by(_PLACES.c.place)
 )
 
 
 def _gauges(row: sql.Row[Any]) -> RunGauges:
-    return RunGauges(
+    """All gauges of a run; beyond `MAX_RUNS` what an alert on its incident needs."""
+    alerting = RunGauges(
         project=row.project,
         run=row.name,
+        incident_open=row.open_incident is not None,
+        kind=row.kind,
+        approval_age_s=row.approval_age_s,
+    )
+    if row.place > MAX_RUNS:
+        return alerting
+    return replace(
+        alerting,
         last_step=row.last_step,
         last_loss=row.last_loss,
         last_grad_norm=row.last_grad_norm,
         last_z=row.last_z,
         tokens_per_second=row.tokens_per_second,
         age_s=row.age_s,
-        incident_open=row.open_incident is not None,
-        kind=row.kind,
-        approval_age_s=row.approval_age_s,
     )

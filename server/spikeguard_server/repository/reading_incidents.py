@@ -73,6 +73,37 @@ def list_incidents(
     return cut(found, page.limit, lambda r: (r.opened_at.isoformat(), r.run_id, r.number))
 
 
+def list_incidents_by_attention(
+    connection: sql.Connection,
+    limit: int,
+    *,
+    project: str | None = None,
+    run_id: UUID | None = None,
+    states: Sequence[IncidentState] = (),
+) -> Sequence[Row]:
+    """Open incidents first, the newest first and the projects in turn; then closed ones, the newest
+    first."""
+    i, closed = incidents.c, IncidentState.CLOSED
+    newest = (i.opened_at.desc(), i.run_id, i.number)
+    some = _shown()
+    if project is not None:
+        some = some.where(runs.c.project == project)
+    if run_id is not None:
+        some = some.where(i.run_id == run_id)
+    if states:
+        some = some.where(i.state.in_([state.value for state in states]))
+    turn = sql.func.row_number().over(partition_by=runs.c.project, order_by=newest)
+    # As the index of open incidents says it.
+    open_ones = some.where(sql.text("incidents.state <> 'closed'")).order_by(turn, *newest)
+    found = connection.execute(open_ones.limit(limit)).all()
+    if states and closed not in states:
+        return found
+    over = some.where(i.state == closed.value).order_by(*(column.desc() for column in (
+        i.opened_at, i.run_id, i.number
+    )))  # fmt: skip
+    return [*found, *connection.execute(over.limit(limit - len(found)))]
+
+
 def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> Row:
     """One incident; raise `NotFound` if there is none of this number."""
     query = _shown().where(incidents.c.run_id == run_id, incidents.c.number == number)

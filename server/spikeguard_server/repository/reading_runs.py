@@ -7,6 +7,7 @@ the database's clock at the moment of reading, so that a dead ticker can't make 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandState, RunId
 from spikeguard_server.domain.policy import Policy, PolicyScope
 from spikeguard_server.repository.reading import PageWanted, Row, write_cursor
+from spikeguard_server.repository.runs import ENDED, LIVE, SILENT
 from spikeguard_server.tables import attempts, audit, commands, precursors, runs
 from spikeguard_server.tables_policies import policies, run_policies
 
@@ -70,17 +72,59 @@ def _shown(silent_after: timedelta) -> sql.Select[Any]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RunsWanted:
+    """Which runs are asked for."""
+
+    project: str | None = None  # None = every one
+    state: str | None = None  # live, silent, ended
+    archived: bool = False  # those alone; else those that are not
+
+
 def list_runs(
-    connection: sql.Connection, project: str | None, page: PageWanted, silent_after: timedelta
+    connection: sql.Connection, wanted: RunsWanted, page: PageWanted, silent_after: timedelta
 ) -> tuple[Sequence[Row], str | None]:
-    """Runs of a project, or of all, newest first, and the cursor of the next page."""
-    query = _shown(silent_after).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
-    if project is not None:
-        query = query.where(runs.c.project == project)
+    """Runs, newest first, and the cursor of the next page."""
+    query = _shown(silent_after).where(*_wanted(wanted, silent_after))
+    query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
     if page.after is not None:
         query = query.where(sql.tuple_(runs.c.created_at, runs.c.run_id) < page.after)
     found = connection.execute(query.limit(page.limit + 1)).all()
     return cut(found, page.limit, lambda row: (row.created_at.isoformat(), row.run_id))
+
+
+def list_runs_by_attention(
+    connection: sql.Connection, wanted: RunsWanted, limit: int, silent_after: timedelta
+) -> Sequence[Row]:
+    """The runs that need somebody first: those with an open incident, then those that have not
+    ended, the newest first and the projects in turn; then those that ended, the newest first."""
+    spiked, ended = runs.c.open_incident.is_not(None), runs.c.state == ENDED
+    newest = (runs.c.created_at.desc(), runs.c.run_id)
+    turn = sql.func.row_number().over(partition_by=(runs.c.project, spiked), order_by=newest)
+    some = _shown(silent_after).where(*_wanted(wanted, silent_after))
+    going_on = some.where(spiked | ~ended).order_by(sql.not_(spiked), turn, *newest).limit(limit)
+    found = connection.execute(going_on).all()
+    over = some.where(ended, ~spiked).order_by(*newest).limit(limit - len(found))
+    return [*found, *connection.execute(over)]
+
+
+def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
+    archived = runs.c.archived_at
+    conditions: list[sql.ColumnElement[bool]] = [
+        archived.is_not(None) if wanted.archived else archived.is_(None)
+    ]
+    if wanted.project is not None:
+        conditions.append(runs.c.project == wanted.project)
+    if wanted.state is not None:
+        conditions.append(_state(silent_after) == wanted.state)
+    return conditions
+
+
+def _state(silent_after: timedelta) -> sql.ColumnElement[str]:
+    """Silence is reckoned here: it must show even where no ticker runs."""
+    quiet = runs.c.last_message_at < sql.func.now() - silent_after
+    fell_silent = sql.and_(runs.c.state == LIVE, quiet)
+    return sql.case((fell_silent, SILENT), else_=runs.c.state)
 
 
 def read_run(connection: sql.Connection, run_id: UUID, silent_after: timedelta) -> Row:

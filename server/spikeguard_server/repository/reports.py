@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server import tables
 
-_I = tables.incidents.c
+_I, _R = tables.incidents.c, tables.runs.c
 MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be written
 
 
@@ -51,11 +51,14 @@ def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: da
 
 
 def due_reports(connection: sql.Connection, limit: int) -> list[Due]:
-    """Post-mortems that are due, the longest waiting first; read without a lock."""
+    """Post-mortems that are due: the projects in turn, of each the longest waiting first; read
+    without a lock."""
+    turn = sql.func.row_number().over(partition_by=_R.project, order_by=_I.report_due_at)
     rows = connection.execute(
         sql.select(_I.run_id, _I.number, _I.report_due_at)
+        .join(tables.runs, _R.run_id == _I.run_id)
         .where(_I.report_due_at <= sql.func.clock_timestamp())
-        .order_by(_I.report_due_at)
+        .order_by(turn, _I.report_due_at)
         .limit(limit)
     )
     return [Due(*row) for row in rows]

@@ -51,6 +51,7 @@ class RunRow:
     last_z: float | None  # deviations of `last_loss` above its trend
     tokens_per_second: float | None
     followed_to: int | None  # the last step that a closed incident still waits for
+    archived_at: datetime | None  # left out of lists, metrics and quotas since
 
     @property
     def id(self) -> RunId:
@@ -105,8 +106,11 @@ def lock_run(connection: sql.Connection, run_id: UUID) -> RunRow | None:
     return None if row is None else RunRow(*row)
 
 
-def make_run(connection: sql.Connection, run: RunId, now: datetime) -> RunRow:
-    """The run, made unless another replica was faster, and locked."""
+def make_run(
+    connection: sql.Connection, run: RunId, now: datetime, *, attempts: int = 0, incidents: int = 0
+) -> RunRow:
+    """The run, made unless another replica was faster, and locked. `attempts` and `incidents` that
+    a deleted run of its name had: it counts on from there."""
     key = tables.run_key(run)
     connection.execute(
         insert(tables.projects).values(name=run.project, created_at=now).on_conflict_do_nothing()
@@ -115,7 +119,7 @@ def make_run(connection: sql.Connection, run: RunId, now: datetime) -> RunRow:
         insert(tables.runs)
         .values(
             run_id=key, project=run.project, name=run.name, created_at=now, last_message_at=now,
-            state=LIVE, attempts=0, incidents=0,
+            state=LIVE, attempts=attempts, incidents=incidents,
         )
         .on_conflict_do_nothing()
     )  # fmt: skip

@@ -11,7 +11,7 @@ import sqlalchemy as sql
 from fastapi import APIRouter
 
 from spikeguard_server.errors import Forbidden, NotFound
-from spikeguard_server.repository.reading import PageWanted, existing_run
+from spikeguard_server.repository.reading import PageWanted, recorded_run
 from spikeguard_server.repository.reading_runs import read_audit
 from spikeguard_server.routes.answers import Answer, refusals
 from spikeguard_server.routes.door import (
@@ -42,10 +42,10 @@ _ONE_PROJECT = Forbidden(
 def get_run_audit(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Answer:
-    """Every change of state: who, what, when, why. Newest first."""
+    """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
     page = page_wanted(limit, cursor, int)
     with services.engine.connect() as connection:
-        return _entries(connection, existing_run(connection, run), page)
+        return _entries(connection, recorded_run(connection, run), page)
 
 
 @router.get(

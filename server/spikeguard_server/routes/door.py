@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
@@ -213,6 +214,29 @@ ReasonAsked = Annotated[
     str | None,
     Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
 ]
+ProjectAsked = Annotated[
+    str | None, Query(pattern=_NAME, description="left out: every one that the token may see")
+]
+
+
+class Order(StrEnum):
+    """How a list of runs or incidents is sorted."""
+
+    NEWEST = "newest"
+    ATTENTION = "attention"  # what needs somebody first, the projects in turn
+
+
+OrderAsked = Annotated[Order, Query(description="attention: what needs somebody first")]
+
+
+def project_asked(caller: Caller, project: str | None) -> str | None:
+    """The project that a list is about; raise `Forbidden` for one outside the token's scope."""
+    if project is None:
+        return caller.project
+    caller.check_project(project)
+    return project
+
+
 Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from spikeguard_server.routes import (
+    archive,
     audit,
     channels,
     decisions,
@@ -30,6 +31,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     messages.router,
     orders.router,
     runs.router,
+    archive.router,
     audit.router,
     ledger.router,
     incidents.router,

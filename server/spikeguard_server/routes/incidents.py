@@ -16,6 +16,7 @@ from spikeguard_server.repository.causes import read_layers
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import (
     list_incidents,
+    list_incidents_by_attention,
     read_incident,
     read_report,
 )
@@ -26,9 +27,13 @@ from spikeguard_server.routes.door import (
     Cursor,
     Limit,
     Number,
+    Order,
+    OrderAsked,
+    ProjectAsked,
     RunDep,
     ServicesDep,
     page_wanted,
+    project_asked,
 )
 from spikeguard_server.routes.incident_bodies import (
     incident_bodies,
@@ -104,17 +109,24 @@ def get_incidents(
     run: Annotated[str | None, Query(max_length=130, examples=["default/gpt-124m-7"])] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
+    project: ProjectAsked = None,
+    order: OrderAsked = Order.NEWEST,
 ) -> Answer:
-    """Spikes of every run that the token may see, newest first."""
+    """Spikes of every run that the token may see, newest first. `order=attention` is one page
+    without a cursor: open ones first, the projects in turn."""
     page = page_wanted(limit, cursor, datetime.fromisoformat, UUID, int)
     asked = RunId.parse(run) if run else None
     if asked is not None:
         caller.check_project(asked.project)
+    scope, states, more = project_asked(caller, project), _states(state), None
     with services.engine.connect() as connection:
         key = existing_run(connection, asked) if asked else None
-        found, more = list_incidents(
-            connection, page, project=caller.project, run_id=key, states=_states(state)
-        )
+        if order is Order.ATTENTION:
+            found = list_incidents_by_attention(
+                connection, limit, project=scope, run_id=key, states=states
+            )
+        else:
+            found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
         items = incident_bodies(connection, found)
     return Answer(IncidentList(items=items, next_cursor=more))
 

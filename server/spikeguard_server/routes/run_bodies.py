@@ -34,7 +34,7 @@ from spikeguard_server.routes.shapes import (
 _MEASURED = (
     "project", "name", "created_at", "last_message_at", "age_s", "last_step", "last_loss",
     "last_grad_norm", "tokens_per_second", "open_incident", "incidents", "waiting_approval",
-    "live_attempts",
+    "live_attempts", "archived_at",
 )  # fmt: skip
 _ATTEMPT = (
     "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",

@@ -12,7 +12,12 @@ from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import open_incident
-from spikeguard_server.repository.reading_runs import list_runs, read_run
+from spikeguard_server.repository.reading_runs import (
+    RunsWanted,
+    list_runs,
+    list_runs_by_attention,
+    read_run,
+)
 from spikeguard_server.repository.reading_series import (
     MAX_POINTS,
     Window,
@@ -24,9 +29,13 @@ from spikeguard_server.routes.door import (
     CallerDep,
     Cursor,
     Limit,
+    Order,
+    OrderAsked,
+    ProjectAsked,
     RunDep,
     ServicesDep,
     page_wanted,
+    project_asked,
 )
 from spikeguard_server.routes.incident_bodies import series_body
 from spikeguard_server.routes.run_bodies import run_body, run_detail
@@ -34,6 +43,7 @@ from spikeguard_server.routes.shapes import (
     RunBody,
     RunDetail,
     RunList,
+    RunState,
     SeriesBody,
 )
 
@@ -56,12 +66,26 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
 
 @router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=Answer)
 def get_runs(
-    services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
+    services: ServicesDep,
+    caller: CallerDep,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    project: ProjectAsked = None,
+    state: RunState | None = None,
+    archived: Annotated[bool, Query(description="those alone; else those that are not")] = False,
+    order: OrderAsked = Order.NEWEST,
 ) -> Answer:
-    """The runs that the token may see, newest first."""
+    """The runs that the token may see, newest first. `order=attention` is one page without a
+    cursor: those with an open incident first, then those that have not ended, the projects in
+    turn."""
     page = page_wanted(limit, cursor, datetime.fromisoformat, UUID)
+    wanted = RunsWanted(project_asked(caller, project), state, archived)
+    more = None
     with services.engine.connect() as connection:
-        found, more = list_runs(connection, caller.project, page, services.silent_after)
+        if order is Order.ATTENTION:
+            found = list_runs_by_attention(connection, wanted, limit, services.silent_after)
+        else:
+            found, more = list_runs(connection, wanted, page, services.silent_after)
     items: list[RunBody] = [run_body(row, services.silent_after) for row in found]
     return Answer(RunList(items=items, next_cursor=more))
 

@@ -73,6 +73,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "incidents": 3,
     "waiting_approval": True,
     "live_attempts": 1,
+    "archived_at": None,
 }
 
 
@@ -96,6 +97,7 @@ class RunBody(Shape):
     incidents: int
     waiting_approval: bool
     live_attempts: int = Field(description="above 1 nobody gets orders")
+    archived_at: datetime | None = Field(description="lists and metrics leave it out since")
 
 
 class AbilityBody(Shape):

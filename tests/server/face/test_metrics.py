@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from spikeguard_protocol import AttemptEnded, Role, Rollback, Verb
 from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
 from spikeguard_server.grants import Grant, put_policy
-from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges, fleet_text
+from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges, fleet_text
 from spikeguard_server.repository.reading_fleet import read_fleet
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
@@ -28,6 +28,7 @@ UNITS = re.compile(r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open
 COUNTS = {
     "spikeguard_runs",
     "spikeguard_runs_not_shown",
+    "spikeguard_incidents_not_shown",
     "spikeguard_incidents_closed",
     "spikeguard_commands_finished",
     "spikeguard_commands_unfinished",
@@ -192,13 +193,16 @@ def test_what_only_grows_is_a_counter_and_what_may_fall_is_a_gauge() -> None:
 def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> None:
     """Counted in what a fleet tells in which every run shows all it can."""
     full = RunGauges("p", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1.0)
+    alone = RunGauges("p", "r", incident_open=True, kind="divergent", approval_age_s=1.0)
     runs = tuple(replace(full, run=f"r-{n}") for n in range(MAX_RUNS))
     per_run, total = (len(_of_runs(fleet_text(_fleet(live=shown)))) for shown in ((full,), runs))
     assert total == MAX_RUNS * per_run <= 5000
+    beyond = (MAX_INCIDENTS - MAX_RUNS) * len(_of_runs(fleet_text(_fleet(live=(alone,)))))
     text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
     assert f"{per_run} series a run" in text
     assert f"{MAX_RUNS} runs" in text
     assert f"{total:,} series" in text
+    assert f"{MAX_INCIDENTS:,} such runs: {beyond:,} more series" in text
 
 
 def _fleet(live: tuple[RunGauges, ...]) -> Fleet:

@@ -28,7 +28,7 @@ from spikeguard_server.tables_notices import deliveries
 from spikeguard_server.tables_policies import policies
 from spikeguard_server.tables_skipped import skipped_batches
 
-REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences"}
+REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
 PARTS = (deliveries, policies, skipped_batches)
 KEY = "00000000-0000-0000-0000-000000000001"
 RUN_WITH_INCIDENT = f"""

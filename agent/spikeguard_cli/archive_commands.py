@@ -1,0 +1,73 @@
+"""The commands that put runs away: archive, unarchive, delete."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from spikeguard_cli.api import Api
+from spikeguard_cli.command import Command
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_protocol import RunId
+from spikeguard_protocol.paths import run_path
+
+
+def archive(options: Namespace) -> int:
+    """Leave a run out of lists, metrics and quotas."""
+    run = RunId.parse(options.run)
+    _put(options, run, "archive")
+    print(
+        f"Archived {run}. It comes back when it trains again, or with: spikeguard unarchive {run}"
+    )
+    return 0
+
+
+def unarchive(options: Namespace) -> int:
+    """Show a run again."""
+    run = RunId.parse(options.run)
+    _put(options, run, "unarchive")
+    print(f"{run} is listed again.")
+    return 0
+
+
+def delete(options: Namespace) -> int:
+    """Remove a run for good; its audit stays."""
+    run = RunId.parse(options.run)
+    if not (options.yes or _named_again(run)):
+        print("Nothing was deleted.")
+        return 1
+    Api(load_credentials()).delete(run_path(run), reason=options.reason)
+    print(f"Deleted {run}. Its record stays: spikeguard audit {run}")
+    return 0
+
+
+def _put(options: Namespace, run: RunId, word: str) -> None:
+    body = {} if options.reason is None else {"reason": options.reason}
+    Api(load_credentials()).post(f"{run_path(run)}/{word}", body)
+
+
+def _named_again(run: RunId) -> bool:
+    question = f"Remove samples, incidents and post-mortems of {run} for good? Type its name: "
+    return sys.stdin.isatty() and input(question).strip() == str(run)
+
+
+def _run_option(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+
+
+def _put_options(parser: ArgumentParser) -> None:
+    _run_option(parser)
+    parser.add_argument("--reason", help="why; the record keeps it")
+
+
+def _delete_options(parser: ArgumentParser) -> None:
+    _run_option(parser)
+    parser.add_argument("--reason", required=True, help="why; the record keeps it")
+    parser.add_argument("--yes", action="store_true", help="do not ask for the name again")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("archive", "leave a run out of lists, metrics and quotas", archive, _put_options),
+    Command("unarchive", "list an archived run again", unarchive, _put_options),
+    Command("delete", "remove a run for good, all but its record", delete, _delete_options),
+)

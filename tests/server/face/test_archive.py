@@ -1,0 +1,196 @@
+"""Runs put away: archived, brought back and deleted, by HTTP, the client and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_cli.main import main
+from spikeguard_client import ApiError, Client
+from spikeguard_protocol import AttemptEnded, Role, RunId
+from spikeguard_server.housekeeping import tidy
+from spikeguard_server.repository.reading_fleet import read_fleet
+from spikeguard_server.settings import Settings
+from spikeguard_server.tables import metadata, run_key
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+DENIED = "the sweep is over"
+
+
+def put_away(live: Live, job: Job, word: str, **body: str) -> tuple[int, dict[str, object]]:
+    with live.person("Ada Lovelace") as ada:
+        answer = ada.post(f"{job.path}/{word}", json=body)
+        return answer.status_code, answer.json()
+
+
+def end(job: Job) -> Job:
+    job.send(AttemptEnded("finished"))
+    return job
+
+
+def listed(live: Live, job: Job, **query: object) -> bool:
+    with live.client(Role.VIEWER) as viewer:
+        found = viewer.get("/v1/runs", params={"limit": 1000, **query}).json()["items"]
+        return job.run in {run["name"] for run in found}
+
+
+def test_an_archived_run_leaves_lists_and_metrics_and_can_be_read_and_brought_back(
+    live: Live, job: Job
+) -> None:
+    job.spike()
+    job.send(AttemptEnded("crashed"))  # its spike stays open
+    assert put_away(live, job, "unarchive")[0] == 409
+    status, shown = put_away(live, job, "archive", reason=DENIED)
+    assert (status, shown["archived_at"] is not None) == (200, True)
+    assert put_away(live, job, "archive")[0] == 409
+    for order in ("newest", "attention"):
+        assert not listed(live, job, order=order)
+        assert listed(live, job, order=order, archived=True)
+    with live.engine.connect() as connection:
+        assert job.run not in {run.run for run in read_fleet(connection).live}
+    with live.client(Role.VIEWER) as viewer:
+        assert viewer.get(job.path).json()["archived_at"] == shown["archived_at"]
+        entry = viewer.get(f"{job.path}/audit").json()["items"][0]
+    assert (entry["actor"], entry["action"], entry["reason"]) == (
+        "Ada Lovelace", "archived", DENIED,
+    )  # fmt: skip
+    assert put_away(live, job, "unarchive")[0] == 200
+    assert listed(live, job)
+
+
+def test_a_run_is_neither_archived_nor_deleted_while_an_attempt_of_it_lives(
+    live: Live, job: Job
+) -> None:
+    status, told = put_away(live, job, "archive")
+    assert (status, told["error"]["code"]) == (409, "still_training")  # type: ignore[index]
+    with live.client(Role.ADMIN) as admin:
+        refused = admin.delete(job.path, params={"reason": "x"})
+    assert (refused.status_code, refused.json()["error"]["attempt"]) == (409, 1)
+    job.train(5)
+    assert listed(live, job)
+
+
+def test_an_archived_run_that_trains_again_is_shown_again(live: Live, job: Job) -> None:
+    end(job)
+    put_away(live, job, "archive")
+    again = type(job)(live, job.run).start()
+    again.train(3)
+    assert listed(live, job)
+    with live.client(Role.VIEWER) as viewer:
+        entries = viewer.get(f"{job.path}/audit").json()["items"]
+    assert "unarchived" in {entry["action"] for entry in entries if entry["actor"] == "server"}
+
+
+def rows_of(live: Live, job: Job) -> dict[str, int]:
+    """Rows that speak of the run, by table."""
+    key = run_key(RunId(job.project, job.run))
+    with live.engine.connect() as connection:
+        counts = {
+            table.name: connection.scalar(
+                sql.select(sql.func.count()).select_from(table).where(table.c.run_id == key)
+            )
+            for table in metadata.sorted_tables
+            if "run_id" in table.c
+        }
+    return {name: int(count) for name, count in counts.items() if count}
+
+
+def test_a_deleted_run_leaves_nothing_but_its_record(live: Live, job: Job) -> None:
+    end(job.spike())
+    before = rows_of(live, job)
+    assert {"pieces", "incidents", "commands", "detector_states", "new_runs"} <= before.keys()
+    with live.client(Role.ADMIN) as admin, live.client(Role.OPERATOR) as operator:
+        assert operator.delete(job.path, params={"reason": "x"}).status_code == 403
+        unsaid = admin.delete(job.path)
+        assert (unsaid.status_code, unsaid.json()["error"]["field"]) == (422, "reason")
+        assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
+        assert rows_of(live, job) == {"audit": before["audit"] + 1, "deleted_runs": 1}
+        assert admin.get(job.path).status_code == 404
+        assert admin.get(f"{job.path}/series").status_code == 404
+        entries = admin.get(f"{job.path}/audit").json()["items"]
+        beside = admin.get("/v1/audit", params={"limit": 1}).json()["items"]
+    assert len(entries) == before["audit"] + 1
+    for entry in (entries[0], beside[0]):
+        assert (entry["action"], entry["subject"], entry["reason"]) == ("deleted", job.run, DENIED)
+    assert not listed(live, job)
+    assert not listed(live, job, archived=True)
+
+
+def test_a_run_that_begins_under_a_deleted_ones_name_has_none_of_its_ids(
+    live: Live, job: Job
+) -> None:
+    """Whatever a server process kept of the deleted one counts for nothing."""
+    end(job.spike())
+    former = job.incident()["number"]
+    with live.client(Role.ADMIN) as admin:
+        admin.delete(job.path, params={"reason": DENIED})
+        again = type(job)(live, job.run).start()
+        assert admin.get(job.path).json()["incidents"] == former
+        again.spike()
+        found = admin.get(job.path).json()
+        steps = admin.get(f"{job.path}/series").json()["segments"]
+    assert again.incident()["number"] == former + 1
+    assert [attempt["number"] for attempt in found["attempts"]] == [2]
+    assert len(steps) == 1
+    assert rows_of(live, job)["deleted_runs"] == 1
+
+
+def test_a_deletion_that_was_cut_off_is_finished_by_housekeeping(
+    live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.train(50)
+    end(job)
+    monkeypatch.setattr("spikeguard_server.routes.archive.REMOVE_S", 0.0)
+    with live.client(Role.ADMIN) as admin:
+        assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
+    assert rows_of(live, job)["pieces"] == 1
+    tidy(live.engine, Settings())
+    assert rows_of(live, job).keys() == {"audit", "deleted_runs"}
+
+
+@contextmanager
+def logged_in(
+    live: Live, role: Role, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
+    """The command line of a person who logged in."""
+    token = tmp_path / "token"
+    token.write_text(live.tokens[role])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    words = ("--server", live.url, "--name", "Ada Lovelace", "--token-file", str(token))
+    assert main(("login", *words)) == 0
+    yield
+
+
+def test_the_command_line_and_the_client_put_runs_away(
+    live: Live,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    end(job)
+    run = RunId("default", job.run)
+    with logged_in(live, Role.ADMIN, monkeypatch, tmp_path), live.person("Grace", Role.ADMIN) as g:
+        client = Client(live.url, g.headers["authorization"].split()[1])
+        assert main(("archive", job.run, "--reason", DENIED)) == 0
+        assert job.run in {each["name"] for each in client.runs(archived=True)}
+        capsys.readouterr()
+        assert main(("runs", "--archived", "--limit", "1000")) == 0
+        assert job.run in capsys.readouterr().out.split()
+        assert main(("unarchive", job.run)) == 0
+        assert client.archive_run(run)["archived_at"] is not None
+        assert client.unarchive_run(run, "looked at again")["archived_at"] is None
+        assert main(("delete", job.run, "--reason", DENIED)) == 1  # nobody typed the name
+        assert main(("delete", job.run, "--reason", DENIED, "--yes")) == 0
+        with pytest.raises(ApiError, match="no run"):
+            client.delete_run(run, DENIED)
+        capsys.readouterr()
+        assert main(("audit", job.run)) == 0
+        assert DENIED in capsys.readouterr().out

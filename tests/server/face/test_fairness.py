@@ -1,0 +1,214 @@
+"""One project's flood hides nothing of another project: in what Prometheus scrapes, in the lists
+that people read, in what time makes due, in what people are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role
+from spikeguard_server.domain.topics import Topic
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS
+from spikeguard_server.repository.conversations import Key, add_topics, due_conversations
+from spikeguard_server.repository.due import runs_due
+from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.repository.notices import runs_with_notices
+from spikeguard_server.repository.reports import due_reports
+from spikeguard_server.settings import Settings
+from tests.server.conftest import Databases
+from tests.server.face.serving import serving
+from tests.server.store import jobs as store_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOOD = 520
+DIVERGENT = ("default", "gpt")  # the run of the project that must not go blind
+
+
+def flood(connection: sql.Connection, count: int, incidents: bool, project: str = "flood") -> None:
+    """So many runs of another project, all newer, with or without an open incident each."""
+    connection.execute(
+        sql.text(
+            "insert into runs (run_id, project, name, created_at, last_message_at, state, attempts,"
+            " incidents, open_incident) select md5(:project || n)::uuid, :project, 'run-' || n,"
+            " now() + interval '1 hour', now(), 'live', 1, 1, case when :open then 1 end"
+            " from generate_series(1, :count) n"
+        ),
+        {"project": project, "count": count, "open": incidents},
+    )
+    if incidents:
+        copied = sql.text(
+            "insert into incidents select (jsonb_populate_record(i, jsonb_build_object('run_id',"
+            " r.run_id, 'number', 1, 'opened_at', now() + interval '1 hour'))).*"
+            " from incidents i join runs g on g.run_id = i.run_id and g.name = 'gpt',"
+            " runs r where r.project = :project"
+        )
+        attempts = sql.text(
+            "insert into attempts select (jsonb_populate_record(a, jsonb_build_object('run_id',"
+            " r.run_id))).* from attempts a join runs g on g.run_id = a.run_id and g.name = 'gpt',"
+            " runs r where r.project = :project"
+        )
+        for statement in (attempts, copied):
+            connection.execute(statement, {"project": project})
+
+
+@pytest.fixture(scope="module")
+def diverged(databases: Databases) -> str:
+    """The name of a database in which one run's spike is divergent."""
+    url = databases.make("diverged")
+    engine = open_engine(Settings(database_url=url))
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 300, batch=100)
+    job.train(301, 320, lambda _: float("nan"), batch=10)
+    engine.dispose()
+    return "diverged"
+
+
+class Site:
+    """A server over a database of its own, and who calls it."""
+
+    def __init__(self, url: str, engine: sql.Engine) -> None:
+        self.url, self.engine = url, engine
+        with engine.begin() as connection:
+            self._secrets = {
+                role: issue_token(connection, Grant(role), "test")[0]
+                for role in (Role.METRICS, Role.VIEWER)
+            }
+
+    def get(self, path: str, role: Role = Role.VIEWER, **query: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self._secrets[role]}"}
+        answer = httpx.get(f"{self.url}{path}", params=query, headers=headers, timeout=20)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def flood(self, count: int, *, incidents: bool, project: str = "flood") -> None:
+        with self.engine.begin() as connection:
+            flood(connection, count, incidents, project)
+
+    def divergent(self) -> set[tuple[str, str]]:
+        """(project, run) of the series that the alert on divergent spikes fires for."""
+        text = self.get("/metrics/fleet", Role.METRICS).text
+        found = re.findall(r'run_incident_info{kind="divergent",project="(.+?)",run="(.+?)"}', text)
+        return set(found)
+
+    def metric(self, name: str) -> float:
+        text = self.get("/metrics/fleet", Role.METRICS).text
+        return float(re.search(rf"^{name} (\S+)$", text, re.M)[1])  # type: ignore[index]
+
+
+@pytest.fixture
+def site(databases: Databases, diverged: str) -> Iterator[Site]:
+    with databases.lent(diverged) as url, serving(Settings(database_url=url)) as address:
+        engine = open_engine(Settings(database_url=url))
+        yield Site(address, engine)
+        engine.dispose()
+
+
+def test_open_spikes_of_one_project_do_not_push_another_ones_out_of_the_scrape(site: Site) -> None:
+    """Of 520 newer runs, each with an open spike."""
+    site.flood(FLOOD, incidents=True)
+    assert DIVERGENT in site.divergent()
+    assert len(site.divergent()) == FLOOD + 1
+    assert site.metric("spikeguard_incidents_not_shown") == 0
+    assert site.metric("spikeguard_runs_not_shown") == 0
+
+
+def test_beyond_what_a_scrape_can_hold_projects_share_it_and_the_rest_is_counted(
+    site: Site,
+) -> None:
+    site.flood(MAX_INCIDENTS + 100, incidents=True)
+    assert DIVERGENT in site.divergent()
+    assert len(site.divergent()) == MAX_INCIDENTS
+    assert site.metric("spikeguard_incidents_not_shown") == 101
+    assert site.metric("spikeguard_runs_not_shown") == 101
+
+
+def test_calm_runs_share_the_scrape_by_project(site: Site) -> None:
+    site.flood(FLOOD, incidents=False)
+    with site.engine.begin() as connection:
+        flood(connection, 3, False, "small")
+        connection.execute(
+            sql.text("update runs set created_at = now() - interval '9 days' where project='small'")
+        )
+    text = site.get("/metrics/fleet", Role.METRICS).text
+    steps = re.findall(r'spikeguard_run_incident_open{project="(.+?)"', text)
+    assert steps.count("small") == 3
+    assert len(steps) == MAX_RUNS
+    assert site.metric("spikeguard_runs_not_shown") == FLOOD + 4 - MAX_RUNS
+
+
+def test_lists_by_attention_show_every_projects_open_spike_first(site: Site) -> None:
+    """As the dashboard's first page and `spikeguard runs` ask for them."""
+    site.flood(FLOOD, incidents=True)
+    for path in ("/v1/runs", "/v1/incidents"):
+        found = site.get(path, limit=2, order="attention").json()["items"]
+        assert {each["project"] for each in found} == {"default", "flood"}, path
+        newest = site.get(path, limit=2).json()["items"]
+        assert {each["project"] for each in newest} == {"flood"}, path
+        mine = site.get(path, project="default").json()["items"]
+        assert [each["project"] for each in mine] == ["default"]
+
+
+def test_what_time_makes_due_and_what_people_are_told_goes_by_projects_in_turn(site: Site) -> None:
+    site.flood(30, incidents=True)
+    with site.engine.begin() as connection:
+        gpt = connection.scalar(sql.text("select run_id from runs where name = 'gpt'"))
+        connection.execute(
+            sql.text(
+                "update runs set last_message_at = now() - interval '2 days' where name <> 'gpt';"
+                "update runs set last_message_at = now() - interval '25 hours' where name = 'gpt';"
+                "update incidents set report_due_at = now() - interval '1 hour';"
+                "update incidents set report_due_at = now() - interval '1 minute' from runs r"
+                " where r.run_id = incidents.run_id and r.name = 'gpt';"
+                "delete from notices;"
+                "insert into notices (run_id, at, topic) select run_id,"
+                " now() - case when name = 'gpt' then interval '1 s' else interval '1 hour' end,"
+                " 'opened' from runs"
+            )
+        )
+        for run_id, project in connection.execute(
+            sql.text("select run_id, project from runs order by name = 'gpt'")
+        ):
+            for channel in ("a", "b") if project == "flood" else ("a",):
+                add_topics(connection, Key(run_id, 1, channel), project, [Topic.OPENED])
+        lists: dict[str, Sequence[Any]] = {
+            "ticker": runs_due(connection, Settings(), datetime.now(UTC), limit=2),
+            "outbox": runs_with_notices(connection, limit=2),
+            "post-mortems": [due.run_id for due in due_reports(connection, 2)],
+            "conversations": [due.key.run_id for due in due_conversations(connection, limit=2)],
+        }
+    assert {name for name, found in lists.items() if gpt not in found} == set()
+
+
+def test_one_token_cannot_hold_all_streams_of_events(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets as many as it leaves to all others, and a 429 with the limit for the next one."""
+    monkeypatch.setattr("spikeguard_server.feed.MOST", 6)
+    with (
+        databases.lent() as url,
+        serving(Settings(database_url=url)) as address,
+        ExitStack() as open_streams,
+    ):
+        engine = open_engine(Settings(database_url=url))
+        with engine.begin() as connection:
+            secrets = [issue_token(connection, Grant(Role.VIEWER), "test")[0] for _ in range(2)]
+        engine.dispose()
+
+        def follow(secret: str) -> int:
+            headers = {"Authorization": f"Bearer {secret}"}
+            request = httpx.stream("GET", f"{address}/v1/events?project=p", headers=headers)
+            return open_streams.enter_context(request).status_code
+
+        assert [follow(secrets[0]) for _ in range(4)] == [200, 200, 200, 429]
+        assert follow(secrets[1]) == 200
