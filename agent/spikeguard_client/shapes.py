@@ -45,7 +45,7 @@ class Run(TypedDict):
     incidents: int
     waiting_approval: bool
     live_attempts: int
-    archived_at: str | None
+    archived_at: NotRequired[str | None]  # older servers send none
 
 
 class Ability(TypedDict):

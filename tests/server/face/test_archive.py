@@ -35,7 +35,7 @@ def end(job: Job) -> Job:
     return job
 
 
-def listed(live: Live, job: Job, **query: object) -> bool:
+def listed(live: Live, job: Job, **query: str | bool) -> bool:
     with live.client(Role.VIEWER) as viewer:
         found = viewer.get("/v1/runs", params={"limit": 1000, **query}).json()["items"]
         return job.run in {run["name"] for run in found}

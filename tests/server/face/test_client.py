@@ -240,6 +240,7 @@ FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}"
 FOR_MACHINES = {"/v1/messages", "/healthz", "/readyz", "/openapi.json", "/metrics"}
 METHODS = {
     "DELETE /v1/channels/{project}/{channel}": Client.delete_channel,
+    "DELETE /v1/runs/{project}/{name}": Client.delete_run,
     "DELETE /v1/runs/{project}/{name}/policy": Client.drop_run_policy,
     "DELETE /v1/sessions/current": Client.sign_out,
     "DELETE /v1/silences/{project}/{number}": Client.end_silence,
@@ -267,8 +268,10 @@ METHODS = {
     "POST /v1/channels/{project}/{channel}/test": Client.test_channel,
     "POST /v1/policy/halt": Client.halt,
     "POST /v1/policy/resume": Client.resume,
+    "POST /v1/runs/{project}/{name}/archive": Client.archive_run,
     "POST /v1/runs/{project}/{name}/incidents/{number}/commands/{command}/approve": Client.approve,
     "POST /v1/runs/{project}/{name}/incidents/{number}/commands/{command}/reject": Client.reject,
+    "POST /v1/runs/{project}/{name}/unarchive": Client.unarchive_run,
     "POST /v1/sessions": Client.signed_in,
     "POST /v1/silences": Client.silence,
     "POST /v1/tokens": Client.make_token,
