@@ -27,7 +27,13 @@ class SegmentRef(TypedDict):
     number: int
 
 
-class Run(TypedDict):
+class Archived(TypedDict, total=False):
+    """What older servers do not tell."""
+
+    archived_at: str | None
+
+
+class Run(Archived):
     """One training job in a list."""
 
     project: str
@@ -45,7 +51,6 @@ class Run(TypedDict):
     incidents: int
     waiting_approval: bool
     live_attempts: int
-    archived_at: NotRequired[str | None]  # older servers send none
 
 
 class Ability(TypedDict):
