@@ -5,7 +5,6 @@ which is made from (project, name), so that the tables can be distributed by it 
 runs. Measured floats are float8, never JSON, because NaN and infinities are data. Rows that change
 with every message carry no index on what changes and leave half of their page free (HOT updates).
 `projects`, `policies` and `tokens` belong to no run and are written rarely: reference tables.
-`new_runs` is one too: it is written once a run, and counted over all runs of a token or a project.
 """
 
 from __future__ import annotations
@@ -115,32 +114,6 @@ runs = sql.Table(
     sql.Index(None, "created_at", "run_id"),
     sql.Index("runs_unended_idx", "run_id", **_where("state <> 'ended'")),
     postgresql_with=HOT,
-)
-
-new_runs = sql.Table(  # that began in the last day: what quotas count
-    "new_runs",
-    metadata,
-    _run(),
-    _needed("project", sql.Text),
-    sql.Column("token_id", Count),  # whose first message made it
-    _needed("began_at", Time),
-    sql.Index(None, "project", "began_at"),
-    sql.Index(None, "token_id", "began_at"),
-)
-
-deleted_runs = sql.Table(  # the newest deletion under a name
-    "deleted_runs",
-    metadata,
-    _run(),
-    _needed("project", sql.Text),
-    _needed("name", sql.Text),
-    _needed("deleted_at", Time),
-    # A run that begins under the name again counts on from here, so that no id comes twice.
-    _needed("attempts", sql.Integer),
-    _needed("incidents", sql.Integer),
-    _needed("detector_version", Count),
-    _needed("curves_left", sql.Boolean),  # whether samples of it are still to be removed
-    sql.Index("deleted_runs_curves_left_idx", "run_id", **_where("curves_left")),
 )
 
 attempts = sql.Table(

@@ -20,12 +20,12 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_server.repository.runs import RunRow
 from spikeguard_server.tables import (
     audit,
-    deleted_runs,
     detector_states,
     layer_norms,
     metadata,
 )
 from spikeguard_server.tables_curves import pieces, rollups
+from spikeguard_server.tables_run_counts import deleted_runs
 
 CURVES: Final = (pieces, rollups, layer_norms)  # partitioned, and large
 KEPT: Final = (audit, deleted_runs)

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server.errors import RunQuota
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import new_runs
+from spikeguard_server.tables_run_counts import new_runs
 
 WINDOW: Final = timedelta(hours=24)
 LONGEST_WAIT_S: Final = 60  # somebody may archive runs or raise the limit meanwhile

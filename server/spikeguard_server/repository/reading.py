@@ -17,7 +17,8 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId, SegmentId, SegmentPoint
 from spikeguard_server.domain.lineage import Lineage, lineage_of
 from spikeguard_server.errors import NotFound, Unprocessable
-from spikeguard_server.tables import attempts, deleted_runs, run_key, runs, segments
+from spikeguard_server.tables import attempts, run_key, runs, segments
+from spikeguard_server.tables_run_counts import deleted_runs
 
 MAX_LIMIT = 1000
 Row = sql.Row[Any]

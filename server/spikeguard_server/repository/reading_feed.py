@@ -19,7 +19,8 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.tables import audit, deleted_runs, runs
+from spikeguard_server.tables import audit, runs
+from spikeguard_server.tables_run_counts import deleted_runs
 
 WINDOW = timedelta(seconds=75)  # longer than a transaction lives
 MOST_RUNS = 100  # that a place names; of others an entry may come a second time

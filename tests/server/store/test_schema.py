@@ -26,10 +26,11 @@ from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.tables import FLEET, metadata
 from spikeguard_server.tables_notices import deliveries
 from spikeguard_server.tables_policies import policies
+from spikeguard_server.tables_run_counts import deleted_runs
 from spikeguard_server.tables_skipped import skipped_batches
 
 REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
-PARTS = (deliveries, policies, skipped_batches)
+PARTS = (deliveries, policies, skipped_batches, deleted_runs)
 KEY = "00000000-0000-0000-0000-000000000001"
 RUN_WITH_INCIDENT = f"""
     insert into runs (run_id, project, name, created_at, state, attempts, incidents,
