@@ -3,9 +3,9 @@
 `python -m benchmarks.causes [--runs DIR] [--half tuning] [--out FILE] [--json]`. Reads the runs
 that `benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks
 for the ranking when the incident closes or the run ends. `--half held_out` scores the runs that no
-constant was chosen on. Four ways of measuring: everything at every step, statistics of the tokens
-too; the same with norms by layer; what a run sends by default, slow norms every 10 steps; loss and
-gradient norm alone.
+constant was chosen on. Five ways of measuring: everything at every step, statistics of the tokens
+too; the same with norms by layer; the same from a log whose `update_norm` is not divided by the
+learning rate; what a run sends by default, slow norms every 10 steps; loss and gradient norm alone.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Way:
     signals: frozenset[str]
     slow_every: int = 1
     layers: bool = False
+    per_rate: bool = True  # whether `update_norm` is divided by the learning rate
 
 
 ALL, FAST = frozenset(SIGNALS), frozenset({"loss", "grad_norm"})
@@ -56,6 +57,7 @@ TOKENS = frozenset({TOKEN_ENTROPY, UNSEEN_TOKENS})
 WAYS = {
     "every_step": Way(ALL),
     "with_layers": Way(ALL, layers=True),
+    "not_per_rate": Way(ALL, per_rate=False),
     "as_sent": Way(ALL - TOKENS, SLOW_EVERY),
     "loss_and_grad_norm": Way(FAST),
 }
@@ -141,7 +143,10 @@ def watch(rows: Columns, way: Way) -> tuple[Opened | None, Ranking]:
     for step, values in enumerate(rows.tolist(), start=FORK - LEARNT + 1):
         slow = monitor.attentive or (step + PHASE) % way.slow_every == 0
         sent = way.signals if slow else way.signals - set(SLOW)
-        measured = {n: value for n, value in zip(SIGNALS, values, strict=True) if n in sent}
+        known = dict(zip(SIGNALS, values, strict=True))
+        if not way.per_rate:
+            known["update_norm"] *= known["lr"]
+        measured = {name: value for name, value in known.items() if name in sent}
         events += monitor.observe([Sample(step, measured)])
     events += monitor.end()
     later = [event for event in events if event.step > FORK]

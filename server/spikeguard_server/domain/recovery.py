@@ -19,7 +19,7 @@ from spikeguard_server.domain.targeting import Choice, choose_target
 
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
 HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches are skipped
-LEAST_FACTOR = 0.02  # of a learning rate: the lowest that is asked for
+LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
 def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spikeguard_server.domain.cause.suspicion import questions_in
 from spikeguard_server.replay.findings import Findings, Found
 
 
@@ -35,12 +36,13 @@ def _paragraph(number: int, found: Found) -> str:
 
 
 def _causes(found: Found) -> list[str]:
-    """The likeliest cause and what speaks for it."""
+    """The likeliest cause and what speaks for it; what is doubtful about the log."""
     if not found.causes:
         return []
-    likeliest = found.causes[0]
+    likeliest, questions = found.causes[0], questions_in(found.causes)
     name = str(likeliest.cause).replace("_", " ")
-    return [f"likely cause: {name} ({likeliest.confidence:.0%}): " + "; ".join(likeliest.reasons)]
+    because = "; ".join(reason for reason in likeliest.reasons if reason not in questions)
+    return [f"likely cause: {name} ({likeliest.confidence:.0%}): {because}", *questions]
 
 
 def _ending(found: Found) -> str:

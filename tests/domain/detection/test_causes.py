@@ -215,7 +215,8 @@ def test_a_second_moment_that_falls_faster_than_beta2_lets_it_is_said() -> None:
 def test_updates_that_outgrow_their_gradients_point_to_the_second_moment() -> None:
     def stale(step: int) -> Mapping[str, float]:
         updates = {"update_norm": 400.0} if step >= ONSET - 1 else {}
-        return updates | ({"loss": 5.0, "grad_norm": 2.0} if step >= ONSET else {})
+        grown = {"loss": 5.0, "grad_norm": 2.0 - 0.001 * (step - ONSET)}  # no limit cuts it off
+        return updates | (grown if step >= ONSET else {})
 
     found = newest(told(stale))
     assert found[0].cause is Cause.STALE_SECOND_MOMENT

@@ -89,15 +89,18 @@ def test_of_bad_data_exactly_the_batches_that_stood_out_are_skipped(cause: Cause
 
 
 def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step() -> None:
-    """A schedule raises it again at the same steps; the lowered rate climbs over its last tenth."""
+    """A schedule raises it again; the lowered rate climbs over its last tenth. By default agents
+    refuse less than a twentieth."""
     action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
     assert action.skip is None
-    assert action.lr_factor == pytest.approx(1 / 40)
+    assert action.lr_factor == 0.05
+    tenfold, _ = ask(about(Cause.LR_TOO_HIGH, mark=replace(RAISED, ratio=10.0)))
+    assert tenfold.lr_factor == pytest.approx(0.1)
     assert action.lr_steps is not None
     assert action.step < 1198
     assert action.step + 0.9 * action.lr_steps >= 1204
     assert action.step + action.lr_steps < 1230
-    assert "multiplied by 0.025" in proposal.reason
+    assert "multiplied by 0.05" in proposal.reason
     assert "raised again at the same step" in proposal.reason
 
 

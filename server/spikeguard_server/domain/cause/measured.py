@@ -6,17 +6,20 @@ Law: pure functions of the evidence; `None` where it was not measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spikeguard_protocol import Signal
 from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.evidence import Evidence, Trace
+from spikeguard_server.domain.line import NORMAL_MAD
 
 LEAD = 3  # steps before the onset that what caused it may have struck
 GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
 UPDATE_NORMS = (Signal.UPDATE_NORM.value, Signal.UPDATE_NORM_SAMPLED.value)
 NEAR = 3.0  # how far an estimate from neighbouring steps may be off
 SURE = 1.02  # the same where every step was measured
+LEAST_DEVIATION = 0.01  # of a statistic of the tokens, as a part of it
 ROUNDED = 1e-5  # of a norm: what fp32 and the digits kept cannot show
 
 
@@ -77,9 +80,32 @@ def moves(evidence: Evidence) -> list[Move]:
     near = evidence.onset_step - LEAD
     return [
         _move(evidence, a, b)
-        for a, b in evidence.whole(Signal.PARAM_NORM.value).pairs()
-        if b[0] >= near and a[0] <= evidence.onset_step and math.isfinite(a[1] + b[1])
+        for a, b in _weights(evidence)
+        if b[0] >= near and a[0] <= evidence.onset_step
     ]
+
+
+def calm_moves(evidence: Evidence) -> list[Move]:
+    """The same well before the onset."""
+    near = evidence.onset_step - LEAD
+    return [_move(evidence, a, b) for a, b in _weights(evidence) if b[0] < near]
+
+
+def _weights(evidence: Evidence) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
+    pairs = evidence.whole(Signal.PARAM_NORM.value).pairs()
+    return ((a, b) for a, b in pairs if math.isfinite(a[1] + b[1]))
+
+
+def calm_values(evidence: Evidence, name: str) -> list[float]:
+    """Finite values of a signal from before the onset."""
+    return [v for v in evidence.before.get(name, Trace()).values if math.isfinite(v)]
+
+
+def away(value: float, before: Sequence[float]) -> tuple[float, float]:
+    """Median of `before`, and how many robust deviations `value` is from it."""
+    middle = median(before)
+    spread = NORMAL_MAD * median([abs(other - middle) for other in before])
+    return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
 
 
 def _move(evidence: Evidence, a: tuple[int, float], b: tuple[int, float]) -> Move:

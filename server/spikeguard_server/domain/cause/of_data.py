@@ -10,10 +10,19 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from spikeguard_protocol import Cause, Signal
-from spikeguard_server.domain.baseline import median
+from spikeguard_server.domain.cause.columns import (
+    STRANGE,
+    clipped_at,
+    is_share,
+    is_steady,
+    sequences_fit,
+    updates_fit,
+)
 from spikeguard_server.domain.cause.measured import (
     GRAD_NORMS,
     UPDATE_NORMS,
+    away,
+    calm_values,
     excesses,
     first_measured,
     moves,
@@ -27,7 +36,6 @@ from spikeguard_server.domain.evidence import (
     Evidence,
     Trace,
 )
-from spikeguard_server.domain.line import NORMAL_MAD
 
 FIRST_ROWS = 8  # of the loss, in which a sudden rise has its peak
 SUDDEN = 6.0  # scales
@@ -37,8 +45,6 @@ DROP = 3.0  # an excess over that of the next row, where bad data ends
 CALM_GRADIENT = 2.0  # over the usual norm
 AS_EVER = 1.5  # of an update, over the usual one
 LARGE = 3.0
-STRANGE = 6.0  # deviations of a statistic of the tokens
-LEAST_DEVIATION = 0.01  # of such a statistic, as a part of it
 UNSEEN = 0.01  # share of new tokens that is worth a word
 MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
 FEW = 4.0  # times the mean's rise, from which few sequences carry it; other faults reach 2.4
@@ -69,21 +75,35 @@ def _unmoved(evidence: Evidence) -> Iterator[Clue]:
     last = evidence.onset_step - 1
     known = [move for move in moves(evidence) if move.explained is not None]
     name = first_measured(evidence, UPDATE_NORMS)
-    grew = dict(ratios(evidence, name)) if name else {}
-    if any(move.unexplained for move in known) or not known:
+    grew, asked = _moved(evidence, name) if name else {}, _asked(evidence)
+    if any(move.unexplained for move in known) or not known or not updates_fit(evidence):
         return
     if last in grew and any(move.exact and move.last == last for move in known):
         if grew[last] < AS_EVER:
             reason = f"the update of step {last} was as ever, {grew[last]:.2g} times the usual one"
             yield Clue(Cause.BAD_BATCH, 2.0, reason)
-    elif grew and max(grew.values()) < LARGE * _asked(evidence):
+    elif grew and asked is not None and max(grew.values()) < LARGE * asked:
         yield Clue(Cause.BAD_BATCH, 1.2)
 
 
-def _asked(evidence: Evidence) -> float:
-    """How far gradients grew, at least 1: updates may grow with them."""
+def _moved(evidence: Evidence, name: str) -> dict[int, float]:
+    """step -> how far its update moved the weights, over the usual; a rate that rose counts."""
+    rates = dict(ratios(evidence, Signal.LR.value))
+    return {
+        step: grew * max(1.0, rates.get(step, 1.0))
+        for step, grew in ratios(evidence, name)
+        if math.isfinite(grew)
+    }
+
+
+def _asked(evidence: Evidence) -> float | None:
+    """How far gradients grew, at least 1: updates may grow with them. None: it was cut off."""
     name = first_measured(evidence, GRAD_NORMS)
-    grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)] if name else []
+    if name is None:
+        return 1.0
+    if clipped_at(evidence, name) is not None:
+        return None
+    grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)]
     return max(1.0, *grown) if grown else 1.0
 
 
@@ -107,7 +127,8 @@ def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> I
 def _back(evidence: Evidence, step: int) -> str:
     reason = f"and was back at once with step {step}"
     grad = first_measured(evidence, GRAD_NORMS)
-    ratio = dict(ratios(evidence, grad)).get(step) if grad else None
+    open_ended = grad is not None and clipped_at(evidence, grad) is None
+    ratio = dict(ratios(evidence, grad)).get(step) if grad and open_ended else None
     calm = ratio is not None and ratio < CALM_GRADIENT
     return f"{reason}, and the gradient norm too" if calm else reason
 
@@ -115,7 +136,7 @@ def _back(evidence: Evidence, step: int) -> str:
 def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
     """What the statistics of the onset's tokens say, where they are sent."""
     far = _entropy(evidence)
-    new = _at_onset(evidence, UNSEEN_TOKENS)
+    new = _at_onset(evidence, UNSEEN_TOKENS) if is_share(evidence, UNSEEN_TOKENS) else None
     if far is not None:
         value, middle, away = far
         if away >= STRANGE:
@@ -142,10 +163,12 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
     mean = evidence.after.get(Signal.LOSS.value, Trace()).at(evidence.onset_step)
     if found is None or trend is None or mean is None or not math.isfinite(mean):
         return
+    if not sequences_fit(evidence) or not is_steady(evidence, WORST_SEQUENCE):
+        return
     value, before = found
-    middle, away = _away(value, before)
+    middle, deviations = away(value, before)
     rise, share = value - middle, mean - trend.at(evidence.onset_step)
-    if rise <= 0.0 or away < STRANGE or rise < FEW * max(share, trend.scale):
+    if rise <= 0.0 or deviations < STRANGE or rise < FEW * max(share, trend.scale):
         return
     yield Clue(
         Cause.BAD_BATCH,
@@ -160,15 +183,15 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
 def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
     """Value at the onset, median before, and the distance in robust deviations."""
     found = _at_onset(evidence, TOKEN_ENTROPY)
-    if found is None:
+    if found is None or not is_steady(evidence, TOKEN_ENTROPY):
         return None
-    return found[0], *_away(*found)
+    return found[0], *away(*found)
 
 
 def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:
     """The steps from the onset on whose tokens stand out; the last is None while all that are
     known do."""
-    before = [v for v in evidence.before.get(name, Trace()).values if math.isfinite(v)]
+    before = calm_values(evidence, name)
     rows = evidence.after.get(name, Trace()).rows()
     calm = next((row for row, (_, v) in enumerate(rows) if not stands_out(v, before)), None)
     last = rows[calm - 1][0] if calm else None
@@ -176,18 +199,11 @@ def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float
 
 
 def _strange(value: float, before: list[float]) -> bool:
-    return not math.isfinite(value) or _away(value, before)[1] >= STRANGE
-
-
-def _away(value: float, before: list[float]) -> tuple[float, float]:
-    """Median of `before`, and how many robust deviations `value` is from it."""
-    middle = median(before)
-    spread = NORMAL_MAD * median([abs(other - middle) for other in before])
-    return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
+    return not math.isfinite(value) or away(value, before)[1] >= STRANGE
 
 
 def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None:
-    before = [v for v in evidence.before.get(name, Trace()).values if math.isfinite(v)]
+    before = calm_values(evidence, name)
     value = evidence.after.get(name, Trace()).at(evidence.onset_step)
     if value is None or not math.isfinite(value) or len(before) < 5:
         return None

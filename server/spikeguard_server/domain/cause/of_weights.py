@@ -10,6 +10,13 @@ import math
 from collections.abc import Iterator
 
 from spikeguard_protocol import Cause, Signal
+from spikeguard_server.domain.cause.columns import (
+    LEAST_BETA2,
+    clipped_at,
+    falls_too_fast,
+    moment_fits,
+    updates_fit,
+)
 from spikeguard_server.domain.cause.measured import (
     GRAD_NORMS,
     LEAD,
@@ -22,7 +29,6 @@ from spikeguard_server.domain.cause.measured import (
 from spikeguard_server.domain.cause.suspicion import Clue, Mark
 from spikeguard_server.domain.evidence import Evidence
 
-LEAST_BETA2 = 0.9  # smaller ones are hardly in use
 FIRST_ROWS = 6  # of a norm, from shortly before the onset on
 GREW = 2.0  # an update over its usual norm, against the same of the gradient
 LARGE = 3.0
@@ -30,6 +36,8 @@ LARGE = 3.0
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights were changed by something else than updates."""
+    if not updates_fit(evidence):
+        return
     known = [move for move in moves(evidence) if move.explained is not None]
     strange = [move for move in known if move.unexplained]
     if strange:
@@ -58,12 +66,15 @@ def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
 
 def _fallen(evidence: Evidence) -> Iterator[Clue]:
     near = evidence.onset_step
-    for (first, a), (last, b) in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
-        bound = a * LEAST_BETA2 ** (last - first)
-        if last >= near - LEAD and first <= near and b < 0.95 * bound:
+    if not moment_fits(evidence):
+        return
+    for pair in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
+        (first, a), (last, b) = pair
+        if last >= near - LEAD and first <= near and falls_too_fast(pair):
             reason = (
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
-                f"{first} and {last}; with beta2 of {LEAST_BETA2:g} or more it stays at {bound:.3g}"
+                f"{first} and {last}; with beta2 of {LEAST_BETA2:g} or more it stays at "
+                f"{a * LEAST_BETA2 ** (last - first):.3g}"
             )
             yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason, Mark(first + 1, last))
             return
@@ -71,9 +82,9 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
 
 def _outgrown(evidence: Evidence) -> Iterator[Clue]:
     name, grad = (first_measured(evidence, names) for names in (UPDATE_NORMS, GRAD_NORMS))
-    if name is None or grad is None:
+    if name is None or grad is None or clipped_at(evidence, grad) is not None:
         return
-    rows = [row for row in ratios(evidence, name) if math.isfinite(row[1])][:FIRST_ROWS]
+    rows = [row for row in _at_one_rate(evidence, name) if math.isfinite(row[1])][:FIRST_ROWS]
     if not rows:
         return
     step, grew = max(rows, key=lambda row: row[1])
@@ -89,3 +100,10 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.STALE_SECOND_MOMENT, 3.0 + min(2.0, math.log(grew / asked / GREW)), reason)
     elif grew < GREW:
         yield Clue(Cause.STALE_SECOND_MOMENT, -1.5)
+
+
+def _at_one_rate(evidence: Evidence, name: str) -> list[tuple[int, float]]:
+    """(step, growth of the update) that no rise of the learning rate can have made, whether or not
+    the log divides updates by it."""
+    rates = dict(ratios(evidence, Signal.LR.value))
+    return [(step, grew / max(1.0, rates.get(step, 1.0))) for step, grew in ratios(evidence, name)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spikeguard_protocol import Cause
+from spikeguard_server.domain.cause.columns import questions_of
 from spikeguard_server.domain.cause.of_data import (
     clues_of_loss,
     clues_of_sequences,
@@ -19,7 +20,7 @@ from spikeguard_server.domain.cause.of_rate import clues_of_rate
 from spikeguard_server.domain.cause.of_replicas import clues_of_replicas
 from spikeguard_server.domain.cause.of_return import clues_of_return
 from spikeguard_server.domain.cause.of_weights import clues_of_moment, clues_of_weights
-from spikeguard_server.domain.cause.suspicion import NOTHING, Clue, Ranking, ranked
+from spikeguard_server.domain.cause.suspicion import NOTHING, QUESTION, Clue, Ranking, ranked
 from spikeguard_server.domain.evidence import Evidence
 
 PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
@@ -48,4 +49,5 @@ READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
 def rank(evidence: Evidence) -> Ranking:
     """Every cause with its confidence, the likeliest first."""
     clues = [clue for read in READERS for clue in read(evidence)]
-    return ranked(PRIOR.items(), [*clues, Clue(Cause.UNKNOWN, 0.0, NOTHING)])
+    asked = [Clue(Cause.UNKNOWN, 0.0, f"{QUESTION}{one}") for one in questions_of(evidence)]
+    return ranked(PRIOR.items(), [*clues, *asked, Clue(Cause.UNKNOWN, 0.0, NOTHING)])

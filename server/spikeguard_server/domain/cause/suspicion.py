@@ -13,6 +13,7 @@ from spikeguard_protocol import Cause
 
 SHOWN = 0.05  # confidence from which a cause is worth showing
 NOTHING = "nothing that was measured tells the causes apart"
+QUESTION = "the log's columns are in doubt: "  # before what calm rows contradict
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,18 @@ def again(ranking: Ranking, clues: Sequence[Clue]) -> Ranking:
 
 
 def worth_showing(ranking: Ranking) -> Ranking:
-    """The likely ones, and always the likeliest."""
-    return tuple(one for place, one in enumerate(ranking) if not place or one.confidence >= SHOWN)
+    """The likely ones, always the likeliest, and whatever asks about the log."""
+    return tuple(
+        one
+        for place, one in enumerate(ranking)
+        if not place or one.confidence >= SHOWN or questions_in((one,))
+    )
+
+
+def questions_in(ranking: Ranking) -> tuple[str, ...]:
+    """What the calm rows made doubtful about the log's columns."""
+    reasons = [reason for one in ranking for reason in one.reasons]
+    return tuple(reason for reason in reasons if reason.startswith(QUESTION))
 
 
 def _reasons(cause: Cause, clues: Sequence[Clue]) -> list[str]:

@@ -1,0 +1,167 @@
+"""Logs define their columns differently: a clue that calm rows contradict counts for nothing, and
+the log's units are questioned aloud."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spikeguard_server.replay.command import REPLAY
+from tests.replay.running import run
+
+ONSET, ROWS = 301, 360
+Row = dict[str, float]
+Change = Callable[[int], Mapping[str, float]]
+
+
+def calm(step: int) -> Row:
+    """Updates move the weights by 0.09 at a rate of 0.003, and their norm by 0.01."""
+    noise = 1 + 0.05 * np.random.default_rng(step).normal(size=4)
+    return {
+        "loss": 3.0 - 0.1 * math.log(step) + 0.4 * float(noise[2] - 1),
+        "grad_norm": float(noise[0]),
+        "update_norm": 30.0 * float(noise[1]),
+        "adam_v_norm": 0.02,
+        "param_norm": 50.0 + 0.01 * step,
+        "lr": 3e-3,
+        "loss_sequence_max": 3.9 + 2.0 * float(noise[3] - 1),
+        "unseen_tokens": 0.0,
+    }
+
+
+@pytest.fixture
+def blamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, dict[str, Any], str]]:
+    """What a log's incident is put down to, its ranking by cause, and the listing for people."""
+
+    def found(change: Change, convert: Callable[[Row], Row]) -> tuple[str, dict[str, Any], str]:
+        rows = [convert(calm(step) | dict(change(step))) for step in range(1, ROWS + 1)]
+        lines = [f"{step}," + ",".join(map(repr, row.values())) for step, row in enumerate(rows, 1)]
+        file = tmp_path / "run.csv"
+        file.write_text("\n".join([f"step,{','.join(rows[0])}", *lines]) + "\n")
+        run(REPLAY, str(file), "--json")
+        causes = json.loads(capsys.readouterr().out)["incidents"][0]["causes"]
+        run(REPLAY, str(file))
+        ranking = {one["cause"]: one for one in causes}
+        return causes[0]["cause"], ranking, capsys.readouterr().out
+
+    return found
+
+
+def per_rate(row: Row) -> Row:
+    return row
+
+
+def not_per_rate(row: Row) -> Row:
+    """As most programs define it: the change of the weights itself."""
+    return row | {"update_norm": row["update_norm"] * row["lr"]}
+
+
+def relative(row: Row) -> Row:
+    """The change of the weights over their norm."""
+    changed = row["update_norm"] * row["lr"] / row["param_norm"]
+    return row | {"update_norm": changed}
+
+
+def raised(step: int) -> Mapping[str, float]:
+    """The rate rises tenfold at step 299, the weights follow, the loss two steps later."""
+    if step < 299:
+        return {}
+    moved = {"lr": 3e-2, "param_norm": 52.99 + 0.1 * (step - 298)}
+    return moved | ({"loss": 3.0 + 0.4 * (step - ONSET), "grad_norm": 4.0} if step > 300 else {})
+
+
+def corrupted(step: int) -> Mapping[str, float]:
+    weights = {"param_norm": 54.0 + 0.01 * step} if step >= ONSET - 1 else {}
+    return weights | ({"loss": 6.0, "grad_norm": 8.0} if step >= ONSET else {})
+
+
+@pytest.mark.parametrize("convert", [per_rate, not_per_rate, relative])
+def test_a_raised_rate_is_blamed_however_the_log_defines_its_updates(
+    convert: Callable[[Row], Row], blamed: Any
+) -> None:
+    cause, ranking, text = blamed(raised, convert)
+    assert cause == "lr_too_high"
+    assert ranking.get("weight_corruption", {"confidence": 0.0})["confidence"] < 0.1
+    assert ranking.get("stale_second_moment", {"confidence": 0.0})["confidence"] < 0.1
+    assert ("is update_norm the change of the weights" in text) is (convert is not per_rate)
+
+
+def test_weights_that_changed_by_no_update_are_found_where_the_log_can_show_it(
+    blamed: Any,
+) -> None:
+    assert blamed(corrupted, per_rate)[0] == "weight_corruption"
+    cause, ranking, text = blamed(corrupted, not_per_rate)
+    assert cause == "unknown"
+    assert "columns are in doubt" in ranking["unknown"]["reasons"][0]
+    assert "Neither is used here" in text
+
+
+def test_a_gradient_norm_that_a_limit_cuts_off_does_not_say_how_far_gradients_grew(
+    blamed: Any,
+) -> None:
+    """Updates and gradients grow fivefold together; the log holds the norm after clipping."""
+
+    def grown(step: int) -> Mapping[str, float]:
+        if step < ONSET - 1:
+            return {}
+        both = {"update_norm": 150.0 + step % 3, "grad_norm": 5.0 - 0.01 * (step - ONSET)}
+        return both | ({"loss": 5.0} if step >= ONSET else {})
+
+    def clipped(row: Row) -> Row:
+        return row | {"grad_norm": min(1.2, row["grad_norm"])}
+
+    assert blamed(grown, per_rate)[0] != "stale_second_moment"
+    cause, _, text = blamed(grown, clipped)
+    assert cause != "stale_second_moment"
+    assert "grad_norm does not pass 1.2: is it the norm after clipping?" in text
+
+
+def test_a_second_moment_that_falls_in_calm_rows_too_is_no_second_moment(blamed: Any) -> None:
+    def fallen(step: int) -> Mapping[str, float]:
+        moment = {"adam_v_norm": 1e-4} if step >= ONSET - 1 else {}
+        return moment | ({"loss": 5.0, "grad_norm": 3.0 + 0.1 * (step % 5)} if step > 300 else {})
+
+    def noisy(row: Row) -> Row:
+        jitter = 1.0 + 0.9 * math.sin(1e4 * row["param_norm"])
+        return row | {"adam_v_norm": row["adam_v_norm"] * jitter}
+
+    assert blamed(fallen, per_rate)[0] == "stale_second_moment"
+    cause, _, text = blamed(fallen, noisy)
+    assert cause != "stale_second_moment"
+    assert "adam_v_norm falls faster in calm rows" in text
+
+
+def test_a_sum_over_the_tokens_is_no_sequence_that_carries_the_rise(blamed: Any) -> None:
+    """Every sequence rises alike; in the log their largest is a sum over 1,024 tokens."""
+
+    def risen(step: int) -> Mapping[str, float]:
+        high = {"loss": 6.0, "loss_sequence_max": 7.4, "grad_norm": 5.0 + 0.1 * (step % 5)}
+        return high if step >= ONSET else {}
+
+    def summed(row: Row) -> Row:
+        return row | {"loss_sequence_max": 1024.0 * row["loss_sequence_max"]}
+
+    _, ranking, text = blamed(risen, summed)
+    assert not [r for one in ranking.values() for r in one["reasons"] if "few sequences" in r]
+    assert "loss_sequence_max is" in text
+    assert "is it a sum" in text
+
+
+def test_a_count_of_new_tokens_is_not_read_as_a_share(blamed: Any) -> None:
+    """A few new tokens in every batch; at the onset there are more of them."""
+
+    def risen(step: int) -> Mapping[str, float]:
+        return {"loss": 6.0, "unseen_tokens": 40.0} if step == ONSET else {"unseen_tokens": 3.0}
+
+    cause, ranking, text = blamed(risen, per_rate)
+    assert cause == "bad_batch"
+    assert "4000" not in str(ranking)
+    assert "unseen_tokens is no share" in text
