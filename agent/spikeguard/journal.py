@@ -83,6 +83,7 @@ class Journal:
         """`settings`: hold the limits that what is read is held against; None: hold it to none."""
         self._settings = settings
         self.undone: dict[str, Undo] = {}
+        self.ordered: dict[str, dict[str, Any]] = {}  # command -> what of its entry is repeated
         self.held_back: dict[str, str] = {}  # what is not repeated, and why
         self.carried_out: list[tuple[Verb, float]] = []  # and when, seconds since the epoch
         self._unwanted_scales: set[LrScale] = set()  # as checkpoints may still hold them
@@ -170,13 +171,20 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             self._read(path, run)
+            self.earlier = tuple(self.results.values())[-REPEATED:]
         else:
             self._append({"entry": "run", "run": str(run)})
             _sync_folder(path.parent)
 
-    def _read(self, path: Path, run: RunId) -> None:
-        text = path.read_bytes()
-        entries = [(n, e) for n, line in enumerate(text.split(b"\n"), 1) if (e := read_entry(line))]
+    def look(self, path: Path) -> list[int]:
+        """Take up what stands in `path` and write nothing; the lines that were cut short."""
+        lines = path.read_bytes().split(b"\n")
+        self._read(path, None)
+        return [n for n, line in enumerate(lines, 1) if line.strip() and read_entry(line) is None]
+
+    def _read(self, path: Path, run: RunId | None) -> None:
+        lines = path.read_bytes().split(b"\n")
+        entries = [(n, e) for n, line in enumerate(lines, 1) if (e := read_entry(line))]
         self.undone = read_undone(path.with_name(UNDONE))
         ended = {_command_of(entry) for _, entry in entries if entry["entry"] == "result"}
         for number, entry in entries:
@@ -191,10 +199,6 @@ class Journal:
                     "Restore the file from a copy, or remove that line: what it ordered is then "
                     "forgotten",
                 ) from error
-        self.earlier = tuple(self.results.values())[-REPEATED:]
-        if text and not text.endswith(b"\n"):
-            with path.open("ab") as file:
-                file.write(b"\n")
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
@@ -267,6 +271,7 @@ class Journal:
                 self.carried_out.append((verb, float(entry["at"])))
             lasting = bool(entry["skip"] or entry["abandoned"])
             self.begun[entry["command"]] = (entry["step"], lasting)
+            self.ordered[entry["command"]] = entry
             skips = [[*entry["skip"], entry["command"]]] if entry["skip"] else []
             self._apply_effects(skips, entry["abandoned"])
             if entry.get("scaling"):
@@ -312,6 +317,13 @@ class Journal:
             command, ResultState.APPLIED if done else ResultState.FAILED, said, step
         )
 
+    def scaling_at_end(self) -> Scaling | None:
+        """The newest scale that was not abandoned, wherever the run stands."""
+        held = (
+            s for s in reversed(self.scalings) if not is_abandoned(s.lineage, self.abandonments)
+        )
+        return next(held, None)
+
     def scaling_since(self, point: SegmentPoint | None) -> Scaling | None:
         """The newest scale set at or after `point` (None: the beginning) and not abandoned."""
         for scaling in reversed(self.scalings):
@@ -344,7 +356,16 @@ def read_undone(path: Path) -> dict[str, Undo]:
     except FileNotFoundError:
         return {}
     undone = [entry for entry in entries if entry is not None and entry["entry"] == "undone"]
-    return {e["command"]: Undo(e["command"], e["at"], str(e["by"])) for e in undone}
+    return {
+        str(e.get("command")): Undo(str(e.get("command")), e.get("at", 0.0), str(e.get("by")))
+        for e in undone
+    }
+
+
+def add_undo(path: Path, undo: Undo) -> None:
+    """Durable; raise OSError. A file of its own: the journal may be a running job's."""
+    line_files.append_line(path, undo.line())
+    _sync_folder(path.parent)
 
 
 def verb_in(entry: dict[str, Any]) -> Verb | None:

@@ -91,7 +91,7 @@ def run_of(home: Path) -> RunId:
             return RunId(home.resolve().parent.name, home.resolve().name)
         with journal.open() as file:
             return RunId.parse(json.loads(file.readline())["run"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CommandFailed(f"{journal} does not begin with the name of its run") from error
 
 

@@ -29,6 +29,7 @@ from spikeguard_protocol import (
     encode,
     read_ack,
 )
+from spikeguard_protocol.terminal import printable
 
 MAX_ANSWER = 4 * 2**20  # bytes
 
@@ -186,7 +187,7 @@ def _error(answer: bytes) -> dict[str, Any]:
 def _message(answer: bytes) -> str:
     error = _error(answer)
     parts = [str(error[key]) for key in ("field", "message", "remedy") if error.get(key)]
-    return " · ".join(parts)[:500] or answer[:80].decode(errors="replace")
+    return printable(" · ".join(parts)[:500] or answer[:80].decode(errors="replace"))
 
 
 def _seconds(text: str | None) -> float | None:

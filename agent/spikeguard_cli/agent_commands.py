@@ -19,6 +19,24 @@ def _sync(options: Namespace) -> int:
     return status
 
 
+def _journal(options: Namespace) -> int:
+    (point,) = entry_points(group=GROUP, name="journal")
+    status: int = point.load()(options)
+    return status
+
+
+def _journal_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", metavar="DIR", help="what attach(directory=...) was given, or one above it"
+    )
+    parser.add_argument(
+        "--undo",
+        metavar="ID",
+        help="undo an order, RUN#3.1 (quote it), from the next start on",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+
+
 def _sync_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "directory",
@@ -33,6 +51,14 @@ def _sync_options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "journal",
+        "list what a run was ordered and what of it still holds, or undo an order; needs no server",
+        _journal,
+        _journal_options,
+        extra="agent",
+        needs=("torch",),
+    ),
     Command(
         "sync",
         "upload what a run without a server left on disk; may be repeated",

@@ -31,6 +31,7 @@ from spikeguard_cli.wording import (
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.paths import command_path, incident_path, run_path
+from spikeguard_protocol.terminal import printable
 
 
 def login(options: Namespace) -> int:
@@ -117,7 +118,8 @@ def postmortem(options: Namespace) -> int:
         Path(options.output).write_bytes(document)
         print(options.output)
     else:
-        sys.stdout.write(document.decode())
+        text = document.decode()
+        sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
     return 0
 
 

@@ -9,7 +9,9 @@ from importlib.metadata import entry_points, version
 
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_protocol import ProtocolError
+from spikeguard_protocol.terminal import printable
 
+NEWLINE = "\n"
 GROUP = "spikeguard.commands"
 
 
@@ -61,7 +63,7 @@ def _help(command: Command) -> str:
 
 
 def _fail(reason: str) -> int:
-    print(f"spikeguard: {reason}", file=sys.stderr)
+    print(f"spikeguard: {printable(reason, keep=NEWLINE)}", file=sys.stderr)
     return 1
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from spikeguard_protocol.terminal import printable
+
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
@@ -28,6 +30,7 @@ def number(value: float | str | None, digits: int = 4) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> str:
     """Columns two spaces apart, to the left but those that are `numbers`."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = [
         "  ".join(
@@ -97,8 +100,8 @@ def change_words(change: dict[str, Any]) -> str:
     """`price_per_hour: 97.0 -> 98.0`; of what is secret only that it changed."""
     field, before, after = change["field"], change["before"], change["after"]
     if before == after:
-        return f"{field}: another one, not shown"
-    return f"{field}: {_setting(before)} -> {_setting(after)}"
+        return printable(f"{field}: another one, not shown")
+    return printable(f"{field}: {_setting(before)} -> {_setting(after)}")
 
 
 def _setting(value: Any) -> str:
@@ -146,7 +149,7 @@ def command_words(command: dict[str, Any]) -> str:
         words += f", learning rate x {factor:.3g}"
     if steps := arguments.get("lr_steps") or arguments.get("steps"):
         words += f" for {steps} steps"
-    return words
+    return printable(words)
 
 
 def _ends(batches: Any) -> tuple[int, int]:
@@ -165,8 +168,9 @@ def cost_words(cost: dict[str, Any]) -> str:
 
 def proposal_words(command: dict[str, Any]) -> str:
     """A proposal as a person reads it before deciding."""
-    return (
-        f"{command['id']}, revision {command['revision']}: {command_words(command)}\n"
-        f"  why:   {command['reason']}\n"
-        f"  costs: {cost_words(command['cost'])}"
+    lines = (
+        f"{command['id']}, revision {command['revision']}: {command_words(command)}",
+        f"  why:   {command['reason']}",
+        f"  costs: {cost_words(command['cost'])}",
     )
+    return "\n".join(map(printable, lines))

@@ -116,7 +116,7 @@ def spikeguard(
 def test_help_names_every_command() -> None:
     shown = spikeguard(dict(os.environ), "--help").stdout
     for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
-                 "token", "replay", "ledger"):  # fmt: skip
+                 "token", "replay", "ledger", "journal"):  # fmt: skip
         assert re.search(rf"^    {name}\s", shown, re.MULTILINE), name
 
 
@@ -240,6 +240,17 @@ def test_an_error_of_the_server_is_told_in_its_own_words(
     done = spikeguard(home, "runs")
     assert done.returncode == 1
     assert done.stderr == "spikeguard: role viewer may not. Ask an operator\n"
+
+
+def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server: Server) -> None:
+    wicked = "gpt\x1b[2J\x9b1m\u202e\rok"
+    error = {"code": "x", "message": wicked, "remedy": "none"}
+    server.answers["/v1/runs"] = (200, {"items": [{**RUN, "id": wicked}], "next_cursor": None})
+    server.answers["/v1/incidents"] = (403, {"error": error})
+    for done in (spikeguard(home, "runs"), spikeguard(home, "incidents")):
+        said = done.stdout + done.stderr
+        assert r"gpt\x1b[2J\x9b1m\u202e\rok" in said
+        assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
 
 
 def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
