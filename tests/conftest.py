@@ -10,7 +10,11 @@ for the first, which costs half as much again and takes the core from the other 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +32,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(parts: tuple[str, ...]) -> int:
     return next((n for n, name in enumerate(LONGEST) if name in parts), len(LONGEST))
+
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+REMEDY = "install one, run `playwright install chromium`, or set SPIKEGUARD_CHROMIUM to its path"
+
+
+def chromium(playwrights_own: str) -> str | None:
+    """The browser's path: the one that is named, one on the search path, or Playwright's own."""
+    if named := os.environ.get("SPIKEGUARD_CHROMIUM"):
+        return named
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return found or (playwrights_own if Path(playwrights_own).exists() else None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        if path is None:
+            pytest.skip(f"there is no Chromium here: {REMEDY}")
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()

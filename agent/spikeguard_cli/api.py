@@ -7,6 +7,7 @@ promises becomes `CommandFailed` with the server's own words and remedy.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -14,7 +15,8 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from spikeguard_cli.command import CommandFailed, warn_of_plain_http
-from spikeguard_cli.credentials import Credentials
+from spikeguard_cli.credentials import Credentials, load_login
+from spikeguard_protocol import Role
 
 TIMEOUT_S = 15.0
 
@@ -74,6 +76,35 @@ class Api:
                 return
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        try:
+            return self._ask(method, path, body)
+        except Refused as refusal:
+            if refusal.status not in (401, 403) or not self.credentials.source:
+                raise
+            if (login := self._login_instead()) is None:
+                raise _with_source(refusal, self.credentials) from refusal
+            print(
+                f"spikeguard: {self.credentials.source} holds a training job's token; going on "
+                f"with the login in {login.source}",
+                file=sys.stderr,
+            )
+            self.credentials = login
+            return self._ask(method, path, body)
+
+    def _login_instead(self) -> Credentials | None:
+        """The login at the same server, where the environment holds a training job's token, as
+        `spikeguard up` says to set it: such a token is never meant for a command."""
+        mine = self.credentials
+        if not mine.from_environment:
+            return None
+        try:
+            login = load_login()
+            role = json.loads(self._ask("GET", "/v1/me"))["role"]
+        except CommandFailed:
+            return None
+        return login if role == Role.AGENT and login.server == mine.server else None
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         url = self.credentials.server + path
         headers = {"Authorization": f"Bearer {self.credentials.token}"}
         if body is not None:
@@ -94,6 +125,18 @@ class Api:
 def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
     given = {key: value for key, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def _with_source(refusal: Refused, used: Credentials) -> Refused:
+    """The same, with where the token came from and the way to another."""
+    if used.from_environment:
+        variable = used.source.split(" ")[0]
+        way = f"Unset {variable} and run `spikeguard login --server {used.server}`"
+    else:
+        way = f"`spikeguard login --server {used.server}` signs you in with another token"
+    told = Refused(refusal.status, {"error": refusal.body})
+    told.args = (f"{refusal}. The token came from {used.source}. {way}",)
+    return told
 
 
 def _refused(error: HTTPError) -> CommandFailed:

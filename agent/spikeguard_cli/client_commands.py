@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
 from spikeguard_cli.command import Command, CommandFailed
@@ -240,6 +241,7 @@ def _postmortem_options(parser: ArgumentParser) -> None:
 
 COMMANDS: tuple[Command, ...] = (
     *LEDGER,
+    *ACCESS,
     Command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),

@@ -22,6 +22,12 @@ class Credentials:
     server: str  # http(s)://host:port, without a path
     token: str
     name: str | None = None  # whose token it is, where known
+    source: str = ""  # the variable or file that the token came from
+
+    @property
+    def from_environment(self) -> bool:
+        """Whether a variable named the token, and no login did."""
+        return self.source.startswith("SPIKEGUARD_")
 
 
 def credentials_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -38,18 +44,23 @@ def save_credentials(credentials: Credentials, path: Path) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(credentials), file)
+        plain = asdict(credentials)
+        del plain["source"]
+        json.dump(plain, file)
     os.replace(fresh, path)
 
 
 def load_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
     """From the environment or the file; raise `CommandFailed` with the remedy otherwise."""
-    if credentials := _from_environment(environ):
-        return credentials
+    return _from_environment(environ) or load_login(environ)
+
+
+def load_login(environ: Mapping[str, str] = os.environ) -> Credentials:
+    """What `spikeguard login` or `up` kept; raise `CommandFailed` with the remedy otherwise."""
     path = credentials_path(environ)
     try:
         stored = json.loads(path.read_text())
-        return Credentials(stored["server"], stored["token"], stored.get("name"))
+        return Credentials(stored["server"], stored["token"], stored.get("name"), str(path))
     except FileNotFoundError:
         raise CommandFailed(
             "nobody is logged in here. Run `spikeguard login --server URL`, "
@@ -59,8 +70,14 @@ def load_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
         raise CommandFailed(f"{path} cannot be read ({error}). Run `spikeguard login`") from error
 
 
+def logged_in(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether there is anything to speak to a server with."""
+    return _from_environment(environ) is not None or credentials_path(environ).exists()
+
+
 def _from_environment(environ: Mapping[str, str]) -> Credentials | None:
     server, token = environ.get("SPIKEGUARD_SERVER"), environ.get("SPIKEGUARD_TOKEN")
+    source = "SPIKEGUARD_TOKEN"
     if server and not token and (file := environ.get("SPIKEGUARD_TOKEN_FILE")):
-        token = Path(file).read_text().strip()
-    return Credentials(server.rstrip("/"), token) if server and token else None
+        token, source = Path(file).read_text().strip(), f"SPIKEGUARD_TOKEN_FILE ({file})"
+    return Credentials(server.rstrip("/"), token, source=source) if server and token else None

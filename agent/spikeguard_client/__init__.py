@@ -18,6 +18,7 @@ from spikeguard_client.access_shapes import (
     Scorecard,
     Session,
     Shadow,
+    SignInLink,
 )
 from spikeguard_client.calls import ApiError
 from spikeguard_client.channel_shapes import (
@@ -98,6 +99,7 @@ __all__ = [
     "Series",
     "Session",
     "Shadow",
+    "SignInLink",
     "SignatureRefused",
     "Silence",
     "Target",

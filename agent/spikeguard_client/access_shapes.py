@@ -28,6 +28,13 @@ class Session(TypedDict):
     expires_in_s: float
 
 
+class SignInLink(TypedDict):
+    """A link that signs a browser on the server's machine in, once."""
+
+    link: str
+    expires_in_s: float
+
+
 class AccessToken(TypedDict):
     """A token without its secret."""
 

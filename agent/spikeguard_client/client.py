@@ -18,6 +18,7 @@ from spikeguard_client.access_shapes import (
     Policy,
     Scorecard,
     Session,
+    SignInLink,
 )
 from spikeguard_client.calls import ApiError, Calls, stranger, understood, with_query
 from spikeguard_client.channel_shapes import (
@@ -77,6 +78,11 @@ class Client:
     def sign_out(self) -> None:
         """End the session whose token this is."""
         self._calls.call("DELETE", "/v1/sessions/current")
+
+    def sign_in_link(self, next: str = "") -> SignInLink:
+        """A link that signs your browser in, once, on the server's own machine; `next` is the page
+        that it goes on to."""
+        return self._calls.send(SignInLink, "POST", "/v1/sessions/links", {"next": next})
 
     def tokens(self) -> Iterator[AccessToken]:
         """The tokens and sessions that work, newest first, without their secrets."""

@@ -27,6 +27,12 @@ def command_path(command: CommandId) -> str:
     return f"{incident_path(command.incident)}/commands/{command.number}"
 
 
+def confirm_path(command: CommandId) -> str:
+    """The page on which a person decides on a command."""
+    run, incident = command.incident.run, command.incident.number
+    return f"/confirm/{_part(run.project)}/{_part(run.name)}/{incident}/{command.number}"
+
+
 def channel_path(project: str, name: str) -> str:
     """A channel of a project."""
     return f"/v1/channels/{_part(project)}/{_part(name)}"

@@ -75,8 +75,11 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/login"): _PUBLIC,
     ("POST", "/login"): _PUBLIC,
     ("POST", "/logout"): _PUBLIC,
+    ("GET", "/login/{link}"): _PUBLIC,  # the link itself is what is judged
+    ("POST", "/login/{link}"): _PUBLIC,
     ("GET", "/pages/style.css"): _PUBLIC,
     ("POST", "/v1/sessions"): _PUBLIC,
+    ("POST", "/v1/sessions/links"): Rule(READERS, person=True, scope=Scope.NONE),
     ("POST", "/v1/messages"): Rule(AGENTS).by(Scope.BODY),
     ("GET", _RUN + "/orders"): Rule(AGENTS),
     ("GET", "/v1/me"): Rule(EVERYONE).by(Scope.NONE),

@@ -6,16 +6,23 @@ when it runs, so that help works everywhere.
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-from spikeguard_cli.command import Command
+from spikeguard_cli.access_commands import policy_over_http, token_over_http
+from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.credentials import logged_in
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_server.replay.backtest_command import BACKTEST
 from spikeguard_server.replay.command import REPLAY
 
+_DATABASE = tuple(
+    f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
+)
 _SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
 
 
@@ -27,6 +34,26 @@ def _from(module: str, function: str) -> Callable[[Namespace], int]:
         return status
 
     return run
+
+
+def _access(word: str, over_http: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
+    """A command of admins: on the database where one is named, else over HTTP with the login."""
+
+    def run(options: Namespace) -> int:
+        if not _names_database(options) and logged_in():
+            return over_http(options)
+        if missing := [name for name in _SERVER if find_spec(name) is None]:
+            raise CommandFailed(
+                f"on the database itself `spikeguard {word}` needs {', '.join(missing)}: "
+                "pip install 'spikeguard[server]', or `spikeguard login` and do it over HTTP"
+            )
+        return _from("up_access", f"run_{word}")(options)
+
+    return run
+
+
+def _names_database(options: Namespace) -> bool:
+    return options.directory is not None or any(os.environ.get(name) for name in _DATABASE)
 
 
 def _up_options(parser: ArgumentParser) -> None:
@@ -58,8 +85,8 @@ def _directory_option(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--directory",
         type=Path,
-        help="that of `spikeguard up`; needed only if it was given there. "
-        "DATABASE_URL, where set, names the database instead",
+        help="that of `spikeguard up`: work on its database instead of over HTTP with your "
+        "login. DATABASE_URL, where set, names the database",
     )
 
 
@@ -156,16 +183,16 @@ COMMANDS: tuple[Command, ...] = (
         _from("up_serve", "migrate_database"),
         _directory_option,
     ),
-    _server_command(
+    Command(
         "token",
         "make, list and revoke access tokens",
-        _from("up_access", "run_token"),
+        _access("token", token_over_http),
         _token_options,
     ),
-    _server_command(
+    Command(
         "policy",
         "show, import and halt the policy in force, and score its shadow",
-        _from("up_access", "run_policy"),
+        _access("policy", policy_over_http),
         _policy_options,
     ),
     REPLAY,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -37,11 +38,16 @@ from spikeguard_server.repository.tokens import (
     NewToken,
     Token,
     add_token,
+    find_caller,
+    opener_of,
     revoke_token,
+    spend_token,
     token_named,
 )
 from spikeguard_server.tables import FLEET
 
+SIGN_IN_LINK = "sign-in link"  # the name of their rows
+SIGN_IN_LINK_S = 600.0
 BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on
 
 
@@ -139,6 +145,57 @@ def open_proxied_session(
     if parent is None:
         parent = issue_token(connection, Grant(role, name=BY_PROXY), SERVER)[1].id
     return _session(connection, role, None, person, lasts_s, parent, ", by the proxy")[0]
+
+
+def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -> str:
+    """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
+    secret = new_secret()
+    left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
+    new = NewToken(
+        hash=_link_hash(secret), role=caller.role, project=caller.project, person=person,
+        created_by=person, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
+        parent=caller.token_id,
+    )  # fmt: skip
+    token, _ = add_token(connection, new)
+    _record(connection, person, "sign_in_link.made", token, after=_words(token))
+    return secret
+
+
+def sign_in_url(public_url: str, secret: str, next_path: str = "") -> str:
+    """The link of a secret, with where it leads to."""
+    query = f"?{urlencode({'next': next_path})}" if next_path else ""
+    return f"{public_url.rstrip('/')}/login/{secret}{query}"
+
+
+def holder_of_link(connection: sql.Connection, secret: str) -> Caller:
+    """Whom a sign-in link would sign in; raise `Forbidden` where it was used or is too old."""
+    return _of_link(find_caller(connection, _link_hash(secret)))
+
+
+def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) -> tuple[str, float]:
+    """Spend a sign-in link: the session's secret, and how long it lasts."""
+    link = _of_link(spend_token(connection, _link_hash(secret)))
+    opener = opener_of(connection, link.token_id)
+    assert opener is not None, "a link hangs on what made it"
+    assert link.person is not None, "a link is made for a person"
+    made, token = _session(
+        connection, link.role, link.project, link.person, lasts_s, opener, ", by a sign-in link"
+    )
+    return made, token.expires_in_s or lasts_s
+
+
+def _of_link(holder: Caller | None) -> Caller:
+    if holder is None:
+        raise Forbidden(
+            "This sign-in link was used already, or is too old",
+            "`spikeguard browser` prints another; at /login a token signs you in",
+        )
+    return holder
+
+
+def _link_hash(secret: str) -> bytes:
+    """Another hash than a token's of that secret: a link is no bearer token."""
+    return hash_secret(f"{SIGN_IN_LINK} {secret}")
 
 
 def _session(

@@ -1,4 +1,4 @@
-"""`spikeguard token` and `spikeguard policy`: what whoever runs the server does beside it.
+"""`spikeguard token` and `spikeguard policy` on the database itself, beside the server.
 
 Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
 error. Everything done here stands in the audit under the name of the account that did it.
@@ -9,13 +9,20 @@ from __future__ import annotations
 import getpass
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sql
 
+from spikeguard_cli.access_commands import (
+    DAY_S,
+    MAX_DAYS,
+    MAX_LISTED,
+    SCORE_HEAD,
+    TOKEN_HEAD,
+    scope_of,
+)
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import read_secret
@@ -38,9 +45,6 @@ from spikeguard_server.repository.reading import Row, existing_run
 from spikeguard_server.repository.reading_shadows import read_shadows
 from spikeguard_server.repository.tokens import Token, list_tokens
 from spikeguard_server.up_database import opened, settings_of
-
-DAY_S = 86_400.0
-MAX_LISTED = 1000
 
 
 def operator_name() -> str:
@@ -75,22 +79,12 @@ def _check_reason(options: Namespace) -> None:
 
 
 def _grant(options: Namespace) -> Grant:
-    project, run = _scope(options.project, options.run)
+    project, run = scope_of(options.project, options.run)
     days = options.expires_in
-    if days is not None and not 0 < days <= 3660:
-        raise CommandFailed("--expires-in takes days, more than 0 and at most 3660")
+    if days is not None and not 0 < days <= MAX_DAYS:
+        raise CommandFailed(f"--expires-in takes days, more than 0 and at most {MAX_DAYS}")
     lasts_s = None if days is None else days * DAY_S
     return Grant(options.role, project, options.person, options.name, lasts_s, run)
-
-
-def _scope(project: str | None, run: str | None) -> tuple[str | None, str | None]:
-    """Names of project and run that a token is good for; None is every one."""
-    if run is None:
-        return None if project is None else RunId(project, "any").project, None
-    wanted = RunId.parse(run if "/" in run or project is None else f"{project}/{run}")
-    if project not in (None, wanted.project):
-        raise CommandFailed(f"--run names project {wanted.project}, --project {project}: drop one")
-    return wanted.project, wanted.name
 
 
 def _create(connection: sql.Connection, options: Namespace) -> int:
@@ -117,8 +111,7 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
 def _list(connection: sql.Connection, options: Namespace) -> int:
     del options
     found = list_tokens(connection, None, limit=MAX_LISTED)
-    head = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
-    print(table(head, [_line(token) for token in found]) if found else "No token works.")
+    print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
     return 0
 
 
@@ -193,7 +186,6 @@ def _scorecard(connection: sql.Connection, options: Namespace) -> int:
     shown = read_shadows(connection, options.project)
     scores = [judge_shadow(entry.decision) for entry in shown]
     card = scorecard(scores)
-    head = ("COMMAND", "VERB", "STEP", "WOULD COST", "IN HINDSIGHT", "STEPS SAVED")
     lines = [
         [
             str(CommandId(_incident(entry.row), entry.row.command)),
@@ -205,7 +197,7 @@ def _scorecard(connection: sql.Connection, options: Namespace) -> int:
         ]
         for entry, score in zip(shown, scores, strict=True)
     ]
-    print(table(head, lines) if lines else "The shadow has decided nothing yet.")
+    print(table(SCORE_HEAD, lines) if lines else "The shadow has decided nothing yet.")
     if lines:
         print(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
     return 0
@@ -234,28 +226,3 @@ _POLICY_WORDS = {
     "resume": _halt,
     "scorecard": _scorecard,
 }
-
-
-def to_toml(plain: Mapping[str, Any], prefix: str = "") -> str:
-    """A mapping of numbers, texts, lists and tables as TOML, in order."""
-    tables = {name: value for name, value in plain.items() if isinstance(value, Mapping)}
-    lines = [f"{name} = {_literal(value)}\n" for name, value in plain.items() if name not in tables]
-    for name, value in tables.items():
-        inner = to_toml(value, f"{prefix}{name}.")
-        lines.append(inner if _only_tables(value) else f"\n[{prefix}{name}]\n{inner}")
-    return "".join(lines)
-
-
-def _only_tables(plain: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, Mapping) for value in plain.values())
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{name} = {_literal(inner)}" for name, inner in value.items())
-        return f"{{ {inside} }}"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,7 +1,9 @@
 """The tokens that `spikeguard up` makes for you on its first start, and your login.
 
 Law: secrets lie in files that only you can read, one token each with the least role; the command
-line's credentials are a session in your name, as everybody else's.
+line's credentials are a session in your name, as everybody else's. Whoever starts everything may
+change everything (the database is theirs), so that session is an admin's; the token for people is
+an operator's.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ import sqlalchemy as sql
 from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
 from spikeguard_protocol import Role
 from spikeguard_server.access import Caller, hash_secret, new_secret, read_secret
-from spikeguard_server.grants import Grant, open_session, register_token
+from spikeguard_server.grants import (
+    Grant,
+    make_sign_in_link,
+    open_session,
+    register_token,
+    sign_in_url,
+)
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.settings import Settings
 from spikeguard_server.up_files import write_private
@@ -32,6 +40,7 @@ class Login:
     credentials: Path
     name: str
     dashboard_token: str  # a viewer's
+    sign_in_link: str  # for a browser on this machine: once, for ten minutes
 
 
 def prepare_login(
@@ -41,12 +50,17 @@ def prepare_login(
     with engine.begin() as connection:
         _token(connection, directory / "agent_token", Role.AGENT, "training jobs")
         login = _token(connection, directory / "login_token", Role.OPERATOR, "people")
+        admin = _token(connection, directory / "admin_token", Role.ADMIN, "whoever runs this")
         viewer = _token(connection, directory / "dashboard_token", Role.VIEWER, "the dashboard")
         name = name or account_name()
-        session = _session(connection, login, settings, name)
+        session = _session(connection, admin, settings, name)
+        caller = find_caller(connection, hash_secret(login))
+        assert caller is not None, "the token was made in this very transaction"
+        link = sign_in_url(settings.public_url, make_sign_in_link(connection, caller, name))
     path = credentials_path()
     save_credentials(Credentials(settings.public_url, session, name), path)
-    return Login(directory / "agent_token", directory / "login_token", path, name, viewer)
+    agent, people = directory / "agent_token", directory / "login_token"
+    return Login(agent, people, path, name, viewer, link)
 
 
 def account_name() -> str:

@@ -56,6 +56,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str, str, dict[str, Any]]] = []
         self.answers: dict[str, tuple[int, Any]] = {}
+        self.refusing: dict[str, tuple[int, Any]] = {}  # by token, all but /v1/me
 
     @property
     def url(self) -> str:
@@ -76,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers["Authorization"]
         self.server.asked.append((self.command, self.path, token, body))
         status, answer = self.server.answers.get(path, (404, {"error": {"message": "no such"}}))
+        if path != "/v1/me":
+            status, answer = self.server.refusing.get(token.split()[-1], (status, answer))
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
@@ -239,7 +242,55 @@ def test_an_error_of_the_server_is_told_in_its_own_words(
     server.answers["/v1/runs"] = (403, {"error": error})
     done = spikeguard(home, "runs")
     assert done.returncode == 1
-    assert done.stderr == "spikeguard: role viewer may not. Ask an operator\n"
+    assert done.stderr.startswith("spikeguard: role viewer may not. Ask an operator. ")
+    file = home["SPIKEGUARD_CREDENTIALS"]
+    way = f"`spikeguard login --server {server.url}` signs you in with another token"
+    assert done.stderr.endswith(f"The token came from {file}. {way}\n")
+
+
+@pytest.mark.parametrize("variable", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])
+@pytest.mark.parametrize("role", ["agent", "metrics"])
+def test_a_token_of_the_wrong_role_is_named_by_the_variable_that_it_came_from(
+    home: dict[str, str], server: Server, tmp_path: Path, variable: str, role: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("job\n")
+    error = {"message": f"A token of role {role} may not do this", "remedy": "Use another"}
+    server.answers["/v1/runs"] = (403, {"error": error})
+    server.answers["/v1/me"] = (200, {"role": role})
+    value = str(file) if variable.endswith("FILE") else "job"
+    del home["SPIKEGUARD_CREDENTIALS"]
+    alone = {"SPIKEGUARD_CREDENTIALS": str(tmp_path / "none"), "SPIKEGUARD_SERVER": server.url}
+    done = spikeguard({**home, **alone, variable: value}, "runs")
+    assert done.returncode == 1
+    named = f"{variable} ({file})" if variable.endswith("FILE") else variable
+    assert f"The token came from {named}. Unset {variable} and run `spikeguard login" in done.stderr
+
+
+def test_a_jobs_token_in_the_environment_gives_way_to_a_login_at_the_same_server(
+    home: dict[str, str], server: Server
+) -> None:
+    server.refusing["job"] = (403, {"error": {"message": "role agent", "remedy": "x"}})
+    server.answers["/v1/runs"] = (200, {"items": [RUN], "next_cursor": None})
+    server.answers["/v1/me"] = (200, {"role": "agent"})
+    given = {"SPIKEGUARD_SERVER": server.url, "SPIKEGUARD_TOKEN": "job"}
+    done = spikeguard({**home, **given}, "runs")
+    assert done.returncode == 0, done.stderr
+    assert "gpt-1" in done.stdout
+    assert "SPIKEGUARD_TOKEN holds a training job's token" in done.stderr
+
+
+def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
+    home: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(json.dumps({"server": "http://127.0.0.1:1", "token": "secret"}))
+    server.refusing["job"] = (403, {"error": {"message": "role agent", "remedy": "x"}})
+    server.answers["/v1/me"] = (200, {"role": "agent"})
+    given = {"SPIKEGUARD_SERVER": server.url, "SPIKEGUARD_TOKEN": "job"}
+    done = spikeguard({**home, **given, "SPIKEGUARD_CREDENTIALS": str(elsewhere)}, "runs")
+    assert done.returncode == 1
+    assert all("secret" not in token for _, _, token, _ in server.asked)
 
 
 def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server: Server) -> None:

@@ -4,6 +4,13 @@ Law: approving never depends on the dashboard. GET shows, POST acts; everything 
 outside is escaped; a form works only from the page it was made for.
 """
 
-from spikeguard_server.pages.render import Page, confirm_page, login_page, refusal_page, style
+from spikeguard_server.pages.render import (
+    Page,
+    confirm_page,
+    login_page,
+    refusal_page,
+    sign_in_page,
+    style,
+)
 
-__all__ = ["Page", "confirm_page", "login_page", "refusal_page", "style"]
+__all__ = ["Page", "confirm_page", "login_page", "refusal_page", "sign_in_page", "style"]

@@ -56,6 +56,11 @@ def login_page(
     return _render("login.html", page, key=key, next=next_path, name=name, refusal=refusal)
 
 
+def sign_in_page(page: Page, *, name: str, link_s: float) -> str:
+    """What a sign-in link leads to: one button."""
+    return _render("signin.html", page, name=name, link_s=link_s)
+
+
 def confirm_page(
     page: Page,
     incident: Mapping[str, Any],

@@ -134,6 +134,25 @@ def revoke_token(connection: sql.Connection, token_id: int, project: str | None)
     return _token(row)
 
 
+def spend_token(connection: sql.Connection, secret_hash: bytes) -> Caller | None:
+    """Who held the secret of this hash; from now on it does not work. None if it did not."""
+    holder = find_caller(connection, secret_hash)
+    spent = connection.execute(
+        sql.update(tokens)
+        .where(tokens.c.hash == secret_hash, _works(tokens))
+        .values(revoked_at=sql.func.now())
+    )
+    return holder if spent.rowcount else None
+
+
+def opener_of(connection: sql.Connection, token_id: int) -> int | None:
+    """The token that opened a session."""
+    found: int | None = connection.scalar(
+        sql.select(tokens.c.parent).where(tokens.c.id == token_id)
+    )
+    return found
+
+
 def _insert(row: Mapping[str, object]) -> postgresql.Insert:
     return postgresql.insert(tokens).values(row).on_conflict_do_nothing(index_elements=["hash"])
 

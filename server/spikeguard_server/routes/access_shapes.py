@@ -26,6 +26,23 @@ class Login(Shape):
     name: str = Field(default="", max_length=MAX_PERSON, description="empty if the token names you")
 
 
+class SignInLinkWanted(Shape):
+    """A link for the browser of whoever asks."""
+
+    model_config = example({"next": "/confirm/default/gpt-124m-7/3/1"})
+
+    next: str = Field(default="", max_length=1000, description="where to go once signed in")
+
+
+class SignInLink(Shape):
+    """A link that signs a browser in, once, on the server's own machine."""
+
+    model_config = example({"link": f"http://127.0.0.1:8000/login/{SECRET}", "expires_in_s": 600.0})
+
+    link: str
+    expires_in_s: float
+
+
 class SessionBody(Shape):
     """A person's token for 12 hours; the name stands behind every decision."""
 

@@ -176,6 +176,16 @@ def origin_of(request: Request) -> str:
         return address
 
 
+def on_this_machine(request: Request) -> bool:
+    """Whether a call came from the server's own machine, and through no proxy."""
+    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    try:
+        client = ip_address(request.client.host if request.client else "")
+    except ValueError:
+        return False
+    return client.is_loopback and not forwarded
+
+
 def bearer_secret(request: Request) -> str | None:
     """The token that a program sends."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")

@@ -8,15 +8,20 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import Caller, form_key, hash_secret, new_secret, same_key
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
-from spikeguard_server.grants import close_session, open_proxied_session
+from spikeguard_server.grants import (
+    close_session,
+    holder_of_link,
+    open_proxied_session,
+    use_sign_in_link,
+)
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.pages import Page, confirm_page, login_page, style
+from spikeguard_server.pages import Page, confirm_page, login_page, sign_in_page, style
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import read_incident
@@ -37,7 +42,7 @@ from spikeguard_server.routes.door import (
 from spikeguard_server.routes.incident_bodies import incident_detail
 from spikeguard_server.routes.incident_shapes import IncidentDetail
 from spikeguard_server.routes.proxied import signed_in
-from spikeguard_server.routes.sessions import log_in
+from spikeguard_server.routes.sessions import check_on_this_machine, log_in
 from spikeguard_server.settings import Settings
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
@@ -143,6 +148,29 @@ def _check_login_form(request: Request, key: str) -> None:
     seed = request.cookies.get(LOGIN_COOKIE, "")
     if not seed or not same_key(key, form_key(seed, "login")):
         raise Forbidden("This form was not made for this browser, or is too old", "Send it again")
+
+
+Link = Annotated[str, Path(min_length=20, max_length=200)]
+
+
+@router.get("/login/{link}", summary="The page that a sign-in link leads to")
+def show_sign_in(services: ServicesDep, request: Request, link: Link) -> Response:
+    """Whom it would sign in; looking spends nothing."""
+    check_on_this_machine(request)
+    with services.engine.connect() as connection:
+        holder = holder_of_link(connection, link)
+    page = Page(None, services.settings.dashboard_url)
+    html = sign_in_page(page, name=holder.person or "", link_s=holder.expires_in_s or 0.0)
+    return HTMLResponse(html)
+
+
+@router.post("/login/{link}", summary="Sign in with a link")
+def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = "") -> Response:
+    """Spends the link, sets the session's cookie and goes on to where it leads."""
+    check_on_this_machine(request)
+    with services.engine.begin() as connection:
+        secret, lasts_s = use_sign_in_link(connection, link, services.settings.session_hours * 3600)
+    return _entered(services, secret, lasts_s, safe_next(services.settings, next))
 
 
 @router.post("/logout", summary="Log out from the page")

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from spikeguard_server.access import read_secret
 from spikeguard_server.errors import Conflict, Forbidden, NotSignedIn
-from spikeguard_server.grants import close_session, open_session
-from spikeguard_server.routes.access_shapes import Login, Me, SessionBody
+from spikeguard_server.grants import (
+    SIGN_IN_LINK_S,
+    close_session,
+    make_sign_in_link,
+    open_session,
+    sign_in_url,
+)
+from spikeguard_server.routes.access_shapes import (
+    Login,
+    Me,
+    SessionBody,
+    SignInLink,
+    SignInLinkWanted,
+)
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import CallerDep, Services, ServicesDep, find_by_secret
+from spikeguard_server.routes.door import (
+    CallerDep,
+    Services,
+    ServicesDep,
+    find_by_secret,
+    on_this_machine,
+    person_of,
+)
 
 router = APIRouter(tags=["access"])
 
@@ -51,6 +70,37 @@ def log_in(services: Services, token: str, name: str) -> SessionBody:
 def post_session(services: ServicesDep, login: Login) -> Answer:
     """Exchange an access token for a session that carries your name."""
     return Answer(log_in(services, login.token, login.name))
+
+
+_ELSEWHERE = Forbidden(
+    "Sign-in links are for browsers on the server's own machine",
+    "Sign in at /login with a token",
+)
+
+
+def check_on_this_machine(request: Request) -> None:
+    """Refuse a sign-in link that would travel over a network."""
+    if not on_this_machine(request):
+        raise _ELSEWHERE
+
+
+@router.post(
+    "/v1/sessions/links",
+    summary="Make a sign-in link",
+    response_model=SignInLink,
+    response_class=Answer,
+    status_code=201,
+    responses=refusals(_ELSEWHERE),
+)
+def post_link(
+    services: ServicesDep, caller: CallerDep, request: Request, wanted: SignInLinkWanted
+) -> Answer:
+    """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
+    check_on_this_machine(request)
+    with services.engine.begin() as connection:
+        secret = make_sign_in_link(connection, caller, person_of(caller))
+    link = sign_in_url(services.settings.public_url, secret, wanted.next)
+    return Answer(SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S), status_code=201)
 
 
 @router.delete(

@@ -236,7 +236,7 @@ def test_the_ledger_of_a_run_is_read_by_programs_and_exported_as_json_and_csv(
     assert main(["ledger", "never-heard-of"]) == 1
 
 
-FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}"}
+FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}", "/login/{link}"}
 FOR_MACHINES = {"/v1/messages", "/healthz", "/readyz", "/openapi.json", "/metrics"}
 METHODS = {
     "DELETE /v1/channels/{project}/{channel}": Client.delete_channel,
@@ -273,6 +273,7 @@ METHODS = {
     "POST /v1/runs/{project}/{name}/incidents/{number}/commands/{command}/reject": Client.reject,
     "POST /v1/runs/{project}/{name}/unarchive": Client.unarchive_run,
     "POST /v1/sessions": Client.signed_in,
+    "POST /v1/sessions/links": Client.sign_in_link,
     "POST /v1/silences": Client.silence,
     "POST /v1/tokens": Client.make_token,
     "PUT /v1/channels/{project}/{channel}": Client.put_channel,

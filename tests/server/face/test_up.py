@@ -125,6 +125,9 @@ def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(u
     _its_tokens_do_what_they_are_for(ready)
     _approval_links_are_signed_with_its_own_key(up, ready["server"])
     _the_command_line_is_logged_in(up)
+    _what_it_says_to_set_for_a_job_leaves_the_command_line_working(up, ready)
+    _admins_need_no_database(up)
+    _its_link_signs_a_browser_in_once(up, ready)
     _a_second_one_is_refused_in_plain_words(up, ready["server"])
     assert "SPIKEGUARD_TOKEN_FILE" in up.log()
     secrets = [Path(ready["agent_token_file"]), up.directory / "data" / "link_key"]
@@ -192,6 +195,72 @@ def _the_command_line_is_logged_in(up: Up) -> None:
     )
     assert made.returncode == 0, made.stderr
     assert len(made.stdout.strip()) == 43
+
+
+def _what_it_says_to_set_for_a_job_leaves_the_command_line_working(
+    up: Up, ready: dict[str, Any]
+) -> None:
+    """The two `export` lines stay set in the shell in which the next command is typed."""
+    lines = [line.strip() for line in up.log().splitlines() if "export SPIKEGUARD" in line]
+    said = dict(line.removeprefix("export ").split("=", 1) for line in lines)
+    assert said["SPIKEGUARD_TOKEN_FILE"] == ready["agent_token_file"]
+    up.environment |= said
+    runs = up.command("runs")
+    assert runs.returncode == 0, runs.stderr
+    assert f"SPIKEGUARD_TOKEN_FILE ({ready['agent_token_file']})" in runs.stderr
+    kept = up.environment.pop("SPIKEGUARD_CREDENTIALS")
+    up.environment["SPIKEGUARD_CREDENTIALS"] = "/nonexistent/credentials.json"
+    refused = up.command("runs")
+    assert refused.returncode == 1
+    for words in ("role agent may not", ready["agent_token_file"], "Unset", "spikeguard login"):
+        assert words in refused.stderr
+    up.environment["SPIKEGUARD_CREDENTIALS"] = kept
+    for name in said:
+        del up.environment[name]
+
+
+def _admins_need_no_database(up: Up) -> None:
+    """Neither DATABASE_URL nor --directory is named: all of it goes over HTTP with the login."""
+    file = up.directory / "policy.toml"
+    file.write_text("price_per_hour = 98.0\n")
+    channel = up.directory / "channel.toml"
+    channel.write_text(
+        f'kind = "webhook"\n[target]\nurl = "https://x.example/"\nsecret = "{"s" * 32}"\n'
+    )
+    made = up.command("token", "create", "--role", "viewer", "--person", "Vera")
+    assert len(made.stdout.strip()) == 43, made.stderr
+    steps = [
+        (("token", "list"), "Vera"),
+        (("token", "revoke", made.stderr.split()[1].rstrip(":")), "works no longer"),
+        (("policy", "import", str(file), "--reason", "the price"), "policy 2 is in force"),
+        (("policy", "show"), "price_per_hour = 98.0"),
+        (("policy", "import", str(file), "--run", "r"), "policy 1 of the run"),
+        (("policy", "show", "--run", "r"), "# policy 1 of the run"),
+        (("policy", "drop", "--run", "r"), "follows its project again"),
+        (("policy", "halt", "--reason", "a test"), "is on: nothing is approved"),
+        (("policy", "resume", "--reason", "done"), "is off"),
+        (("policy", "scorecard"), "The shadow has decided nothing yet"),
+        (("channels", "put", "oncall", str(channel)), "channel oncall"),
+        (("channels", "list"), "oncall"),
+        (("channels", "remove", "oncall"), "told nothing any more"),
+        (("channels", "list"), "has no channel"),
+    ]
+    for words, answer in steps:
+        done = up.command(*words)
+        assert done.returncode == 0, (words, done.stderr)
+        assert answer in done.stdout, words
+    assert "s" * 32 not in up.command("audit", "--limit", "0", "--jsonl").stdout
+
+
+def _its_link_signs_a_browser_in_once(up: Up, ready: dict[str, Any]) -> None:
+    link = ready["sign_in_link"]
+    assert link in up.log()
+    assert "Sign in as" in httpx.get(link).text
+    assert httpx.post(link).status_code == 303
+    assert "used already" in httpx.post(link).text
+    another = up.command("browser")
+    assert another.returncode == 0, another.stderr
+    assert httpx.post(another.stdout.strip()).status_code == 303
 
 
 def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:

@@ -1,0 +1,327 @@
+"""What admins and operators do over HTTP with their login: tokens, policies, channels, a browser.
+
+Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
+error. The server judges who may do what.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spikeguard_cli.api import Api
+from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.toml_text import to_toml
+from spikeguard_cli.wording import duration, table
+from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
+from spikeguard_protocol.paths import channel_path, confirm_path, incident_path, run_path
+
+DAY_S = 86_400.0
+MAX_LISTED = 1000
+MAX_DAYS = 3660
+TOKEN_HEAD = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
+SCORE_HEAD = ("COMMAND", "VERB", "STEP", "WOULD COST", "IN HINDSIGHT", "STEPS SAVED")
+CHANNEL_HEAD = ("CHANNEL", "KIND", "TARGET", "LEVEL", "ENABLED", "CHANGED BY")
+
+
+# --- tokens -----------------------------------------------------------------------------------
+
+
+def token_over_http(options: Namespace) -> int:
+    """One of create, list, revoke; `register` needs the database itself."""
+    return _TOKEN_WORDS[options.word](Api(load_credentials()), options)
+
+
+def _create(api: Api, options: Namespace) -> int:
+    days = options.expires_in
+    if days is not None and not 0 < days <= MAX_DAYS:
+        raise CommandFailed(f"--expires-in takes days, more than 0 and at most {MAX_DAYS}")
+    project, run = scope_of(options.project, options.run)
+    wanted = {
+        "role": options.role,
+        "project": project,
+        "run": run,
+        "person": options.person,
+        "name": options.name,
+        "expires_in_s": None if days is None else days * DAY_S,
+        "reason": options.reason,
+    }
+    made = api.post("/v1/tokens", {k: v for k, v in wanted.items() if v is not None})
+    print(made["token"])
+    print(
+        f"token {made['id']}: {token_words(made)}. It is shown this once; whoever holds it may do "
+        "this.",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def scope_of(project: str | None, run: str | None) -> tuple[str | None, str | None]:
+    """Names of project and run that a token is good for; None is every one."""
+    if run is None:
+        return None if project is None else RunId(project, "any").project, None
+    wanted = RunId.parse(run if "/" in run or project is None else f"{project}/{run}")
+    if project not in (None, wanted.project):
+        raise CommandFailed(f"--run names project {wanted.project}, --project {project}: drop one")
+    return wanted.project, wanted.name
+
+
+def token_words(token: Mapping[str, Any]) -> str:
+    """`role operator of Ada in project default`."""
+    person = f" of {token['person']}" if token["person"] else ""
+    run = f" for run {token['run']}" if token["run"] else ""
+    project = f" in project {token['project']}" if token["project"] else ""
+    return f"role {token['role']}{person}{run}{project}"
+
+
+def _list(api: Api, options: Namespace) -> int:
+    del options
+    found = list(api.items("/v1/tokens", MAX_LISTED))
+    print(table(TOKEN_HEAD, [token_row(t) for t in found]) if found else "No token works.")
+    return 0
+
+
+def token_row(token: Mapping[str, Any]) -> list[str]:
+    """A token as a row under `TOKEN_HEAD`."""
+    left = token["expires_in_s"]
+    return [
+        str(token["id"]), token["role"], token["project"] or "all", token["run"] or "all",
+        token["person"] or "-", token["name"] or "-", "session" if token["session"] else "token",
+        "never" if left is None else duration(left), token["created_by"],
+    ]  # fmt: skip
+
+
+def _revoke(api: Api, options: Namespace) -> int:
+    api.delete(f"/v1/tokens/{options.id}", reason=options.reason)
+    print(f"token {options.id} works no longer, nor does any session that it opened")
+    return 0
+
+
+def _register(api: Api, options: Namespace) -> int:
+    del api, options
+    raise CommandFailed(
+        "a secret made elsewhere is registered on the server's machine: set DATABASE_URL, or name "
+        "the --directory of `spikeguard up`. `token create` works from here"
+    )
+
+
+_TOKEN_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
+    "create": _create,
+    "register": _register,
+    "list": _list,
+    "revoke": _revoke,
+}
+
+# --- policies ---------------------------------------------------------------------------------
+
+
+def policy_over_http(options: Namespace) -> int:
+    """One of import, show, drop, halt, resume, scorecard."""
+    RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
+    return _POLICY_WORDS[options.word](Api(load_credentials()), options)
+
+
+def _show(api: Api, options: Namespace) -> int:
+    if options.run is None:
+        print(to_toml(api.get("/v1/policy", project=options.project)["policy"]), end="")
+        return 0
+    found = api.get(f"{run_path(RunId(options.project, options.run))}/policy")
+    print(f"# {_policy_name(found)}")
+    print(to_toml(found["policy"]), end="")
+    return 0
+
+
+def _policy_name(body: Mapping[str, Any]) -> str:
+    """`policy 2`, `policy 1 of the run`."""
+    return f"policy {body['version']}" + (" of the run" if body["scope"] == "run" else "")
+
+
+def _import(api: Api, options: Namespace) -> int:
+    text = _text(options.file)
+    is_yaml = options.file.name.lower().endswith((".yaml", ".yml"))
+    if options.run is not None:
+        run = RunId(options.project, options.run)
+        body = {"policy": _toml(text, options.file, is_yaml), "reason": options.reason}
+        written = api.put(f"{run_path(run)}/policy", body)
+        print(f"{_policy_name(written)} is in force for {run} alone")
+        return 0
+    written = api.put_document(
+        "/v1/policy/document", text.encode(), project=options.project,
+        format="yaml" if is_yaml else "toml", reason=options.reason,
+    )  # fmt: skip
+    print(f"{_policy_name(written)} is in force for project {options.project}")
+    return 0
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file} cannot be read: {error}") from error
+
+
+def _toml(text: str, file: Path, is_yaml: bool) -> dict[str, Any]:
+    if is_yaml:
+        raise CommandFailed(f"{file}: a policy of a run alone is sent as TOML; write it as TOML")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CommandFailed(f"{file} is no TOML: {error}") from error
+
+
+def _drop(api: Api, options: Namespace) -> int:
+    run = RunId(options.project, options.run)
+    api.delete(f"{run_path(run)}/policy", reason=options.reason)
+    left = api.get(f"{run_path(run)}/policy")
+    print(f"{run} follows its project again: {_policy_name(left)}")
+    return 0
+
+
+def _switch(api: Api, options: Namespace) -> int:
+    body = {"project": options.project, "reason": options.reason}
+    written = api.post(f"/v1/policy/{options.word}", body)
+    stands = "on: nothing is approved, nothing delivered" if options.word == "halt" else "off"
+    print(f"policy {written['version']}: the kill switch of project {options.project} is {stands}")
+    return 0
+
+
+def _scorecard(api: Api, options: Namespace) -> int:
+    card = api.get("/v1/policy/scorecard", project=options.project)
+    rows = [
+        [
+            entry["command"], entry["verb"], str(entry["step"]), str(entry["cost_steps"]),
+            entry["hindsight"].replace("_", " "),
+            "-" if entry["saved_steps"] is None else str(entry["saved_steps"]),
+        ]
+        for entry in card["items"]
+    ]  # fmt: skip
+    print(table(SCORE_HEAD, rows) if rows else "The shadow has decided nothing yet.")
+    if rows:
+        saved = card["saved_steps"]
+        print(f"{card['decisions']} decisions, {saved} steps saved where that is known")
+    return 0
+
+
+_POLICY_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
+    "import": _import,
+    "show": _show,
+    "drop": _drop,
+    "halt": _switch,
+    "resume": _switch,
+    "scorecard": _scorecard,
+}
+
+# --- channels ---------------------------------------------------------------------------------
+
+
+def _channels(options: Namespace) -> int:
+    """One of list, put, remove, test."""
+    RunId(options.project, "any")  # refuses what can't be a name
+    return _CHANNEL_WORDS[options.word](Api(load_credentials()), options)
+
+
+def _list_channels(api: Api, options: Namespace) -> int:
+    found = api.get("/v1/channels", project=options.project)["items"]
+    rows = [
+        [c["name"], c["kind"], json.dumps(c["target"]), str(c["level"]),
+         "yes" if c["enabled"] else "no", c["changed_by"]]
+        for c in found
+    ]  # fmt: skip
+    print(table(CHANNEL_HEAD, rows) if rows else f"Project {options.project} has no channel.")
+    return 0
+
+
+def _put_channel(api: Api, options: Namespace) -> int:
+    """The rules come from a file, since a target holds secrets and a command line is seen."""
+    try:
+        wanted = tomllib.loads(_text(options.file))
+    except tomllib.TOMLDecodeError as error:
+        raise CommandFailed(f"{options.file} is no TOML: {error}") from error
+    body = wanted if options.reason is None else {**wanted, "reason": options.reason}
+    made = api.put(channel_path(options.project, options.name), body)
+    print(f"channel {made['name']} of project {options.project} is written: {made['kind']}")
+    return 0
+
+
+def _remove_channel(api: Api, options: Namespace) -> int:
+    api.delete(channel_path(options.project, options.name), reason=options.reason)
+    print(f"channel {options.name} of project {options.project} is told nothing any more")
+    return 0
+
+
+def _test_channel(api: Api, options: Namespace) -> int:
+    tested = api.post(f"{channel_path(options.project, options.name)}/test", {})
+    reason = f": {tested['reason']}" if tested["reason"] else ""
+    print(f"{tested['result']}{reason} ({tested['took_ms']:.0f} ms)")
+    return 0 if tested["result"] == "sent" else 1
+
+
+_CHANNEL_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
+    "list": _list_channels,
+    "put": _put_channel,
+    "remove": _remove_channel,
+    "test": _test_channel,
+}
+
+
+def _channel_options(parser: ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
+    listing = words.add_parser("list", help="list the channels, without their secrets")
+    put = words.add_parser("put", help="make a channel or replace its rules (an admin)")
+    remove = words.add_parser("remove", help="tell it nothing any more (an admin)")
+    test = words.add_parser("test", help="send a message that says that it is a test")
+    for word in (put, remove, test):
+        word.add_argument("name", metavar="NAME", help="of the channel")
+    put.add_argument(
+        "file", type=Path, metavar="FILE",
+        help="TOML: kind, [target], and what the API's ChannelWanted takes besides",
+    )  # fmt: skip
+    for word in (put, remove):
+        word.add_argument("--reason", help="why; the record keeps it")
+    for word in (listing, put, remove, test):
+        word.add_argument("--project", default=DEFAULT_PROJECT, help="whose (default: default)")
+
+
+# --- a browser --------------------------------------------------------------------------------
+
+
+def _browser(options: Namespace) -> int:
+    """A link that signs a browser in once; to a command's page where one is named."""
+    api = Api(load_credentials())
+    print(api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})["link"])
+    print(
+        "It signs a browser on the server's machine in, once, within 10 minutes.", file=sys.stderr
+    )
+    return 0
+
+
+def _page_of(api: Api, text: str | None) -> str:
+    """The page that decides on a command, or on what an incident proposes."""
+    if text is None:
+        return ""
+    if "." in text.rpartition("#")[2]:
+        return confirm_path(CommandId.parse(text))
+    incident = IncidentId.parse(text)
+    proposal = api.get(incident_path(incident))["proposal"]
+    if proposal is None:
+        raise CommandFailed(f"{incident} proposes nothing at present")
+    return confirm_path(CommandId.parse(proposal["id"]))
+
+
+def _browser_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "id", metavar="ID", nargs="?",
+        help="go on to the page that decides on incident RUN#3 or command RUN#3.1 (quote it)",
+    )  # fmt: skip
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("channels", "list, write and test where people are told", _channels, _channel_options),
+    Command("browser", "print a link that signs your browser in, once", _browser, _browser_options),
+)

@@ -1,0 +1,134 @@
+"""A sign-in link opens a browser's session: once, soon, on the server's own machine."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role
+from spikeguard_server.tables import tokens
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.server.face.conftest import Job, Live
+
+COOKIE = "spikeguard_session"
+
+
+def made(live: Live, name: str = "Ada", *, next: str = "", role: Role = Role.OPERATOR) -> str:
+    """The path of a new link, with its query."""
+    with live.person(name, role) as client:
+        answer = client.post("/v1/sessions/links", json={"next": next})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["link"].startswith(live.url)
+    parts = urlsplit(answer.json()["link"])
+    return f"{parts.path}?{parts.query}"
+
+
+def spend(live: Live, path: str, **headers: str) -> httpx.Response:
+    with live.client() as client:
+        return client.post(path, headers=headers)
+
+
+def test_looking_at_a_link_spends_nothing_and_using_it_signs_in_once(live: Live) -> None:
+    path = made(live)
+    with live.client() as browser:
+        for _ in range(3):
+            shown = browser.get(path)
+            assert shown.status_code == 200
+            assert "Sign in as Ada" in shown.text
+            assert COOKIE not in browser.cookies
+        entered = browser.post(path)
+        assert (entered.status_code, entered.headers["location"]) == (303, "/login")
+        assert "as <b>Ada</b> (operator" in browser.get("/login").text
+    again = spend(live, path)
+    assert again.status_code == 403
+    assert "used already" in again.text
+    assert COOKIE not in again.cookies
+
+
+def test_of_two_browsers_that_use_a_link_at_once_one_gets_in(live: Live) -> None:
+    path = made(live)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: spend(live, path).status_code, range(8)))
+    assert sorted(answers) == [303] + [403] * 7
+
+
+def test_a_link_leads_on_to_the_page_of_a_command_and_nowhere_else(live: Live, spiked: Job) -> None:
+    number = spiked.incident()["number"]
+    page = f"/confirm/default/{spiked.run}/{number}/1"
+    assert spend(live, made(live, next=page)).headers["location"] == page
+    elsewhere = spend(live, made(live, next="https://elsewhere.example/x"))
+    assert elsewhere.headers["location"] == "/login"
+
+
+def test_the_secret_of_a_link_is_no_bearer_token(live: Live) -> None:
+    secret = urlsplit(made(live)).path.rpartition("/")[2]
+    with live.bearing(secret) as client:
+        assert client.get("/v1/me").status_code == 401
+
+
+def test_a_link_is_void_after_its_time(live: Live) -> None:
+    path = made(live, "Late")
+    mine = (tokens.c.person == "Late", tokens.c.name == "sign-in link")
+    with live.engine.begin() as connection:
+        left = sql.func.extract("epoch", tokens.c.expires_at - sql.func.now())
+        seconds = connection.execute(sql.select(left).where(*mine)).scalar_one()
+        assert 0 < seconds <= 600
+        past = sql.func.now() - sql.text("interval '1 second'")
+        connection.execute(sql.update(tokens).where(*mine).values(expires_at=past))
+    assert spend(live, path).status_code == 403
+
+
+def test_a_link_does_not_outlive_the_login_that_made_it(live: Live) -> None:
+    with live.person("Gone") as client:
+        path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
+        client.delete("/v1/sessions/current")
+    assert spend(live, path).status_code == 403
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+def test_a_link_that_came_through_a_proxy_is_refused_and_not_spent(live: Live, header: str) -> None:
+    path = made(live)
+    refused = spend(live, path, **{header: "203.0.113.9"})
+    assert refused.status_code == 403
+    assert "own machine" in refused.text
+    assert spend(live, path).status_code == 303
+
+
+def test_a_link_makes_nobody_more_than_they_are(live: Live) -> None:
+    with live.client() as browser:
+        browser.post(made(live, "Vera", role=Role.VIEWER))
+        session = browser.cookies[COOKIE]
+    with live.bearing(session) as client:
+        me = client.get("/v1/me").json()
+    assert (me["name"], me["role"]) == ("Vera", "viewer")
+
+
+def test_a_link_and_the_session_it_opened_stand_in_the_audit(live: Live) -> None:
+    spend(live, made(live, "Audited"))
+    with live.client(Role.ADMIN) as client:
+        entries = client.get("/v1/audit", params={"limit": 50}).json()["items"]
+    mine = [entry for entry in entries if entry["actor"] == "Audited"]
+    assert [entry["action"] for entry in mine[:2]] == ["session.opened", "sign_in_link.made"]
+    assert "sign-in link" in mine[0]["after"]
+
+
+def test_a_browser_opens_a_link_and_decides_as_the_person(
+    live: Live, job: Job, browser: Any
+) -> None:
+    proposal = job.spike().incident()["proposal"]
+    page_path = job.command_path(proposal).replace("/v1/runs", "/confirm")
+    page_path = page_path.replace("/incidents/", "/").replace("/commands/", "/")
+    page = browser.new_page()
+    page.goto(live.url + made(live, "Ada", next=page_path))
+    page.get_by_role("button", name="Sign in as Ada").click()
+    page.get_by_role("button", name="Approve").click()
+    assert "Approved by Ada" in page.get_by_role("status").first.inner_text()
+    page.close()
+    assert job.incident()["commands"][-1]["decided_by"] == "Ada"
