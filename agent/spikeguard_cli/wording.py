@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from spikeguard_protocol.terminal import printable
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -123,8 +124,14 @@ def ledger_row(entry: dict[str, Any]) -> list[str]:
 
 def _ordered(entry: dict[str, Any]) -> tuple[str, str, str]:
     what = command_words(entry) if entry["verb"] else "-"
-    said = ": ".join(filter(None, (entry["state"], entry["result"])))
+    said = ": ".join(filter(None, (state_words(entry["state"]), entry["result"])))
     return what, "-", said
+
+
+def state_words(state: str | None) -> str | None:
+    """A command's state as every page says it; one of a newer server as it is."""
+    known = {known.value: words for known, words in COMMAND_STATE_WORDS.items()}
+    return state if state is None else known.get(state, state)
 
 
 def _left_out(entry: dict[str, Any]) -> tuple[str, str, str]:

@@ -182,6 +182,7 @@ class Command(TypedDict):
     finished_at: str | None
     applied_step: int | None
     result: str | None
+    end_reason: str | None  # why it ended without reaching the job
     judgement: str | None
     revisions: list[CommandRevision]
 

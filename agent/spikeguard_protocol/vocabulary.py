@@ -6,6 +6,7 @@ The moves between states live with their owners (the server's domain), never her
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -65,16 +66,43 @@ class CommandState(StrEnum):
     """The life of a command; the server's domain holds the table of legal moves."""
 
     PROPOSED = "proposed"
-    SUPERSEDED = "superseded"
-    REJECTED = "rejected"
-    EXPIRED = "expired"
+    SUPERSEDED = "superseded"  # another proposal took its place
+    REJECTED = "rejected"  # a person said no
+    EXPIRED = "expired"  # nobody answered while it was valid
+    WITHDRAWN_HEALED = "withdrawn_healed"  # the spike heals, or healed, by itself
+    WITHDRAWN = "withdrawn"  # what it was proposed for holds no longer
+    RUN_ENDED = "run_ended"  # the run was over first
+    VOID = "void"  # the attempt that it was meant for was gone first
     APPROVED = "approved"
+    UNDELIVERED = "undelivered"  # approved, and the job did not fetch it while it was valid
+    HALTED = "halted"  # approved, and taken back by the kill switch
     DELIVERED = "delivered"
     REFUSED = "refused"  # the agent checked the order and would not do it
     APPLIED = "applied"
     FAILED = "failed"
     UNKNOWN = "unknown"  # the attempt ended without a result
     JUDGED = "judged"  # applied, and its effect on the loss was established
+
+
+COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
+    CommandState.PROPOSED: "waiting for a decision",
+    CommandState.SUPERSEDED: "replaced by another proposal",
+    CommandState.REJECTED: "rejected",
+    CommandState.EXPIRED: "expired: nobody answered in time",
+    CommandState.WITHDRAWN_HEALED: "withdrawn: the spike heals by itself",
+    CommandState.WITHDRAWN: "withdrawn: its reason no longer holds",
+    CommandState.RUN_ENDED: "void: the run ended first",
+    CommandState.VOID: "void: the attempt that it was meant for is gone",
+    CommandState.APPROVED: "approved, not yet fetched by the job",
+    CommandState.UNDELIVERED: "approved, but the job did not fetch it in time",
+    CommandState.HALTED: "approved, but taken back by the kill switch",
+    CommandState.DELIVERED: "the job has it",
+    CommandState.REFUSED: "refused by the job",
+    CommandState.APPLIED: "carried out, its effect is being judged",
+    CommandState.FAILED: "failed in the job",
+    CommandState.UNKNOWN: "the attempt ended without a result",
+    CommandState.JUDGED: "carried out and judged",
+}  # as every page, terminal, message and document says it
 
 
 class ResultState(StrEnum):

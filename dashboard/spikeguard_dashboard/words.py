@@ -13,6 +13,7 @@ from datetime import datetime, tzinfo
 from typing import TypeGuard
 
 from spikeguard_client import Ability, Change, Command, Cost, Incident
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
@@ -31,17 +32,7 @@ OUTCOME: Mapping[str, str] = {
     "run_ended": "the run ended before it was settled",
 }
 COMMAND_STATE: Mapping[str, str] = {
-    "proposed": "waiting for a decision",
-    "superseded": "replaced by another proposal",
-    "rejected": "rejected",
-    "expired": "expired without a decision",
-    "approved": "approved, not yet fetched by the job",
-    "delivered": "the job has it",
-    "refused": "refused by the job",
-    "applied": "carried out, its effect is being judged",
-    "failed": "failed in the job",
-    "unknown": "the attempt ended without a result",
-    "judged": "carried out and judged",
+    state.value: words for state, words in COMMAND_STATE_WORDS.items()
 }
 CAUSE: Mapping[str, str] = {
     "bad_batch": "Bad data batch",

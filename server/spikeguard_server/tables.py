@@ -376,6 +376,7 @@ commands = sql.Table(
     sql.Column("finished_at", Time),
     sql.Column("applied_step", Count),
     sql.Column("result", sql.Text),
+    sql.Column("end_reason", sql.Text),  # why it ended without reaching the job
     sql.Column("judgement", sql.Text),
     _of("incidents"),
     sql.Index(

@@ -184,7 +184,10 @@ def test_a_ledger_shows_what_was_done_and_what_was_left_out(
     assert head.split() == ["AT", "STEP", "BY", "WHAT", "RANK", "SAID"]
     what = "left out [310, 311) 2 a, b, c, d and 2 more"
     assert " ".join(first.split()).endswith(what)
-    assert "rollback to step 300, skip batches [310, 330)  -     judged: back" in second
+    assert (
+        "rollback to step 300, skip batches [310, 330)  -     carried out and judged: back"
+        in second
+    )
 
 
 def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:

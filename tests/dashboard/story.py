@@ -144,6 +144,7 @@ def command(**changes: Any) -> Plain:
         "finished_at": None,
         "applied_step": None,
         "result": None,
+        "end_reason": None,
         "judgement": None,
         "revisions": [
             {

@@ -264,15 +264,14 @@ def commands(items: Sequence[Command], visit: Visit) -> Html:
 
 
 def _command_row(item: Command, visit: Visit) -> list[Content]:
-    said = "; ".join(
-        part for part in (item["decision_reason"], item["result"], item["judgement"]) if part
-    )
+    told = (item["decision_reason"], item["end_reason"], item["result"], item["judgement"])
+    said = "; ".join(part for part in told if part)
     return [
         f"{item['id'].rpartition('#')[2]} rev. {item['revision']}",
-        markup.chip(item["state"]),
+        markup.chip(item["state"], words.COMMAND_STATE.get(item["state"])),
         words.command(item["verb"], item["arguments"]),
         item["decided_by"] or words.NOTHING,
         words.clock(item["decided_at"] or item["proposed_at"], visit.zone),
         words.count(item["applied_step"]),
-        said or words.COMMAND_STATE.get(item["state"], ""),
+        said,
     ]

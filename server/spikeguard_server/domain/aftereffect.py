@@ -50,6 +50,21 @@ def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = 
     return _overtaken(later) or ended
 
 
+def why_void(outcome: Outcome, reason: str) -> str:
+    """Why a command that still waited is void, where its incident ended as `outcome`."""
+    return f"{_BEFORE_IT[outcome]}: {reason}" if reason else _BEFORE_IT[outcome]
+
+
+_BEFORE_IT: Final[Mapping[Outcome, str]] = {
+    Outcome.HEALED: "the loss came back to its trend by itself",
+    Outcome.RECOVERED: "the loss came back to its trend after another command",
+    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
+    Outcome.OUTLIER: "one batch had stood out and there is nothing to cure",
+    Outcome.WITHDRAWN: "the evidence on which the incident was opened did not hold",
+    Outcome.RUN_ENDED: "the run was over before it was carried out",
+}
+
+
 def next_cure(number: int, done: Sequence[tuple[int, Verb, str]]) -> str | None:
     """Of the commands that were carried out, in their order: the id of the first cure behind."""
     return next((id for other, verb, id in done if other > number and verb in CURES), None)

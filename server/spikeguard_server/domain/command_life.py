@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from spikeguard_protocol import CommandState, ResultState
+from spikeguard_protocol import CommandState, Kind, Outcome, ResultState
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.moves import IllegalMove
 
 
@@ -18,9 +19,14 @@ class CommandEvent(StrEnum):
     """What can happen to a command."""
 
     REVISE = "revise"  # the policy changed its mind about the arguments: a new revision
-    SUPERSEDE = "supersede"  # another command or another attempt took its place
+    SUPERSEDE = "supersede"  # another command took its place
     REJECT = "reject"  # a person said no
-    EXPIRE = "expire"  # its time or its steps ran out, or its incident closed
+    EXPIRE = "expire"  # its time or its steps ran out
+    HEAL = "heal"  # the spike heals by itself, or did
+    WITHDRAW = "withdraw"  # the policy no longer wants it, or its incident closed otherwise
+    END_RUN = "end_run"  # the run was over
+    RESTART = "restart"  # the attempt that it was meant for ended, or another one took over
+    HALT = "halt"  # the kill switch was put on
     APPROVE = "approve"  # a person, or the policy within its budget, said yes
     DELIVER = "deliver"  # it went out in an acknowledgement
     REFUSE = "refuse"  # the agent checked it and would not
@@ -36,16 +42,25 @@ _RESULTS = {
     CommandEvent.FAIL: CommandState.FAILED,
 }
 
+# What ends a command that nobody outside has seen, whether or not somebody said yes to it.
+_TAKEN_BACK = {
+    CommandEvent.SUPERSEDE: CommandState.SUPERSEDED,
+    CommandEvent.REJECT: CommandState.REJECTED,
+    CommandEvent.HEAL: CommandState.WITHDRAWN_HEALED,
+    CommandEvent.WITHDRAW: CommandState.WITHDRAWN,
+    CommandEvent.END_RUN: CommandState.RUN_ENDED,
+    CommandEvent.RESTART: CommandState.VOID,
+}
+
 COMMAND_MOVES: Mapping[tuple[CommandState, CommandEvent], CommandState] = {
     (CommandState.PROPOSED, CommandEvent.REVISE): CommandState.PROPOSED,
-    (CommandState.PROPOSED, CommandEvent.SUPERSEDE): CommandState.SUPERSEDED,
-    (CommandState.PROPOSED, CommandEvent.REJECT): CommandState.REJECTED,
+    **{(CommandState.PROPOSED, event): state for event, state in _TAKEN_BACK.items()},
     (CommandState.PROPOSED, CommandEvent.EXPIRE): CommandState.EXPIRED,
     (CommandState.PROPOSED, CommandEvent.APPROVE): CommandState.APPROVED,
     # Approved and still here: it can be taken back, because nobody outside has seen it.
-    (CommandState.APPROVED, CommandEvent.SUPERSEDE): CommandState.SUPERSEDED,
-    (CommandState.APPROVED, CommandEvent.REJECT): CommandState.REJECTED,
-    (CommandState.APPROVED, CommandEvent.EXPIRE): CommandState.EXPIRED,
+    **{(CommandState.APPROVED, event): state for event, state in _TAKEN_BACK.items()},
+    (CommandState.APPROVED, CommandEvent.EXPIRE): CommandState.UNDELIVERED,
+    (CommandState.APPROVED, CommandEvent.HALT): CommandState.HALTED,
     (CommandState.APPROVED, CommandEvent.DELIVER): CommandState.DELIVERED,
     # Delivered: the agent may have done it, so running out of time proves nothing.
     (CommandState.DELIVERED, CommandEvent.EXPIRE): CommandState.UNKNOWN,
@@ -61,9 +76,26 @@ EVENT_OF_RESULT: Mapping[ResultState, CommandEvent] = {
     ResultState.FAILED: CommandEvent.FAIL,
 }
 
+EVENT_OF_OUTCOME: Mapping[Outcome, CommandEvent] = {
+    Outcome.HEALED: CommandEvent.HEAL,
+    Outcome.OUTLIER: CommandEvent.HEAL,
+    Outcome.RECOVERED: CommandEvent.WITHDRAW,
+    Outcome.LEVEL_ACCEPTED: CommandEvent.WITHDRAW,
+    Outcome.WITHDRAWN: CommandEvent.WITHDRAW,
+    Outcome.RUN_ENDED: CommandEvent.END_RUN,
+}  # what the close of an incident is to a command that still waits
+
 WAITING = frozenset({CommandState.PROPOSED})  # for somebody's decision
 IN_FLIGHT = frozenset({CommandState.APPROVED, CommandState.DELIVERED})  # decided, no result yet
 EXECUTED = frozenset({CommandState.APPLIED, CommandState.JUDGED})  # the run felt it
+NOT_ANSWERED = frozenset({CommandState.EXPIRED, *_TAKEN_BACK.values()}) - {CommandState.REJECTED}
+TAKEN_BACK = NOT_ANSWERED | {CommandState.UNDELIVERED, CommandState.HALTED}  # never delivered
+
+
+def withdrawal(kind: Kind) -> CommandEvent:
+    """What it is to a waiting command that nothing is proposed any more for a spike of `kind`."""
+    healing = kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)
+    return CommandEvent.HEAL if healing else CommandEvent.WITHDRAW
 
 
 def move(state: CommandState, event: CommandEvent) -> CommandState:
@@ -82,3 +114,12 @@ def legal_events(state: CommandState) -> tuple[CommandEvent, ...]:
 def can(state: CommandState, event: CommandEvent) -> bool:
     """Whether `event` is legal in `state`."""
     return (state, event) in COMMAND_MOVES
+
+
+def table_of_states() -> str:
+    """Every state with its words, in Markdown, as the documentation shows it."""
+    rows = [
+        f"| `{state.value}` | {words} | {'' if legal_events(state) else 'final'} |"
+        for state, words in COMMAND_STATE_WORDS.items()
+    ]
+    return "\n".join(["| state | in words | |", "| --- | --- | --- |", *rows])

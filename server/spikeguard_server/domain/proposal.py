@@ -18,6 +18,7 @@ from spikeguard_protocol import (
     Watch,
     verb_of,
 )
+from spikeguard_server.domain.command_life import TAKEN_BACK, WAITING
 from spikeguard_server.domain.order_limits import reach_note, within_limits, within_reach
 from spikeguard_server.domain.own_rules import by_own_rule
 from spikeguard_server.domain.policy import Policy
@@ -131,7 +132,7 @@ def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation)
 
 
 def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:
-    undecided = (CommandState.PROPOSED, CommandState.SUPERSEDED, CommandState.EXPIRED)
+    undecided = TAKEN_BACK | WAITING
     mine = (p for p in situation.of_incident if p.verb is verb)
     decided = [p for p in mine if p.state not in undecided]
     return decided[-1] if decided else None

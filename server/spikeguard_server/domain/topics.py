@@ -23,7 +23,8 @@ class Topic(StrEnum):
     ESCALATED = "escalated"  # nobody answered in time
     APPROVED = "approved"
     REJECTED = "rejected"
-    EXPIRED = "expired"  # nobody decided, or nothing came of it
+    EXPIRED = "expired"  # nobody answered, or the job did not fetch what was approved
+    WITHDRAWN = "withdrawn"  # what was proposed is no longer: healed, without reason, too late
     APPLIED = "applied"  # the run did it
     REFUSED = "refused"  # the run would not
     FAILED = "failed"  # the run tried and could not
@@ -56,6 +57,11 @@ _OF_COMMAND: Mapping[str, Topic] = {
     "approve": Topic.APPROVED,
     "reject": Topic.REJECTED,
     "expire": Topic.EXPIRED,
+    "heal": Topic.WITHDRAWN,
+    "withdraw": Topic.WITHDRAWN,
+    "end_run": Topic.WITHDRAWN,
+    "restart": Topic.WITHDRAWN,
+    "halt": Topic.WITHDRAWN,
     "apply": Topic.APPLIED,
     "refuse": Topic.REFUSED,
     "fail": Topic.FAILED,

@@ -49,7 +49,7 @@ def _allowed(intake: Intake, commands: list[CommandRow]) -> list[CommandRow]:
     for command in commands:
         if command.state is CommandState.APPROVED:
             move(
-                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
+                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.HALT,
                 actor=audit.SERVER, reason="the kill switch is on", now=intake.now,
             )  # fmt: skip
     return []

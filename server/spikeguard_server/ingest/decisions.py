@@ -14,8 +14,9 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, CommandState
-from spikeguard_server.domain.command_life import CommandEvent, can
+from spikeguard_protocol import CommandId, CommandState, Verb, Watch
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.domain.command_life import CommandEvent, can, withdrawal
 from spikeguard_server.domain.proposal import renew
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
 from spikeguard_server.ingest.proposals import revise
@@ -153,11 +154,12 @@ def _refused(
     command, id = decision.command, decision.command.public_id(decision.run.id)
     if not can(command.state, event):
         by = f" by {command.decided_by}" if command.decided_by else ""
-        return IllegalMove(f"{id} is {command.state}{by}", "Nothing is left to decide")
+        words = COMMAND_STATE_WORDS[command.state]
+        return IllegalMove(f"{id} is {command.state}{by} ({words})", "Nothing is left to decide")
     if command.state is CommandState.PROPOSED and not command.valid(
         decision.now, decision.run.last_step
     ):
-        _expire(decision, "nobody decided in time")
+        _end(decision, CommandEvent.EXPIRE, "nobody answered in time")
         return IllegalMove(f"{id} expired before it was decided", "Wait for a new proposal")
     if command.revision != revision:
         return RevisionChanged(_current(decision, command.revision))
@@ -183,10 +185,12 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
         decision.connection, run, attempt, incident, targets=targets, now=decision.now
     )
     proposal = renew(command.action, situation, policy)
-    if proposal.action is None:
-        _expire(decision, proposal.reason)
+    only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
+    if proposal.action is None or only_watched:
+        _end(decision, withdrawal(incident.kind), proposal.reason)
         return IllegalMove(
-            f"{command.public_id(run.id)} is void: {proposal.reason}", "Wait for a new proposal"
+            f"{command.public_id(run.id)} is withdrawn: {proposal.reason}",
+            "Wait for a new proposal",
         )
     revised = revise(decision.connection, run, command, proposal, policy, decision.now)
     if revised is not None:
@@ -204,10 +208,10 @@ def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
     )  # fmt: skip
 
 
-def _expire(decision: _Decision, reason: str) -> None:
+def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
     move(
-        decision.connection, decision.run_id, decision.run.id, decision.command,
-        CommandEvent.EXPIRE, actor=audit.SERVER, reason=reason, now=decision.now,
+        decision.connection, decision.run_id, decision.run.id, decision.command, event,
+        actor=audit.SERVER, reason=reason, now=decision.now,
     )  # fmt: skip
 
 

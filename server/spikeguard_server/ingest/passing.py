@@ -94,11 +94,17 @@ def _expire(intake: Intake, command: CommandRow) -> None:
         return
     if command.state is CommandState.DELIVERED and _still_there(intake, command):
         return  # it may be doing it just now, and will say so
-    waiting = "nobody decided" if command.state is CommandState.PROPOSED else "nothing came back"
     move(
         intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
-        actor=audit.SERVER, reason=f"{waiting} in time", now=intake.now,
+        actor=audit.SERVER, reason=_LATE[command.state], now=intake.now,
     )  # fmt: skip
+
+
+_LATE = {
+    CommandState.PROPOSED: "nobody answered in time",
+    CommandState.APPROVED: "the job did not fetch it in time",
+    CommandState.DELIVERED: "no result came back in time",
+}
 
 
 def _still_there(intake: Intake, command: CommandRow) -> bool:

@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Action, CommandState, Watch, verb_of
 from spikeguard_server.domain.approval import auto_approval
-from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.domain.command_life import TAKEN_BACK, CommandEvent, withdrawal
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.proposal import Proposal, differs, propose
@@ -31,7 +31,7 @@ from spikeguard_server.repository.escalations import begin_escalation
 from spikeguard_server.repository.runs import RunRow
 from spikeguard_server.repository.situations import situation_of
 
-_VOID = (CommandState.SUPERSEDED, CommandState.UNKNOWN, CommandState.EXPIRED)
+_VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 
 
 def answer_incident(intake: Intake, incident: Incident) -> None:
@@ -44,12 +44,12 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     commands = commands_of(connection, run.run_id, incident.number)
     waiting = next((c for c in commands if c.state is CommandState.PROPOSED), None)
     if waiting is not None and not waiting.valid(now, run.last_step):
-        _withdraw(connection, run, waiting, CommandEvent.EXPIRE, "nobody decided in time", now)
+        _end(connection, run, waiting, CommandEvent.EXPIRE, "nobody answered in time", now)
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
         command = _first(intake, incident, commands, proposal)
     else:
-        command = _again(intake, waiting, proposal)
+        command = _again(intake, waiting, incident, proposal)
     if command is not None:
         _approve_by_policy(connection, run, command, situation, policy, now)
         note_shadow(connection, run, command, situation, policy, now)
@@ -65,15 +65,19 @@ def _first(
     return _create(intake, incident.number, proposal.action, proposal, replaces=void)
 
 
-def _again(intake: Intake, waiting: CommandRow, proposal: Proposal) -> CommandRow | None:
+def _again(
+    intake: Intake, waiting: CommandRow, incident: Incident, proposal: Proposal
+) -> CommandRow | None:
     """The command that waits from now on, and may get its approval as time passes; if any."""
     connection, run, now = intake.connection, intake.run, intake.now
     if proposal.action is None:
-        _withdraw(connection, run, waiting, CommandEvent.EXPIRE, proposal.reason, now)
+        _end(connection, run, waiting, withdrawal(incident.kind), proposal.reason, now)
         return None
     if waiting.verb == verb_of(proposal.action).value:
         return revise(connection, run, waiting, proposal, intake.policy, now) or waiting
-    _withdraw(connection, run, waiting, CommandEvent.SUPERSEDE, proposal.reason, now)
+    only_watched = isinstance(proposal.action, Watch)
+    event = withdrawal(incident.kind) if only_watched else CommandEvent.SUPERSEDE
+    _end(connection, run, waiting, event, proposal.reason, now)
     return _create(intake, waiting.incident, proposal.action, proposal, replaces=waiting.number)
 
 
@@ -115,7 +119,7 @@ def revise(
     )  # fmt: skip
 
 
-def _withdraw(
+def _end(
     connection: sql.Connection,
     run: RunRow,
     command: CommandRow,

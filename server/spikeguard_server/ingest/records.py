@@ -25,6 +25,7 @@ from spikeguard_protocol import (
     TargetDeleted,
     TargetSaved,
 )
+from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.aftermath import end_aftermath
@@ -201,11 +202,15 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
     standing.ended(intake, storable(ended.reason))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
-    give_up(intake, f"the attempt ended: {attempt.end_reason}", attempt=attempt.number)
+    over = intake.current and ended.reason in ON_PURPOSE
+    give_up(
+        intake, f"the attempt ended: {attempt.end_reason}", attempt=attempt.number,
+        event=CommandEvent.END_RUN if over else CommandEvent.RESTART,
+    )  # fmt: skip
     if not intake.current:
         return
     standing.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
-    if ended.reason in ON_PURPOSE:
+    if over:
         if intake.failure is None:
             tell(intake, intake.detection.end())
         end_aftermath(intake)

@@ -95,16 +95,18 @@ def _supersede_others(intake: Intake, command: CommandRow) -> None:
             )  # fmt: skip
 
 
-def give_up(intake: Intake, reason: str, *, attempt: int) -> None:
-    """Orders to `attempt` that it will not carry out any more, or not report on."""
+def give_up(
+    intake: Intake, reason: str, *, attempt: int, event: CommandEvent = CommandEvent.RESTART
+) -> None:
+    """Orders to `attempt` that it will not carry out any more, or not report on.
+
+    `event` is what that is to a command that did not reach it.
+    """
     for command in unfinished_commands(intake.connection, intake.run_id):
         if command.attempt == attempt:
-            event = (
-                CommandEvent.LOSE
-                if command.state is CommandState.DELIVERED
-                else CommandEvent.SUPERSEDE
-            )
+            reached = command.state is CommandState.DELIVERED
             move(
-                intake.connection, intake.run_id, intake.run.id, command, event,
+                intake.connection, intake.run_id, intake.run.id, command,
+                CommandEvent.LOSE if reached else event,
                 actor=audit.SERVER, reason=reason, now=intake.now,
             )  # fmt: skip

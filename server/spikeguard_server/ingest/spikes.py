@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
-from spikeguard_server.domain.aftereffect import after_end, after_return, next_cure
-from spikeguard_server.domain.command_life import EXECUTED, CommandEvent
+from spikeguard_server.domain.aftereffect import after_end, after_return, next_cure, why_void
+from spikeguard_server.domain.command_life import EVENT_OF_OUTCOME, EXECUTED, CommandEvent
 from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.incident_life import fold
@@ -104,8 +104,10 @@ def _closed(intake: Intake, incident: Incident) -> None:
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if command.state in _TAKEN_BACK:
             move(
-                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
-                actor=audit.SERVER, reason="the incident closed", now=intake.now,
+                intake.connection, intake.run_id, intake.run.id, command,
+                EVENT_OF_OUTCOME[incident.outcome],
+                actor=audit.SERVER, reason=why_void(incident.outcome, incident.reason),
+                now=intake.now,
             )  # fmt: skip
     end = partial(after_end, outcome=incident.outcome, reason=incident.reason)
     _judge(intake, incident, end, "close")

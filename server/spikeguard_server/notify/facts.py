@@ -14,6 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.cost import cost_of
 from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
@@ -116,9 +117,11 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
     if not decided:
         return None
     row = decided[-1]
-    words = f"Last command: {sentence_of(action_of(row.arguments))}: {row.state}"
+    said = COMMAND_STATE_WORDS[CommandState(row.state)]
+    words = f"Last command: {sentence_of(action_of(row.arguments))}: {said}"
     words += f" (decided by {row.decided_by})" if row.decided_by else ""
-    return f"{words}; {row.result}" if row.result else words
+    because = row.judgement or row.result or row.end_reason
+    return f"{words}; {because}" if because else words
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

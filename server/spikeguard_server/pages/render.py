@@ -11,14 +11,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from spikeguard_protocol import CommandState
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access import Caller
+from spikeguard_server.domain.command_life import TAKEN_BACK
 from spikeguard_server.errors import ServiceError
 
 _TONES = {
     **dict.fromkeys(("approved", "delivered"), "wait"),
     **dict.fromkeys(("applied", "judged"), "good"),
-    **dict.fromkeys(("rejected", "superseded", "expired"), "wait"),
-    **dict.fromkeys(("refused", "failed", "unknown"), "alarm"),
+    **dict.fromkeys(("refused", "failed", "unknown", "undelivered"), "alarm"),
 }
 
 
@@ -185,16 +187,16 @@ def standing(command: Mapping[str, Any]) -> str:
     """Where a decided command stands: `Approved by Ada Lovelace at …; the run has it`."""
     state, person = command["state"], command["decided_by"] or "the policy"
     decided = f" at {moment(command['decided_at'])}" if command["decided_at"] else ""
-    step = command["applied_step"]
-    return {
+    step, words = command["applied_step"], COMMAND_STATE_WORDS[CommandState(state)]
+    said = {
         "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
         "delivered": f"Approved by {person}{decided}. The run has it.",
         "applied": f"Approved by {person}{decided}. Applied at step {step}.",
         "judged": f"Approved by {person}{decided}. Applied at step {step}, and judged.",
         "rejected": f"Rejected by {person}{decided}.",
-        "superseded": "A newer proposal has taken its place.",
-        "expired": "Nobody answered in time. Nothing was done.",
-        "refused": "The run would not do it.",
-        "failed": "The run tried and failed.",
-        "unknown": "The attempt ended without saying what became of it.",
-    }[state]
+    }.get(state)
+    if said is not None:
+        return said
+    because = f" ({command['end_reason'].rstrip('.')})" if command["end_reason"] else ""
+    nothing = " Nothing was done." if CommandState(state) in TAKEN_BACK else ""
+    return f"{words[0].upper()}{words[1:]}{because}.{nothing}"

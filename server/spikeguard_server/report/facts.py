@@ -68,6 +68,7 @@ class CommandFact:
     finished_at: datetime | None = None
     applied_step: int | None = None
     result: str | None = None  # what the agent said
+    end_reason: str | None = None  # why it ended without reaching the job
     judgement: str | None = None  # whether it worked, against the trend
     cost: Cost | None = None  # at the step at which it was applied
 

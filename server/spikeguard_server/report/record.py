@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.domain.command_life import TAKEN_BACK
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
 from spikeguard_server.report.facts import AttemptFact, CommandFact, LeftOutFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, action_of, count, plural, time_of, word
@@ -27,7 +29,7 @@ def _command_row(command: CommandFact) -> tuple[str, ...]:
     return (
         command.id,
         action_of(command.action),
-        command.state.value,
+        COMMAND_STATE_WORDS[command.state],
         _decider(command),
         time_of(command.decided_at),
         time_of(command.finished_at),
@@ -38,13 +40,16 @@ def _command_row(command: CommandFact) -> tuple[str, ...]:
 def _decider(command: CommandFact) -> str:
     if command.auto:
         return command.decided_by or f"policy {command.policy_version}"
-    return command.decided_by or "nobody"
+    return command.decided_by or ("" if command.state in TAKEN_BACK else "nobody")
 
 
 def _command_reason(command: CommandFact) -> str:
     words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
     if command.decision_reason:
         words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
+    if command.end_reason:
+        ended = COMMAND_STATE_WORDS[command.state]
+        words.append(f"{ended[0].upper()}{ended[1:]} ({command.end_reason.rstrip('.')}).")
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)
@@ -111,7 +116,7 @@ def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
     if command.delivered_at is not None:
         events.append((command.delivered_at, "", f"{command.id} delivered to the agent"))
     if command.finished_at is not None:
-        end = "applied" if said == "judged" else said
+        end = "applied" if said == "judged" else COMMAND_STATE_WORDS[command.state]
         events.append((command.finished_at, _step(command.applied_step), f"{command.id} {end}"))
     return events
 

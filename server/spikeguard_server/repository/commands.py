@@ -252,6 +252,8 @@ def move(
     """Let `event` happen to the command; raise the domain's `IllegalMove` if it cannot."""
     state = command_life.move(command.state, event)
     stamps = dict.fromkeys(_STAMPS.get(event, ()), now)
+    if event in _ENDS:
+        columns["end_reason"] = reason
     connection.execute(
         sql.update(tables.commands)
         .where(*_is(run_id, command))
@@ -266,12 +268,15 @@ def move(
     return state
 
 
+_ENDS = (
+    CommandEvent.SUPERSEDE, CommandEvent.EXPIRE, CommandEvent.HEAL, CommandEvent.WITHDRAW,
+    CommandEvent.END_RUN, CommandEvent.RESTART, CommandEvent.HALT,
+)  # fmt: skip
 _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
     CommandEvent.APPROVE: ("decided_at",),
     CommandEvent.REJECT: ("decided_at", "finished_at"),
     CommandEvent.DELIVER: ("delivered_at",),
-    CommandEvent.SUPERSEDE: ("finished_at",),
-    CommandEvent.EXPIRE: ("finished_at",),
+    **dict.fromkeys(_ENDS, ("finished_at",)),
     CommandEvent.REFUSE: ("finished_at",),
     CommandEvent.APPLY: ("finished_at",),
     CommandEvent.FAIL: ("finished_at",),

@@ -48,7 +48,7 @@ _TOLD = (
     "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
     "expires_at_step",
     "proposed_at", "decided_at", "decided_by", "decision_reason", "delivered_at", "finished_at",
-    "applied_step", "result", "judgement",
+    "applied_step", "result", "end_reason", "judgement",
 )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ COMMAND_EXAMPLE: dict[str, Any] = {
     "finished_at": None,
     "applied_step": None,
     "result": None,
+    "end_reason": None,
     "judgement": None,
     "revisions": [
         {
@@ -184,6 +185,7 @@ class CommandBody(Shape):
     finished_at: datetime | None
     applied_step: int | None
     result: str | None
+    end_reason: str | None = Field(description="why it ended without reaching the job")
     judgement: str | None
     revisions: list[CommandRevision]
 

@@ -19,13 +19,16 @@ from spikeguard_protocol import (
     SegmentId,
     Verb,
 )
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain import command_life, incident_life
 from spikeguard_server.domain.command_life import (
     COMMAND_MOVES,
+    EVENT_OF_OUTCOME,
     EVENT_OF_RESULT,
     CommandEvent,
     can,
     legal_events,
+    table_of_states,
 )
 from spikeguard_server.domain.events import (
     Closed,
@@ -50,10 +53,19 @@ LEGAL_COMMAND = {
     ("proposed", "supersede"): "superseded",
     ("proposed", "reject"): "rejected",
     ("proposed", "expire"): "expired",
+    ("proposed", "heal"): "withdrawn_healed",
+    ("proposed", "withdraw"): "withdrawn",
+    ("proposed", "end_run"): "run_ended",
+    ("proposed", "restart"): "void",
     ("proposed", "approve"): "approved",
     ("approved", "supersede"): "superseded",
     ("approved", "reject"): "rejected",
-    ("approved", "expire"): "expired",
+    ("approved", "expire"): "undelivered",
+    ("approved", "heal"): "withdrawn_healed",
+    ("approved", "withdraw"): "withdrawn",
+    ("approved", "end_run"): "run_ended",
+    ("approved", "restart"): "void",
+    ("approved", "halt"): "halted",
     ("approved", "deliver"): "delivered",
     ("delivered", "refuse"): "refused",
     ("delivered", "apply"): "applied",
@@ -111,7 +123,29 @@ def test_every_state_of_a_command_can_be_reached_and_every_path_ends() -> None:
         waiting += after
     assert reached == set(CommandState)
     final = {state for state in CommandState if not legal_events(state)}
-    assert final == {"superseded", "rejected", "expired", "refused", "failed", "judged"}
+    assert final == {
+        "superseded", "rejected", "expired", "withdrawn_healed", "withdrawn", "run_ended", "void",
+        "undelivered", "halted", "refused", "failed", "judged",
+    }  # fmt: skip
+
+
+def test_every_state_has_words_of_its_own() -> None:
+    assert set(COMMAND_STATE_WORDS) == set(CommandState)
+    assert len(set(COMMAND_STATE_WORDS.values())) == len(CommandState)
+
+
+def test_people_are_said_not_to_have_answered_only_where_time_ran_out_on_them() -> None:
+    blaming = {state for state, words in COMMAND_STATE_WORDS.items() if "nobody" in words}
+    assert blaming == {CommandState.EXPIRED}
+    leading = {event for (_, event), end in COMMAND_MOVES.items() if end in blaming}
+    assert leading == {CommandEvent.EXPIRE}
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_however_an_incident_ends_a_waiting_command_ends_with_it(outcome: Outcome) -> None:
+    event = EVENT_OF_OUTCOME[outcome]
+    for state in (CommandState.PROPOSED, CommandState.APPROVED):
+        assert command_life.move(state, event) in command_life.TAKEN_BACK
 
 
 @pytest.mark.parametrize("result", list(ResultState))
@@ -124,6 +158,7 @@ def test_a_late_result_is_recorded_after_the_fence_has_fallen(result: ResultStat
 def test_the_page_shows_the_tables_as_they_are() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert mermaid(COMMAND_MOVES, CommandState.PROPOSED) in page
+    assert table_of_states() in page
     assert mermaid(INCIDENT_MOVES, IncidentState.OPEN) in page
 
 

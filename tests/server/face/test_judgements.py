@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from spikeguard_protocol import (
     AttemptEnded,
     CommandResult,
     ResultState,
+    Role,
     SegmentId,
     SegmentPoint,
     SegmentReason,
     SegmentStarted,
 )
+from tests.server.face.test_pages import log_in
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job
@@ -42,6 +47,18 @@ def roll_back(job: Job, command: dict[str, Any], to: int) -> None:
     )
     job.step = target
     job.send(replace(job.steps(to - target), segment=1))
+
+
+def post_mortem(job: Job, client: httpx.Client) -> str:
+    """The Markdown of the newest incident's, once it is written."""
+    for _ in range(100):
+        if job.incident()["has_postmortem"]:
+            break
+        time.sleep(0.1)
+    number = job.incident()["number"]
+    answer = client.get(f"{job.path}/incidents/{number}/postmortem", params={"format": "md"})
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 @pytest.mark.parametrize("waited", [0, 100, 350])
@@ -74,3 +91,22 @@ def test_a_run_that_ends_before_the_judgement_is_told_so_with_how_far_it_came(jo
     assert (incident["outcome"], incident["reason"]) == ("run_ended", said)
     (judged,) = [c for c in incident["commands"] if c["state"] == "judged"]
     assert judged["judgement"] == f"not judged: {said}"
+
+
+def test_a_proposal_whose_spike_healed_is_withdrawn_and_blames_nobody(job: Job) -> None:
+    """The page, the interface and the post-mortem say it in the same words."""
+    job.spike()
+    command = job.incident()["proposal"]
+    job.train(150)
+    (ended,) = [c for c in job.incident()["commands"] if c["id"] == command["id"]]
+    assert ended["state"] == "withdrawn_healed"
+    with job.live.client() as ada:
+        log_in(ada, job.live.tokens[Role.OPERATOR], "Ada")
+        page = ada.get(f"/confirm/default/{job.run}/1/{command['number']}")
+    with job.live.client(Role.VIEWER) as viewer:
+        report = post_mortem(job, viewer)
+    told = "ithdrawn: the spike heals by itself"
+    for text in (unescape(page.text), report):
+        assert told in text
+        assert "obody answered" not in text
+        assert "who is paged" not in text

@@ -118,7 +118,7 @@ def test_the_kill_switch_stops_yes_and_delivery_and_takes_back_what_was_not_deli
     assert ack.orders == ()
     assert desk.job.train(571, 580, spiking(ONSET)).orders == ()
     assert rows(desk.engine, "select state from commands where verb = 'rollback'") == [
-        ("expired",),
+        ("halted",),
         ("proposed",),
     ]
     fresh = rows(desk.engine, "select number, revision from commands order by number desc limit 1")

@@ -257,7 +257,7 @@ def test_a_new_attempt_gets_a_fresh_proposal_that_names_the_void_one(spiked: sql
     new = Job(spiked, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 560))
     new.train(561, 600, spiking(ONSET))
-    assert state_of(spiked, command) == "superseded"
+    assert state_of(spiked, command) == "void"
     fresh = "select replaces, attempt, state from commands order by number desc limit 1"
     assert rows(spiked, fresh) == [(command.number, 2, "proposed")]
 

@@ -82,15 +82,22 @@ def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(spiked: sql.Engi
     assert not pass_time(spiked, SETTINGS.ended_after_s + 1)
 
 
-@pytest.mark.parametrize(("reason", "outcome"), [("finished", "run_ended"), ("RuntimeError", None)])
+@pytest.mark.parametrize(
+    ("reason", "outcome", "end"),
+    [("finished", "run_ended", "run_ended"), ("RuntimeError", None, "void")],
+)
 def test_an_attempt_that_ends_closes_the_incident_only_where_it_meant_to(
-    spiked: sql.Engine, reason: str, outcome: str | None
+    spiked: sql.Engine, reason: str, outcome: str | None, end: str
 ) -> None:
     """A job that crashed comes back, and so does its spike."""
     job, command, _ = waiting(spiked)
     job.send(AttemptEnded(reason))
     assert value(spiked, "select outcome from incidents") == outcome
-    assert state_of(spiked, command) in ("expired", "superseded")
+    assert state_of(spiked, command) == end
+    assert (
+        value(spiked, f"select end_reason from commands where number = {command.number}")
+        == f"the attempt ended: {reason}"
+    )
     assert value(spiked, "select state from runs") == "ended"
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from spikeguard_cli.wording import command_words, cost_words, number
 
 TOLD_OF = ("approved", "rejected", "delivered", "applied", "refused", "failed", "expired",
-           "superseded", "unknown", "judged")  # fmt: skip
+           "superseded", "withdrawn", "withdrawn_healed", "run_ended", "void", "undelivered",
+           "halted", "unknown", "judged")  # fmt: skip
 
 
 @dataclass
@@ -91,5 +92,6 @@ def _state_words(command: dict[str, Any]) -> str:
         return f"{state} {name} by {command['decided_by']}"
     if command["state"] == "applied":
         return f"{state} {name} at step {command['applied_step']}: {command['result']}"
-    detail = command.get("judgement") or command.get("result") or command.get("decision_reason")
+    told = ("judgement", "result", "end_reason", "decision_reason")
+    detail = next((command[name] for name in told if command.get(name)), None)
     return f"{state} {name}" + (f": {detail}" if detail else "")

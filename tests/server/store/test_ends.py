@@ -1,0 +1,90 @@
+"""Every end of a proposal has its own name, and says why; nobody is blamed who could do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import AttemptEnded, CommandId, SegmentId, SegmentPoint
+from spikeguard_server.errors import IllegalMove
+from spikeguard_server.ingest.decisions import approve, reject
+from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking
+from tests.server.store.test_commands import ONSET, state_of, waiting
+from tests.server.store.test_ticker import pass_time
+
+End = Callable[[sql.Engine, Job, CommandId, int], object]
+
+
+def heal(_: sql.Engine, job: Job, __: CommandId, ___: int) -> None:
+    job.train(561, 700, healthy)
+
+
+def finish(_: sql.Engine, job: Job, __: CommandId, ___: int) -> None:
+    job.send(AttemptEnded("finished"))
+
+
+def crash(_: sql.Engine, job: Job, __: CommandId, ___: int) -> None:
+    job.send(AttemptEnded("RuntimeError"))
+
+
+def restart(engine: sql.Engine, _: Job, __: CommandId, ___: int) -> None:
+    Job(engine, attempt=SECOND, age_s=0.0).start(SegmentPoint(SegmentId(FIRST, 0), 560))
+
+
+def say_no(engine: sql.Engine, _: Job, command: CommandId, revision: int) -> None:
+    reject(engine, command, revision, "Ada", "we know this data")
+
+
+def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(sql.text("update commands set expires_at = now()"))
+    job.train(561, 562, spiking(ONSET))
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "because"),
+    [
+        (heal, "withdrawn_healed", "the loss came back to its trend by itself"),
+        (finish, "run_ended", "the attempt ended: finished"),
+        (crash, "void", "the attempt ended: RuntimeError"),
+        (restart, "void", "attempt 2 took over"),
+        (say_no, "rejected", None),
+        (let_it_lapse, "expired", "nobody answered in time"),
+    ],
+)
+def test_each_end_has_its_own_name_and_its_reason(
+    spiked: sql.Engine, end: End, state: str, because: str | None
+) -> None:
+    job, command, revision = waiting(spiked)
+    end(spiked, job, command, revision)
+    told = f"select state, end_reason from commands where number = {command.number}"
+    [(found, reason)] = rows(spiked, told)
+    assert found == state
+    assert (because is None) == (reason is None)
+    assert because is None or because in reason
+
+
+def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
+    spiked: sql.Engine,
+) -> None:
+    """Of a spike that began to heal in the very message that nobody has looked at since."""
+    _, command, revision = waiting(spiked)
+    with spiked.begin() as connection:
+        connection.execute(sql.text("update incidents set kind = 'recoverable', excess = 0.0"))
+    with pytest.raises(IllegalMove, match=r"is withdrawn: Healing, and watched until step"):
+        approve(spiked, command, revision, "Ada")
+    assert state_of(spiked, command) == "withdrawn_healed"
+
+
+def test_what_was_approved_and_never_fetched_blames_the_job(spiked: sql.Engine) -> None:
+    _, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
+    with spiked.begin() as connection:
+        connection.execute(sql.text("update commands set expires_at = now()"))
+    pass_time(spiked, 1)
+    told = "select state, decided_by, end_reason from commands where number = "
+    assert rows(spiked, f"{told}{command.number}") == [
+        ("undelivered", "Ada", "the job did not fetch it in time")
+    ]
