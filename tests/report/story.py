@@ -20,6 +20,7 @@ from spikeguard_protocol import (
     Health,
     IncidentState,
     Medium,
+    Outcome,
     Rollback,
     RunId,
     SegmentId,
@@ -27,7 +28,7 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_server.domain.command_life import CommandEvent, can, move
+from spikeguard_server.domain.command_life import EVENT_OF_OUTCOME, can, move
 from spikeguard_server.domain.cost import cost_of
 from spikeguard_server.domain.events import Event, Precursor, Revised
 from spikeguard_server.domain.incident import Incident
@@ -215,7 +216,9 @@ class Story:
     def _facts(self) -> PostMortem:
         incident = self.incident
         assert incident is not None
-        self.commands = [_void(command, self.now) for command in self.commands]
+        outcome = incident.outcome
+        assert outcome is not None
+        self.commands = [_void(command, outcome, self.now) for command in self.commands]
         curves = tuple(self._curve(i, incident.onset_step) for i in range(len(self.columns)))
         return PostMortem(
             run=RUN,
@@ -250,11 +253,14 @@ class Story:
         )
 
 
-def _void(command: CommandFact, now: datetime) -> CommandFact:
+def _void(command: CommandFact, outcome: Outcome, now: datetime) -> CommandFact:
     """What nobody decided before the close is void."""
-    if not can(command.state, CommandEvent.EXPIRE):
+    event = EVENT_OF_OUTCOME[outcome]
+    if not can(command.state, event):
         return command
-    return replace(command, state=move(command.state, CommandEvent.EXPIRE), finished_at=now)
+    return replace(
+        command, state=move(command.state, event), finished_at=now, end_reason="it closed"
+    )
 
 
 def healing(onset: int = 1_200) -> PostMortem:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome
 from spikeguard_server.domain.cause.layers import FirstLayer
+from spikeguard_server.domain.command_life import TAKEN_BACK
 from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
@@ -282,6 +284,45 @@ def test_a_command_that_was_not_carried_out_is_a_follow_up(
 ) -> None:
     command = replace(rolled_back.commands[-1], state=state, result="target is gone")
     assert said in followups(replace(rolled_back, commands=(command,)))
+
+
+def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
+    rolled_back: PostMortem,
+) -> None:
+    last = rolled_back.commands[-1]
+
+    def said(state: CommandState, waited_s: float) -> str:
+        ended = last.proposed_at + timedelta(seconds=waited_s)
+        command = replace(last, state=state, decided_at=None, finished_at=ended)
+        return followups(replace(rolled_back, commands=(command,)))
+
+    assert "waited 4.0 h and nobody answered: see who is paged" in said(CommandState.EXPIRED, 14400)
+    assert "lapsed after 9.0 s, too soon for anybody" in said(CommandState.EXPIRED, 9)
+    assert "did not fetch it in time: look at the job" in said(CommandState.UNDELIVERED, 14400)
+    for state in TAKEN_BACK - {CommandState.EXPIRED}:
+        assert "paged" not in said(state, 14400)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (None, "Look at the job: attempt 1 sent nothing any more"),
+        ("RuntimeError", "Look at the job: attempt 1 ended with RuntimeError."),
+        ("finished", None),
+    ],
+)
+def test_a_run_whose_process_died_says_to_look_at_the_job(
+    reason: str | None, said: str | None, rolled_back: PostMortem
+) -> None:
+    (attempt,) = rolled_back.attempts
+    ended = None if reason is None else rolled_back.closed_at
+    facts = replace(
+        rolled_back,
+        incident=replace(rolled_back.incident, outcome=Outcome.RUN_ENDED),
+        attempts=(replace(attempt, ended_at=ended, end_reason=reason),),
+    )
+    told = followups(facts)
+    assert told.startswith(said) if said else "Look at the job" not in told
 
 
 def test_a_slow_approval_and_a_far_target_are_follow_ups(broken: PostMortem) -> None:

@@ -88,8 +88,14 @@ EVENT_OF_OUTCOME: Mapping[Outcome, CommandEvent] = {
 WAITING = frozenset({CommandState.PROPOSED})  # for somebody's decision
 IN_FLIGHT = frozenset({CommandState.APPROVED, CommandState.DELIVERED})  # decided, no result yet
 EXECUTED = frozenset({CommandState.APPLIED, CommandState.JUDGED})  # the run felt it
-NOT_ANSWERED = frozenset({CommandState.EXPIRED, *_TAKEN_BACK.values()}) - {CommandState.REJECTED}
-TAKEN_BACK = NOT_ANSWERED | {CommandState.UNDELIVERED, CommandState.HALTED}  # never delivered
+TAKEN_BACK = frozenset(
+    {
+        *_TAKEN_BACK.values(),
+        CommandState.EXPIRED,
+        CommandState.UNDELIVERED,
+        CommandState.HALTED,
+    }
+) - {CommandState.REJECTED}  # ended without a person's no and without reaching the job
 
 
 def withdrawal(kind: Kind) -> CommandEvent:

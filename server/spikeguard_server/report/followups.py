@@ -19,6 +19,7 @@ from spikeguard_server.report.wording import duration, number, plural
 SLOW_DECISION_S = 600.0
 FAR_STEPS = 50  # from the target to the onset: from here on a nearer snapshot would have paid
 SLOW_DETECTION_STEPS = 10
+ON_PURPOSE = ("finished", "stopped")  # reasons with which an attempt ends as it should
 
 
 def followups_of(facts: PostMortem) -> tuple[str, ...]:
@@ -118,8 +119,43 @@ def _undone(facts: PostMortem) -> Iterator[str]:
             yield f"Command {command.id} was {command.state}: {why}. Remove the cause."
         if command.state is CommandState.UNKNOWN:
             yield f"Nobody knows what became of command {command.id}: read the job's own log."
-        if command.state is CommandState.EXPIRED and command.decided_at is None:
-            yield f"Command {command.id} expired without a decision: see who is paged for this run."
+        if command.state is CommandState.EXPIRED:
+            yield _unanswered(command)
+        if command.state is CommandState.UNDELIVERED:
+            yield (
+                f"Command {command.id} was approved and the job did not fetch it in time: look at "
+                "the job's connection to the server."
+            )
+
+
+def _unanswered(command: CommandFact) -> str:
+    """Blames nobody who had no time to answer: steps may run out within seconds."""
+    waited_s = 0.0
+    if command.finished_at is not None:
+        waited_s = (command.finished_at - command.proposed_at).total_seconds()
+    if waited_s < SLOW_DECISION_S:
+        return (
+            f"Command {command.id} lapsed after {duration(waited_s)}, too soon for anybody to "
+            "answer: raise `expires_after_steps` or `expires_in_s` in the policy."
+        )
+    return (
+        f"Command {command.id} waited {duration(waited_s)} and nobody answered: see who is paged "
+        "for this run."
+    )
+
+
+def _died(facts: PostMortem) -> Iterator[str]:
+    """The run was over, and not because it had finished."""
+    last = facts.attempts[-1] if facts.attempts else None
+    if facts.incident.outcome is not Outcome.RUN_ENDED or last is None:
+        return
+    if last.ended_at is None:
+        yield (
+            f"Look at the job: attempt {last.number} sent nothing any more and never said why. Its "
+            "log, its node and its scheduler know."
+        )
+    elif last.end_reason not in ON_PURPOSE:
+        yield f"Look at the job: attempt {last.number} ended with {last.end_reason}."
 
 
 def _decision(facts: PostMortem) -> Iterator[str]:
@@ -166,6 +202,7 @@ def _signals(facts: PostMortem) -> Iterator[str]:
 
 
 _RULES = (
+    _died,
     _of_the_cause,
     _came_back,
     _data,
