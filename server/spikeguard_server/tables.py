@@ -37,9 +37,7 @@ HOT = {"fillfactor": 50}
 Count = sql.BigInteger
 Float = postgresql.DOUBLE_PRECISION
 Time = sql.DateTime(timezone=True)
-Names = postgresql.ARRAY(sql.Text)
-Floats = postgresql.ARRAY(Float)
-Steps = postgresql.ARRAY(sql.BigInteger)
+Names, Floats, Steps = (postgresql.ARRAY(kind) for kind in (sql.Text, Float, sql.BigInteger))
 
 
 @lru_cache(maxsize=8192)  # every message of a live run asks
