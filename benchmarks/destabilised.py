@@ -102,10 +102,11 @@ class Job:
             faults, self.model, self.optimizer, memory=nowhere, seed=seed, writes=False
         )
         self.layers = []
-        rows = np.array([self._step(next(loader), injector) for _ in range(steps)])
+        rows = np.array([self.step(next(loader), injector) for _ in range(steps)])
         return Measured(rows, np.array(self.layers, dtype=np.float32))
 
-    def _step(self, batch: Any, injector: FaultInjector) -> list[float]:
+    def step(self, batch: Any, injector: FaultInjector) -> list[float]:
+        """Train on one batch; what was measured, in the order of SIGNALS."""
         self.steps += 1
         loss = self.model(batch.tokens, batch.targets)
         loss.backward()

@@ -178,6 +178,7 @@ def proposal_words(command: dict[str, Any]) -> str:
     lines = (
         f"{command['id']}, revision {command['revision']}: {command_words(command)}",
         f"  why:   {command['reason']}",
+        *(f"  check: {check}" for check in command.get("checks", ())),  # older servers send none
         f"  costs: {cost_words(command['cost'])}",
     )
     return "\n".join(map(printable, lines))

@@ -170,6 +170,7 @@ class Command(TypedDict):
     revision: int
     reason: str
     policy_version: int | None
+    checks: list[str]  # to look at before approving, while it waits
     cost: Cost
     attempt: str | None
     expires_in_s: float | None
@@ -270,6 +271,16 @@ class Cause(TypedDict):
     reasons: list[str]
 
 
+class Remedy(TypedDict):
+    """What an incident is taken for when its remedy is chosen, and what that asks for."""
+
+    diagnosis: str
+    known: bool  # whether a cause is sure enough to act on
+    title: str
+    sentence: str
+    follow_ups: list[str]  # for the next morning
+
+
 class FirstLayer(TypedDict):
     """The layer that moved first, where norms by layer are sent."""
 
@@ -287,6 +298,7 @@ class IncidentDetail(Incident):
     revisions: list[IncidentRevision]
     evidence: Evidence
     causes: list[Cause]  # the likeliest first
+    remedy: Remedy
     first_layer: FirstLayer | None
     commands: list[Command]
     has_postmortem: bool

@@ -126,6 +126,7 @@ def command(**changes: Any) -> Plain:
         "revision": 2,
         "reason": "the loss settled 0.31 above its trend; step-1200 is the newest healthy one",
         "policy_version": 1,
+        "checks": ["Is this data there on purpose (a new source)? Then reject."],
         "cost": {
             "steps": 200,
             "seconds": 1312.0,
@@ -238,6 +239,13 @@ def incident(**changes: Any) -> Plain:
                 "reasons": ["grad norm of blocks.7.attention.qkv.weight was 31.5 times its usual"],
             },
         ],
+        "remedy": {
+            "diagnosis": "bad_batch",
+            "known": True,
+            "title": "bad data",
+            "sentence": "Likely cause (87%): bad data: the loss rose by 40.6 scales.",
+            "follow_ups": ["Look at the data at positions [1203, 1204)."],
+        },
         "first_layer": {
             "signal": "grad_norm",
             "layer": "blocks.7.attention.qkv.weight",

@@ -10,14 +10,16 @@ from spikeguard_dashboard.markup import Column, Content, Html
 
 
 def causes(incident: IncidentDetail) -> Html:
-    """The ranking of the causes, and the layer that moved first."""
+    """The ranking of the causes, the layer that moved first, and what to do the next morning."""
     rows = [_row(cause) for cause in incident["causes"]]
     columns = [Column("Cause"), Column("Sure", numeric=True), Column("Because")]
-    table = markup.table(columns, rows)
+    parts = [markup.table(columns, rows)]
     first = incident["first_layer"]
-    if first is None:
-        return table
-    return markup.joined(table, markup.paragraph(_layer(first, incident["onset_step"])), gap="")
+    if first is not None:
+        parts.append(markup.paragraph(_layer(first, incident["onset_step"])))
+    asked = incident["remedy"]["follow_ups"]
+    parts += [markup.paragraph(f"For the next morning: {text}") for text in asked]
+    return markup.joined(*parts, gap="")
 
 
 def _row(cause: Cause) -> Sequence[Content]:

@@ -66,6 +66,7 @@ def _proposal(proposal: Command) -> Html:
         markup.joined(markup.soft(name), markup.chip("waiting", "waiting for a decision")),
         markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
         markup.paragraph(f"Why: {proposal['reason'].rstrip('.')}."),
+        *(markup.paragraph(f"Check first: {check}") for check in proposal["checks"]),
         _cost(proposal),
         markup.paragraph(markup.soft(words.expiry(proposal)), "expiry"),
         _before(proposal),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from spikeguard_protocol import BatchRange, Rollback, Verb
-from spikeguard_server.domain.cause.suspicion import SHOWN
+from spikeguard_server.domain.cause.suspicion import SHOWN, Mark
 from spikeguard_server.domain.damage import few_batches
 from spikeguard_server.domain.diagnosis import Finding, diagnose
 from spikeguard_server.domain.policy import Policy
@@ -17,6 +17,8 @@ from spikeguard_server.domain.situation import Situation
 from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, span_to_skip
 from spikeguard_server.domain.targeting import Choice, choose_target
 
+WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
+WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
 HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches are skipped
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
@@ -51,7 +53,7 @@ def _skip(
     choice: Choice, finding: Finding, situation: Situation, policy: Policy
 ) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
-    if not (_may_be_data(finding) or _came_back_with_its_batches(situation)):
+    if not (_may_be_data(finding) or _suspect_again(finding, situation)):
         return None
     if rule is Skip.SPAN and mark is not None:
         span = span_to_skip(situation, choice.target, mark)
@@ -69,8 +71,13 @@ def _may_be_data(finding: Finding) -> bool:
     return finding.share(*DATA, Diagnosis.UNKNOWN) >= HEDGED
 
 
+def _suspect_again(finding: Finding, situation: Situation) -> bool:
+    """Whether its batches are skipped after all, since they came back with it."""
+    return finding.remedy.again is not Skip.NOTHING and _came_back_with_its_batches(situation)
+
+
 def _came_back_with_its_batches(situation: Situation) -> bool:
-    """Whether it came back with the batches of its onset: then they are not innocent."""
+    """Whether it came back with the batches of its onset."""
     then, now = situation.incident.onset_batches, situation.incident.recurred_batches
     return then is not None and now is not None and _overlap(then, now)
 
@@ -89,18 +96,24 @@ def _lr(
     if not place:
         return None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
-    factor = factor if remedy.lr_factor is None else remedy.lr_factor
-    steps = remedy.lr_steps or lr_steps(situation, policy)
-    mark = finding.mark
-    if remedy.rate is not Rate.LOWER or mark is None or mark.ratio is None:
+    steps = lr_steps(situation, policy)
+    if finding.mark is not None:
+        factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
+    return remedy.lr_factor or factor, remedy.lr_steps or steps
+
+
+def _past(mark: Mark, rate: Rate, factor: float, steps: int, choice: Choice) -> tuple[float, int]:
+    """The factor that takes back what was seen, and steps that reach past it; over their last
+    tenth the rate climbs."""
+    if rate is Rate.LOWER and mark.ratio is not None:
+        factor, more = min(factor, 1.0 / mark.ratio), RATE_MARGIN
+    elif rate is Rate.WARM_UP:
+        factor, more = min(factor, WARM_UP_FACTOR), WARM_UP_STEPS
+    else:
         return factor, steps
-    factor = max(LEAST_FACTOR, min(factor, 1.0 / mark.ratio))
-    return factor, steps if mark.last_step is None else _past(mark.last_step, choice)
-
-
-def _past(last: int, choice: Choice) -> int:
-    """Steps at the lowered rate that reach past step `last`; over their last tenth it climbs."""
-    return max(1, math.ceil((last + RATE_MARGIN - choice.target.step) / 0.9))
+    if mark.last_step is not None:
+        steps = max(1, math.ceil((mark.last_step + more - choice.target.step) / 0.9))
+    return max(LEAST_FACTOR, factor), steps
 
 
 def _reason(choice: Choice, action: Rollback, finding: Finding, situation: Situation) -> str:

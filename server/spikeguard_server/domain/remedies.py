@@ -75,6 +75,7 @@ class Remedy:
     rate: Rate = Rate.KEEP
     lr_factor: float | None = None  # instead of the policy's
     lr_steps: int | None = None  # instead of the policy's
+    again: Skip = Skip.NOTHING  # once it came back with the batches of its onset
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this and nothing else, for whoever decides
     at_stop: str = ""  # the same where the run is stopped
@@ -161,6 +162,7 @@ _NON_FINITE = Remedy(
     Diagnosis.NON_FINITE_SOURCE,
     "a value that is not finite",
     back=GoBack.BEFORE_CAUSE,
+    again=Skip.HEDGE,
     because=(
         f"{_NOT_THE_DATA} Values became non-finite in the computation; if it comes back with the "
         "same batches, they are skipped then."
@@ -240,6 +242,7 @@ def _calm(row: Remedy) -> Remedy:
         back=GoBack.NO,
         skip=Skip.NOTHING,
         rate=Rate.KEEP,
+        again=Skip.NOTHING,
         stop_after=None,
         because="It needs no command.",
         at_stop="",

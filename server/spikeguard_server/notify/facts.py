@@ -16,12 +16,15 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.cost import cost_of
+from spikeguard_server.domain.diagnosis import checks_of, diagnose
 from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 from spikeguard_server.report.wording import action_of as sentence_of
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.conversations import Conversation
+from spikeguard_server.repository.incidents import attempts_by_number, incident_of
+from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import Row
 from spikeguard_server.repository.reading_costs import read_pace
 from spikeguard_server.repository.reading_incidents import (
@@ -87,6 +90,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         closed_at=row.closed_at,
         escalations=read_escalations(connection, row.run_id, row.number),
         waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
+        cause=_cause(connection, row),
         last_command=_last(known),
     )
     return spike, waiting[-1].row.number if waiting else None
@@ -104,7 +108,14 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         cost_steps=cost.steps,
         cost_s=cost.seconds,
         expires_in_s=max(0.0, row.expires_in_s),
+        checks=checks_of(pace.incident, pace.policy),
     )
+
+
+def _cause(connection: sql.Connection, row: Row) -> str:
+    incident = incident_of(row, attempts_by_number(connection, row.run_id))
+    finding = diagnose(incident, policy_of(connection, row.project, row.run_id))
+    return finding.sentence if finding.known else ""
 
 
 def _last(known: Sequence[CommandFacts]) -> str | None:

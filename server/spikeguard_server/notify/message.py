@@ -27,6 +27,7 @@ class Waiting:
     cost_steps: int
     cost_s: float | None
     expires_in_s: float
+    checks: tuple[str, ...] = ()  # to look at before approving
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Spike:
     closed_at: datetime | None
     escalations: int = 0
     waiting: Waiting | None = None
+    cause: str = ""  # the likeliest with what speaks for it, in words; "" where it is not known
     last_command: str | None = None  # what became of the newest one, in words
 
 
@@ -137,6 +139,7 @@ def _incident(spike: Spike) -> dict[str, Any]:
             "revision": waiting.revision,
             "does": waiting.sentence,
             "reason": waiting.reason,
+            "checks": list(waiting.checks),
             "cost_steps": waiting.cost_steps,
             "expires_in_s": waiting.expires_in_s,
         },
@@ -157,6 +160,8 @@ def _of_spike(spike: Spike) -> Sequence[str]:
         f"{count(spike.peak_step)}, above trend now {number(spike.excess)} at step "
         f"{count(spike.newest_step)}",
     ]
+    if spike.cause and spike.waiting is None:  # a proposal's reason says it too
+        lines.append(spike.cause)
     if spike.recurrences:
         lines.append(f"Came back {spike.recurrences} {TIMES}")
     if spike.escalations:
@@ -167,6 +172,7 @@ def _of_spike(spike: Spike) -> Sequence[str]:
         lines += [
             f"Proposed: {waiting.sentence}",
             f"Because {waiting.reason}",
+            *(f"Check first: {check}" for check in waiting.checks),
             f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)}); expires in "
             f"{duration(waiting.expires_in_s)}, then nothing is done",
         ]

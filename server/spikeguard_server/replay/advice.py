@@ -23,6 +23,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_server.domain.cost import Cost, cost_of
+from spikeguard_server.domain.diagnosis import checks_of
 from spikeguard_server.domain.events import Event, Opened
 from spikeguard_server.domain.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.incident import Incident
@@ -59,6 +60,7 @@ class Advice:
     reason: str
     cost: Cost  # if it had been carried out at `step`
     mode: ApprovalMode  # who would have had to say yes
+    checks: tuple[str, ...] = ()  # to look at before saying so
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -77,6 +79,7 @@ class Advice:
             "arguments": arguments,
             "approval": self.mode.value,
             "reason": self.reason,
+            "checks": list(self.checks),
             "cost": {
                 "steps": self.cost.steps,
                 "seconds": self.cost.seconds,
@@ -188,6 +191,7 @@ class _Watcher:
                 proposal.reason,
                 cost_of(action, situation, self.policy),
                 mode,
+                () if verb is Verb.WATCH else checks_of(situation.incident, self.policy),
             )
         )
 

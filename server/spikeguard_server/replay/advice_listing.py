@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spikeguard_cli.wording import duration
-from spikeguard_protocol import Rollback, ScaleLr, Watch, verb_of
+from spikeguard_cli.wording import command_words, duration
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.replay.advice import Advice, Assumed
 
@@ -52,20 +51,11 @@ def advice_listing(advice: Sequence[Advice], policy: Policy, assumed: Assumed) -
 
 def _paragraph(one: Advice, policy: Policy) -> str:
     who = "the policy approves it" if one.mode.value == "auto" else "a person decides"
+    checks = "".join(f"\n    check first: {check}" for check in one.checks)
     return (
-        f"\n#{one.incident}  step {one.step}: {_action(one)} ({who})\n"
-        f"    {one.reason}\n    cost: {_cost(one, policy)}"
+        f"\n#{one.incident}  step {one.step}: {command_words(one.plain())} ({who})\n"
+        f"    {one.reason}{checks}\n    cost: {_cost(one, policy)}"
     )
-
-
-def _action(one: Advice) -> str:
-    action, verb = one.action, str(verb_of(one.action)).replace("_", " ")
-    if isinstance(action, Rollback):
-        skip = "" if action.skip is None else f", skip {len(action.skip)} batches {action.skip}"
-        return f"{verb} to {action.target}{skip}"
-    if isinstance(action, ScaleLr):
-        return f"{verb} by {action.factor:.2f} for {action.steps} steps"
-    return f"{verb} for {action.steps} steps" if isinstance(action, Watch) else verb
 
 
 def _cost(one: Advice, policy: Policy) -> str:

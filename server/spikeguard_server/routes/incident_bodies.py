@@ -8,11 +8,20 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Signal
+from spikeguard_protocol import (
+    CommandId,
+    CommandState,
+    IncidentId,
+    Rollback,
+    RunId,
+    Signal,
+    Verb,
+)
 from spikeguard_server.domain.cause.layers import LayerRow
 from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.domain.diagnosis import checks_of, diagnose, follow_ups_of
 from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.repository.causes import causes_of, first_layer_of
 from spikeguard_server.repository.commands import action_of
@@ -36,6 +45,7 @@ from spikeguard_server.routes.incident_shapes import (
     IncidentRevision,
     LayersBody,
     PrecursorBody,
+    RemedyBody,
 )
 from spikeguard_server.routes.shapes import SegmentRef, TrendBody
 
@@ -67,15 +77,16 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
     known = read_commands(connection, [key]).get(key, [])
     waiting = read_commands(connection, [key], waiting_only=True)
     evidence = read_evidence(connection, row)
-    pace = read_pace(connection, row) if known else None
+    pace = read_pace(connection, row)
     return IncidentDetail(
         **_facts(row),
         proposal=_proposal(connection, row, waiting),
         revisions=[IncidentRevision(**_pick(r, _REVISED)) for r in evidence.revisions],
         evidence=_evidence(row, evidence),
         causes=_causes(row),
+        remedy=_remedy(pace, known),
         first_layer=_first_layer(row),
-        commands=[command_body(facts, pace) for facts in known if pace is not None],
+        commands=[command_body(facts, pace) for facts in known],
         has_postmortem=evidence.has_report,
     )
 
@@ -93,6 +104,7 @@ def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:
         id=str(CommandId(incident, row.number)),
         incident=str(incident),
         arguments=plain_arguments(row.arguments),
+        checks=_checks(row, pace),
         cost=_cost_body(row, pace),
         attempt=row.attempt_id,
         expires_in_s=max(0.0, row.expires_in_s) if _pending(row) else None,
@@ -109,6 +121,28 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping) and value.keys() >= {"first", "end"}:
         return [value["first"], value["end"]]
     return value
+
+
+def _checks(row: Row, pace: Pace) -> list[str]:
+    waits = CommandState(row.state) in WAITING and row.verb != Verb.WATCH
+    return list(checks_of(pace.incident, pace.policy)) if waits else []
+
+
+def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
+    finding = diagnose(pace.incident, pace.policy)
+    executed = [facts.row for facts in known if CommandState(facts.row.state) in EXECUTED]
+    skips = tuple(
+        action.skip
+        for action in (action_of(row.arguments) for row in executed)
+        if isinstance(action, Rollback) and action.skip is not None
+    )
+    return RemedyBody(
+        diagnosis=finding.remedy.diagnosis,
+        known=finding.known,
+        title=finding.remedy.title,
+        sentence=finding.sentence,
+        follow_ups=list(follow_ups_of(pace.incident, pace.policy, skips)),
+    )
 
 
 def _pending(row: Row) -> bool:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
 from spikeguard_server.domain.policy import PolicyScope
+from spikeguard_server.domain.remedies import Diagnosis
 from spikeguard_server.routes.shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,
@@ -32,6 +33,7 @@ COMMAND_EXAMPLE: dict[str, Any] = {
     "reason": "loss settled 0.31 above its trend; the last healthy checkpoint is 190 steps back",
     "policy_version": 1,
     "policy_scope": "project",
+    "checks": ["Is this data there on purpose (a new source)? Then reject."],
     "cost": {
         "steps": 211,
         "seconds": 312.0,
@@ -118,6 +120,13 @@ DETAIL_EXAMPLE: dict[str, Any] = {
             "reasons": ["the loss rose by 41.2 scales within step 4187"],
         }
     ],
+    "remedy": {
+        "diagnosis": "bad_batch",
+        "known": True,
+        "title": "bad data",
+        "sentence": "Likely cause (91%): bad data: the loss rose by 41.2 scales within step 4187.",
+        "follow_ups": ["Look at the data at positions [4185, 4186): bad data is the likely cause."],
+    },
     "first_layer": {
         "signal": "grad_norm",
         "layer": "blocks.7.attention.qkv.weight",
@@ -173,6 +182,7 @@ class CommandBody(Shape):
     reason: str
     policy_version: int | None
     policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
+    checks: list[str] = Field(description="to look at before approving, while it waits")
     cost: CostBody
     attempt: str | None
     expires_in_s: float | None
@@ -263,6 +273,16 @@ class CauseBody(Shape):
     reasons: list[str]
 
 
+class RemedyBody(Shape):
+    """What the incident is taken for when its remedy is chosen, and what that asks for."""
+
+    diagnosis: Diagnosis
+    known: bool = Field(description="whether a cause is sure enough to act on")
+    title: str
+    sentence: str = Field(description="the cause, how sure it is, and what speaks for it")
+    follow_ups: list[str] = Field(description="for the next morning")
+
+
 class FirstLayerBody(Shape):
     """The layer that moved first, where norms by layer are sent."""
 
@@ -304,6 +324,7 @@ class IncidentDetail(IncidentBody):
     revisions: list[IncidentRevision]
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")
+    remedy: RemedyBody
     first_layer: FirstLayerBody | None
     commands: list[CommandBody]
     has_postmortem: bool

@@ -114,9 +114,12 @@ def test_a_rate_that_is_too_high_here_is_halved_for_longer() -> None:
 
 def test_a_spoilt_second_moment_is_gone_back_from_to_before_and_warmed_up() -> None:
     action, _ = ask(about(Cause.STALE_SECOND_MOMENT, mark=Mark(1195, 1200)))
-    assert (action.step, action.lr_factor) == (1190, 0.5)
+    assert (action.step, action.lr_factor) == (1190, 0.1)
+    assert action.lr_steps is not None
+    assert 1200 < action.step + 0.9 * action.lr_steps < 1230
     slowly, _ = ask(about(Cause.STALE_SECOND_MOMENT))
     assert slowly.step == 900  # a quarter of the run back, where it was spoilt is not known
+    assert (slowly.lr_factor, slowly.lr_steps) == (0.5, 1340 // 4)
 
 
 def test_weights_that_changed_by_no_update_twice_stop_the_run() -> None:

@@ -46,7 +46,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
     "Change": "ChangeBody", "Changes": "AuditEntry",
     "RunWarning": "WarningBody", "Warnings": "RunDetail",
-    "Ability": "AbilityBody", "Abilities": "AttemptBody",
+    "Ability": "AbilityBody", "Abilities": "AttemptBody", "Remedy": "RemedyBody",
 }  # fmt: skip
 OURS = {
     name: shape

@@ -1,0 +1,259 @@
+"""A run in closed loop: the reference trainer's model in memory, the monitor, the policy, and every
+command carried out as soon as it is proposed.
+
+Invariants: two loops of one seed share their prefix to the bit and read the same data order; they
+differ in what the policy is told of the cause, and in nothing else. What is measured is sent as an
+agent sends it by default: slow norms every 10 steps, at every step while the monitor asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.destabilised import SHAPE, SIGNALS, Job
+from benchmarks.naming_plan import Healthy
+from benchmarks.naming_score import SLOW
+from spikeguard.learning_rate import LrScale
+from spikeguard_protocol import (
+    Action,
+    BatchRange,
+    CommandState,
+    IncidentState,
+    Medium,
+    Rollback,
+    ScaleLr,
+    SegmentId,
+    SegmentPoint,
+    Stop,
+    Verb,
+    verb_of,
+)
+from spikeguard_server.domain.events import Event, Opened
+from spikeguard_server.domain.health import alarms_of, health_of
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.incident_life import acted, fold
+from spikeguard_server.domain.lineage import Lineage
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.policy import DEFAULT_POLICY
+from spikeguard_server.domain.proposal import propose
+from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.situation import PastCommand, Situation, Target
+from spikeguard_trainer.data import BatchLoader, Corpus, validation_batches
+from spikeguard_trainer.faults import Fault
+from spikeguard_trainer.inject import FaultInjector, corrupt_batch
+
+PREFIX, END = 300, 640  # steps that all runs of a seed share, and the last one
+ROWS = 32  # sequences a batch
+SNAPSHOT_EVERY, SLOW_EVERY, PHASE = 25, 10, 5  # steps
+SEGMENT = SegmentId("0" * 16, 0)
+LINEAGE = Lineage({SEGMENT: None})
+VALIDATION, VALIDATION_ROWS = 8, 128  # batches, sequences each
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Where all runs of a seed begin."""
+
+    seed: int
+    state: dict[str, Any]
+    monitor: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended."""
+
+    loss: float  # on held-out text, nats a byte
+    stopped_at: int | None  # step; None: it was trained to its end
+    trained: int  # steps, those that were undone too
+    commands: tuple[str, ...]  # verbs with their arguments, in order
+    causes: tuple[str, ...]  # that the first incident was put down to, when acted on
+
+
+@dataclass
+class Loop:
+    """One run from the prefix on. `blind`: the policy is not told any cause."""
+
+    job: Job
+    prefix: Prefix
+    fault: Fault | None
+    comes_again: bool  # with its steps, however often the run goes back over them
+    blind: bool
+    position: int = PREFIX
+    incident: Incident | None = None
+    past: list[PastCommand] = field(default_factory=list)
+    skips: list[BatchRange] = field(default_factory=list)
+    commands: list[Action] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    numbers: int = 0
+    trained: int = 0
+    scale: LrScale | None = None
+
+    def __post_init__(self) -> None:
+        self.job.go_back(self.prefix.state)
+        self.monitor = Monitor.load(self.prefix.monitor)
+        self.kept: dict[int, tuple[dict[str, Any], int, bytes]] = {}
+        self.loader = _loader(self.job, self.fault)
+        self.injector = _injector(self.job, self.fault)
+        self._keep()
+
+    def run(self) -> Ended:
+        """Train to the end, or until a command stops it."""
+        while self.job.steps < END:
+            self._train()
+            if self._decide():
+                return self._ended(self.job.steps)
+        return self._ended(None)
+
+    def _ended(self, stopped: int | None) -> Ended:
+        orders = tuple(_words(action) for action in self.commands)
+        loss = held_out_loss(self.job)
+        return Ended(loss, stopped, self.trained, orders, tuple(self.causes))
+
+    def _train(self) -> None:
+        step = self.job.steps + 1
+        for skip in self.skips:
+            self.position = skip.end if self.position in skip else self.position
+        self.loader.skip_to(self.position)
+        _lower(self.job, 1.0 if self.scale is None else self.scale.at(step))
+        values = self.job.step(next(self.loader), self.injector)
+        batches = BatchRange(self.position, self.position + 1)
+        self.position += 1
+        self.trained += 1
+        slow = self.monitor.attentive or (step + PHASE) % SLOW_EVERY == 0
+        measured = dict(zip(SIGNALS, values, strict=True))
+        sent = {name: v for name, v in measured.items() if slow or name not in SLOW}
+        self._fold(self.monitor.observe([Sample(step, sent, batches)]))
+        if step % SNAPSHOT_EVERY == 0:
+            self._keep()
+
+    def _keep(self) -> None:
+        self.kept[self.job.steps] = (self.job.state(), self.position, self.monitor.dump())
+
+    def _fold(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.numbers += isinstance(event, Opened)
+            self.incident = fold(self.incident, event, number=self.numbers, segment=SEGMENT)
+            if isinstance(event, Opened):
+                self.past = []
+
+    def _decide(self) -> bool:
+        """Ask and act; whether the run was stopped."""
+        incident = self.incident
+        if incident is None or incident.state is IncidentState.CLOSED:
+            return False
+        told = replace(incident, causes=()) if self.blind else incident
+        action = propose(self._situation(told), DEFAULT_POLICY).action
+        if action is None:
+            return False
+        number, step = incident.number, self.job.steps
+        self.past.append(PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0))
+        if verb_of(action) is not Verb.WATCH:
+            self.commands.append(action)
+            self.causes.extend(one.cause.value for one in incident.causes[:1])
+        self._carry_out(action, incident)
+        return isinstance(action, Stop)
+
+    def _situation(self, incident: Incident) -> Situation:
+        step = max(self.job.steps, incident.onset_step)
+        targets = tuple(self._target(at, incident) for at in sorted(self.kept))
+        every = frozenset(Verb)
+        return Situation(incident, step, self.position, targets, every, 1.0, None, tuple(self.past))
+
+    def _target(self, at: int, incident: Incident) -> Target:
+        health = health_of(
+            SegmentPoint(SEGMENT, at),
+            newest_step=self.job.steps,
+            alarms=alarms_of(incident),
+            lineage=LINEAGE,
+        )
+        return Target(f"mem-{at}", SEGMENT, at, self.kept[at][1], Medium.MEMORY, health)
+
+    def _carry_out(self, action: Action, incident: Incident) -> None:
+        if isinstance(action, ScaleLr):
+            self.scale = LrScale(action.factor, self.job.steps, action.steps)
+        if isinstance(action, Rollback):
+            self._go_back(action)
+        self.monitor.intervened(self.job.steps, verb_of(action))
+        self.incident = acted(incident, verb_of(action))
+
+    def _go_back(self, action: Rollback) -> None:
+        state, self.position, known = self.kept[action.step]
+        self.job.go_back(state)
+        self.monitor.rewind(Monitor.load(known))
+        self.kept = {at: kept for at, kept in self.kept.items() if at <= action.step}
+        self.skips += [] if action.skip is None else [action.skip]
+        if action.lr_factor is not None and action.lr_steps is not None:
+            self.scale = LrScale(action.lr_factor, action.step, action.lr_steps)
+        if self.comes_again:
+            self.injector = _injector(self.job, self.fault)  # it remembers no strike
+
+
+def prefix_of(job: Job) -> Prefix:
+    """Train the steps that all runs of `job`'s seed share."""
+    seed, monitor = job.healthy.seed, Monitor()
+    loader, injector = _loader(job, None), _injector(job, None)
+    for step in range(1, PREFIX + 1):
+        measured = dict(zip(SIGNALS, job.step(next(loader), injector), strict=True))
+        slow = (step + PHASE) % SLOW_EVERY == 0
+        sent = {name: value for name, value in measured.items() if slow or name not in SLOW}
+        monitor.observe([Sample(step, sent, BatchRange(step - 1, step))])
+    return Prefix(seed, job.state(), monitor.dump())
+
+
+def job_of(corpus: Corpus, seed: int) -> Job:
+    """A run of the reference trainer's model, clipped as usual."""
+    return Job(corpus, Healthy(seed, 0.95, 1.0))
+
+
+@torch.no_grad()
+def held_out_loss(job: Job) -> float:
+    """Mean loss on text that is never trained on, nats a byte."""
+    batches = list(
+        validation_batches(
+            job.corpus.validation, count=VALIDATION, rows=VALIDATION_ROWS, context=SHAPE.context
+        )
+    )
+    return sum(float(job.model(*batch)) for batch in batches) / len(batches)
+
+
+def _loader(job: Job, fault: Fault | None) -> BatchLoader:
+    seed, faults = job.healthy.seed, () if fault is None else (fault,)
+    return BatchLoader(
+        job.corpus.training,
+        rows=ROWS,
+        context=SHAPE.context,
+        seed=seed,
+        corrupt=partial(corrupt_batch, faults, seed),
+    )
+
+
+def _injector(job: Job, fault: Fault | None) -> FaultInjector:
+    return FaultInjector(
+        () if fault is None else (fault,),
+        job.model,
+        job.optimizer,
+        memory=Path("faults.json.none"),
+        seed=job.healthy.seed,
+        writes=False,
+    )
+
+
+def _lower(job: Job, factor: float) -> None:
+    """For the next step only: the schedule sets every rate anew after it."""
+    for group in job.optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+
+
+def _words(action: Action) -> str:
+    if not isinstance(action, Rollback):
+        return verb_of(action).value
+    skip = "" if action.skip is None else f" skip {action.skip}"
+    rate = "" if action.lr_factor is None else f" lr x{action.lr_factor:.2g}/{action.lr_steps}"
+    return f"rollback {action.step}{skip}{rate}"
