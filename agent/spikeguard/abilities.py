@@ -19,7 +19,7 @@ from spikeguard.data import READ_ONCE, READ_ONCE_REMEDY, DataFeed
 from spikeguard.faults import log
 from spikeguard.learning_rate import has_rates
 from spikeguard.order_limits import verb_refusal
-from spikeguard.reflex import Reflex, can_drop, can_withhold
+from spikeguard.reflex import Reflex, can_drop, can_skip_by_sync
 from spikeguard.ring import Room
 from spikeguard.settings import GIB, Settings
 from spikeguard_protocol import Ability, Answer, Verb
@@ -34,8 +34,8 @@ TAKE_FROM_BATCHES = (
     "checkpoint instead of a rollback"
 )
 APART = (
-    "the model is neither in DistributedDataParallel nor made of DTensors: what a rank measures "
-    "may be its own"
+    "the model is neither in DistributedDataParallel over all ranks nor made of DTensors: what a "
+    "rank measures may be its own"
 )
 SAY_REPLICATED = (
     "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
@@ -85,7 +85,7 @@ def _skip_update(
         f"{type(optimizer).__name__} takes no found_inf: an update that is not finite is reported "
         "and not dropped",
         "Adam, AdamW and SGD (not sharded) do with fused=True"
-        + (asked if can_withhold(optimizer) else ""),
+        + (asked if can_skip_by_sync(optimizer) else ""),
     )
 
 
@@ -93,12 +93,17 @@ def _no_rate(optimizer: torch.optim.Optimizer) -> Ability:
     return no(
         SCALE_LR,
         f"a parameter group of {type(optimizer).__name__} has no learning rate under 'lr'",
-        "Attach to the optimizer whose groups hold it",
+        "Give every group its learning rate there",
     )
 
 
-def rewind_ability(settings: Settings, room: Room | None) -> Ability:
-    """Whether the ring of snapshots holds any; `room`: None where a rank has none."""
+def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> Ability:
+    """Whether the ring of snapshots holds any; `room`: None where a rank has none.
+
+    `unsaved`: why the optimizer's state cannot be put back.
+    """
+    if unsaved:
+        return no(REWIND, unsaved, "Give UserCheckpoints(path, save, load) to go back by")
     if not settings.snapshot_every:
         return no(REWIND, "Settings.snapshot_every is 0")
     if room is None or not room.holds:

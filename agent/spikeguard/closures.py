@@ -13,9 +13,9 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def after_closure(
-    args: tuple[Any, ...], kwargs: dict[str, Any], judge: Callable[[], None]
+    args: tuple[Any, ...], kwargs: dict[str, Any], judge: Callable[[Any], None]
 ) -> Arguments | None:
-    """The step's arguments with `judge` behind its closure; None if it has none.
+    """The step's arguments with `judge(loss)` behind its closure; None if it has none.
 
     `args` as a step pre-hook gets them: without the optimizer itself, or with it in front.
     """
@@ -32,13 +32,13 @@ def _is_closure(value: Any) -> bool:
     return callable(value) and not hasattr(value, "param_groups")
 
 
-def _judged(closure: Callable[[], Any], judge: Callable[[], None]) -> Callable[[], Any]:
+def _judged(closure: Callable[[], Any], judge: Callable[[Any], None]) -> Callable[[], Any]:
     pending = [judge]
 
     def run() -> Any:
         result = closure()
         if pending:
-            pending.pop()()
+            pending.pop()(result)
         return result
 
     return run

@@ -65,7 +65,7 @@ class Collector:
         ranks: int,
         tokens_per_step: int | None = None,
     ) -> None:
-        self._optimizer, self._reflex, self._settings = optimizer, reflex, settings
+        self._optimizer, self.reflex, self._settings = optimizer, reflex, settings
         self._model, self._listed = model, Parameters(model, optimizer)
         self._sharded = is_sharded(model.parameters())
         self._layers: dict[str, Tensor] = {}
@@ -106,9 +106,18 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
+            if self._sharded:
+                self._clip_parts(max_norm, norm)
+            else:
+                torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
             self._limit = max_norm if isinstance(max_norm, float | int) else None
         return norm
+
+    @torch.no_grad()
+    def _clip_parts(self, max_norm: float, norm: Tensor) -> None:
+        """As torch, on what lies here: torch's own takes no DTensors of two meshes at once."""
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        self._scale(gradients(self._listed.tensors), factor)
 
     @torch.no_grad()
     def clip_by(self, rule: Rule) -> Tensor:
@@ -181,13 +190,13 @@ class Collector:
             clipping |= {"rows": self._listed.rows} if rule.per_parameter else {}
         return {
             "clipping": clipping,
-            "reflex": self._reflex.state_dict(),
+            "reflex": self.reflex.state_dict(),
             "optional": self.optional.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to what was known then; a rule the loop has not shown yet gets it later."""
-        self._reflex.load_state_dict(state["reflex"])
+        self.reflex.load_state_dict(state["reflex"])
         if state.get("optional") is not None:
             self.optional.load_state_dict(state["optional"])
         self._saved, rule = state["clipping"], self._rule
@@ -214,14 +223,14 @@ class Collector:
     @torch.no_grad()
     def before_step(self, step: int, rates: Sequence[Any]) -> None:
         """In the optimizer's pre-hook: judge the update and remember where parameters stand."""
-        self._reflex.after_step()  # what a step that failed has left on the optimizer
+        self.reflex.after_step()  # what a step that failed has left on the optimizer
         self._rates, self._stepped = rates, True
         found = found_by_scaler(self._optimizer)
         self._keep(STEP_SKIPPED, found)
         norm = self._norm_at_step()
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[UPDATE_DROPPED] = self._reflex.before_step(norm, loss, found)
+            self._scalars[UPDATE_DROPPED] = self.reflex.before_step(norm, loss, found)
         self._sample.before_step()
         due = self.attentive or step % self._cycle == self._update_place
         if due and self._settings.exact_update_norm:
@@ -245,7 +254,7 @@ class Collector:
     @torch.no_grad()
     def after_step(self) -> None:
         """In the optimizer's post-hook: how far the parameters moved."""
-        self._reflex.after_step()
+        self.reflex.after_step()
         self._keep(UPDATE_NORM_SAMPLED, self._sample.after_step(self._rates))
         self._keep(UPDATE_NORM, self._everything.after_step(self._rates))
         if self._settings.unchanged_parameters:
@@ -254,7 +263,7 @@ class Collector:
             rate = self._rates[0]
             if isinstance(rate, Tensor):
                 self._scalars[LR] = rate.clone()
-            else:
+            elif rate is not None:
                 self._known[LR] = float(rate)
 
     def _count_unchanged(self) -> None:

@@ -31,6 +31,7 @@ from spikeguard.forward import Forward
 from spikeguard.guarded import enter, held_by, leave
 from spikeguard.hearing import Hearing
 from spikeguard.left_out_log import LeftOutLog
+from spikeguard.optimizer_step import OptimizerStep
 from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
@@ -39,6 +40,14 @@ from spikeguard.world import leave_world
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
 Batch = TypeVar("Batch")
+OTHER_STEP = (
+    "the loop calls a step of the optimizer that was taken or compiled before attach(): updates "
+    "that are not finite are reported and not dropped. Compile optimizer.step after attach()"
+)
+MOVED_BEFORE = (
+    "the optimizer moves its weights before it calls its closure: updates that are not finite are "
+    "reported and not dropped"
+)
 
 
 class Guard:
@@ -72,10 +81,15 @@ class Guard:
         self._save_every = _cadence(parts)
         self._optional = parts.collector.optional
         self._begun = self._ended = False
-        self._hooks = [  # not traced: in a compiled step what they lend the optimizer would be lost
+        self._entry: OptimizerStep | None = None
+        if parts.collector.reflex.by_sync:
+            self._entry = OptimizerStep(optimizer, self._judge, self._after_optimizer)
+        # not traced: in a compiled step what they lend the optimizer would be lost
+        self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before_optimizer)),
             optimizer.register_step_post_hook(torch.compiler.disable(self._after_optimizer)),
             *parts.collector.optional.handles,
+            *([self._entry] if self._entry is not None else []),
         ]
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = (model, optimizer)
@@ -290,6 +304,11 @@ class Guard:
     def _before_optimizer(
         self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
+        if self._entry is not None:
+            if self._entry.entered:  # judged there
+                self._entry.entered = False
+                return None
+            self._tell_of_another_step()
         with self._p.faults.shield("before_step"):
             deferred = after_closure(args, kwargs, self._before_update)
             if deferred is None:
@@ -297,7 +316,24 @@ class Guard:
             return deferred
         return None
 
-    def _before_update(self) -> None:
+    def _tell_of_another_step(self) -> None:
+        """The loop calls a step that was taken, or compiled, before `attach()` wrapped it."""
+        if not self._p.collector.reflex.able():
+            self._p.faults.note("before_step", OTHER_STEP)
+
+    def _judge(self, can_skip: bool) -> bool:
+        """Whether the update that is about to be made is left out; the host reads one value."""
+        reflex = self._p.collector.reflex
+        reflex.can_skip = can_skip
+        self._before_update()
+        reflex.can_skip = False
+        with self._p.faults.shield("before_step"):
+            if not can_skip and not reflex.able():
+                self._p.faults.note("before_step", MOVED_BEFORE)
+            return reflex.leaves_out()
+        return False
+
+    def _before_update(self, _: Any = None) -> None:
         step = self._p.progress.steps + 1
         with self._p.faults.shield("before_step"):
             self._p.collector.before_step(step, self._p.rates.before_step(step))

@@ -5,8 +5,7 @@ by the optimizer itself through the `found_inf` input that stock fused Adam, Ada
 last from its second step on): exactly 0 or 1, a scalar. Weights, moments and step counters of a
 dropped step stay bit-identical. Never by multiplying with zero (0 * NaN is NaN). Where the
 optimizer cannot, it only reports, unless the user pays for a sync: then the host reads the decision
-in each step, and an update that must not happen finds no gradients, which torch's optimizers leave
-alone with all they know of them.
+in each step, and an update that must not happen is not entered (`optimizer_step`).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def _fused(optimizer: torch.optim.Optimizer) -> bool:
     return all(group.get("fused") for group in optimizer.param_groups)
 
 
-def can_withhold(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `optimizer` passes over what has no gradient; L-BFGS takes it for a zero."""
+def can_skip_by_sync(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of `optimizer` is one update; L-BFGS makes several, judged at the first."""
     return not isinstance(optimizer, torch.optim.LBFGS)
 
 
@@ -86,7 +85,7 @@ class Extremes:
 class Reflex:
     """Lends the optimizer a `found_inf` for one step and takes it back.
 
-    `by_sync`: where it takes none, its gradients are kept from it instead.
+    `by_sync`: where it takes none, the host reads the decision in `leaves_out`.
     """
 
     def __init__(
@@ -98,20 +97,24 @@ class Reflex:
     ) -> None:
         self._extremes = extremes
         self._optimizer: Any = optimizer
-        self._enabled, self._by_sync = enabled, by_sync and can_withhold(optimizer)
+        self._enabled = enabled
+        self.by_sync = enabled and by_sync and can_skip_by_sync(optimizer)
+        self.can_skip = False  # whether the step under way can still be left out
+        self._flag: Tensor | None = None  # of that step, where the host has to read it
         stock_sgd = type(optimizer) is torch.optim.SGD
         self._momenta = Momenta(optimizer) if stock_sgd else None
         self._found: Any = _ABSENT
         self._lent = False
-        self._withheld: list[tuple[Tensor, Tensor]] = []
 
     @property
     def armed(self) -> bool:
         """Whether a non-finite update will be dropped; groups may change while training."""
-        return self._enabled and (self._by_sync or can_drop(self._optimizer))
+        return self.by_sync or (self._enabled and can_drop(self._optimizer))
 
-    def _able(self) -> bool:
-        """`can_drop`, at this step."""
+    def able(self) -> bool:
+        """Whether the optimizer itself can drop this step."""
+        if not self._enabled:
+            return False
         if self._momenta is None:
             return can_drop(self._optimizer)
         return _fused(self._optimizer) and self._momenta.complete()
@@ -121,8 +124,8 @@ class Reflex:
 
         `found`: what `found_by_scaler` says of this step; either may drop it.
         """
-        flag, able = non_finite(norm, loss), self._enabled and self._able()
-        if not able and not (self._enabled and self._by_sync):
+        flag, able = non_finite(norm, loss), self.able()
+        if not able and not self.can_skip:
             return torch.zeros_like(flag)
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
@@ -130,21 +133,19 @@ class Reflex:
             flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
         if able:
             self._lend(flag)
-        elif flag.item() > 0.0:  # the sync that was paid for
-            self._withhold()
+        else:
+            self._flag = flag
         return flag
+
+    def leaves_out(self) -> bool:
+        """Whether the step that was just judged must not be entered: the sync that was paid for."""
+        flag, self._flag = self._flag, None
+        return flag is not None and flag.item() > 0.0
 
     def _lend(self, flag: Tensor) -> None:
         self._found = getattr(self._optimizer, "found_inf", _ABSENT)
         self._optimizer.found_inf = flag
         self._lent = True
-
-    def _withhold(self) -> None:
-        groups = self._optimizer.param_groups
-        held = [p for group in groups for p in group["params"] if p.grad is not None]
-        self._withheld = [(p, p.grad) for p in held]
-        for parameter in held:
-            parameter.grad = None
 
     def state_dict(self) -> list[dict[str, Any]] | None:
         """The baselines, where there are any."""
@@ -155,10 +156,8 @@ class Reflex:
             self._extremes.load_state_dict(state)
 
     def after_step(self) -> None:
-        """Leave attribute and gradients as they were found."""
-        for parameter, gradient in self._withheld:
-            parameter.grad = gradient
-        self._withheld = []
+        """Leave the attribute as it was found."""
+        self._flag = None
         if not self._lent:
             return
         self._lent = False
