@@ -65,7 +65,8 @@ def _check_watched(model: Any, optimizer: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise AttachError("model", _is_a(model), "Give a torch.nn.Module")
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise AttachError("optimizer", _is_a(optimizer), "Give a torch.optim.Optimizer")
+        remedy = "Give one torch.optim.Optimizer, which trains all parameters of the model"
+        raise AttachError("optimizer", _is_a(optimizer), remedy)
     owned = {id(p) for p in model.parameters()}
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not owned & trained:

@@ -36,8 +36,9 @@ from spikeguard.faults import Faults, log
 from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.host_copies import HostCopies
+from spikeguard.job import Job, describe
 from spikeguard.journal import Journal
-from spikeguard.layout import Layout, layout_of
+from spikeguard.layout import Layout
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
@@ -54,7 +55,7 @@ from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.tally import PINS
 from spikeguard.training_state import TrainingState, unwrapped
-from spikeguard.world import World, all_agree, join_world, open_saving, share_text
+from spikeguard.world import World, all_agree, join_world, leave_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
 
 
@@ -120,11 +121,16 @@ def attach(
     connection = read_connection(run, project, server, token)
     watched = watched_layers(unwrapped(model), chosen)
     home = _directory(directory, checkpoints, connection.run)
-    layout = layout_of(model, replicated)
     world = join_world(chosen.agreement_timeout_s)
+    try:
+        job = describe(model, optimizer, replicated, world)
+        _check_saved(job, checkpoints)
+        journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
+    except AttachError:
+        leave_world(world)
+        raise
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
-    journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
     faults = Faults(world.rank)
     mailbox = Mailbox()
     outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
@@ -147,15 +153,17 @@ def attach(
     snapshots = Snapshots(
         chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes, world.size
     )
-    alike = layout is Layout.REPLICATED
-    training = TrainingState(model, optimizer, scheduler, state, alike or world.size == 1)
+    alike = job.layout is Layout.REPLICATED
+    training = TrainingState(
+        model, optimizer, scheduler, state, alike or world.size == 1, not job.unsaved
+    )
     recovery = Recovery(
         world,
         training,
         data,
         rates,
         progress,
-        snapshots if chosen.snapshot_every and not feed.restarts else None,
+        snapshots if _keeps_snapshots(job, chosen, feed) else None,
         checkpoints,
         journal,
         report,
@@ -166,7 +174,7 @@ def attach(
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep()
-    reflex = _reflex(optimizer, chosen, world, layout)
+    reflex = _reflex(optimizer, chosen, world, job)
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
     collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
@@ -177,7 +185,7 @@ def attach(
             room = room_for(training.capture(), optimizer, chosen, world.leads)
     if not all_agree(world, room is not None and room.holds > 0):
         recovery.snapshots = room = None
-    rewind = rewind_ability(chosen, room)
+    rewind = rewind_ability(chosen, room, job.unsaved)
     parts = Parts(
         world,
         chosen,
@@ -189,7 +197,7 @@ def attach(
         journal,
         mailbox,
         faults,
-        Agreement(world, chosen.agreement_lag, layout is Layout.SHARDED, alike)
+        Agreement(world, chosen.agreement_lag, job.layout is Layout.SHARDED, alike)
         if world.size > 1
         else None,
         outbox,
@@ -199,7 +207,7 @@ def attach(
         _version(),
         within_limits(
             (
-                *update_abilities(optimizer, reflex, chosen, layout is not Layout.UNKNOWN),
+                *update_abilities(optimizer, reflex, chosen, job.known),
                 *data_abilities(data, rewind, checkpoints is not None, begun=False),
             ),
             chosen,
@@ -213,6 +221,20 @@ def attach(
     if world.leads:
         log_table(parts.abilities)
     return guard
+
+
+def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
+    """Raise `AttachError` where checkpoints would be written that nobody can restore."""
+    if job.unsaved and checkpoints is not None and not checkpoints.writes_itself:
+        raise AttachError(
+            "checkpoints",
+            f"none could be restored, since {job.unsaved}",
+            "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
+        )
+
+
+def _keeps_snapshots(job: Job, settings: Settings, feed: type[DataFeed]) -> bool:
+    return bool(settings.snapshot_every) and not feed.restarts and not job.unsaved
 
 
 def _directory(
@@ -249,14 +271,11 @@ def _open_journal(
     return journal, told["attempt"]
 
 
-def _reflex(
-    optimizer: torch.optim.Optimizer, settings: Settings, world: World, layout: Layout
-) -> Reflex:
-    known = layout is not Layout.UNKNOWN
+def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World, job: Job) -> Reflex:
     extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
     reflex = Reflex(
         optimizer,
-        settings.drop_non_finite and known,
+        settings.drop_non_finite and job.known,
         extremes if settings.drop_z else None,
         settings.drop_by_sync,
     )

@@ -103,7 +103,7 @@ class Executor:
 
     def _possible(self) -> tuple[Verb, ...]:
         """What the loop could do, whatever its settings allow."""
-        always = (Verb.SCALE_LR, Verb.WATCH)
+        always = (Verb.SCALE_LR, Verb.WATCH) if self._rates.usable else (Verb.WATCH,)
         data: tuple[Verb, ...] = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
         if self._feed.restarts:
             data = (Verb.STOP,)  # a framework may have read ahead

@@ -29,11 +29,14 @@ class Layout(StrEnum):
     UNKNOWN = "unknown"  # plain tensors that may differ: pipeline stages, experts, ZeRO
 
 
-def layout_of(model: torch.nn.Module, stated: bool | None = None) -> Layout:
-    """How the job's ranks hold `model`; `stated`: what the user says of it, None for nothing."""
+def layout_of(model: torch.nn.Module, stated: bool | None = None, unsaid: bool = False) -> Layout:
+    """How the job's ranks hold `model`; `stated`: what the user says of it, None for nothing.
+
+    `unsaid`: of some parameters no mesh says what all ranks hold.
+    """
     refuse_flat_shards(model)
     if is_sharded(model.parameters()):
-        if stated:
+        if stated and not unsaid:
             remedy = "Leave it out: DTensors say themselves how they lie"
             raise AttachError("replicated", "the model holds parts of tensors", remedy)
         return Layout.SHARDED
@@ -44,10 +47,12 @@ def layout_of(model: torch.nn.Module, stated: bool | None = None) -> Layout:
 
 
 def says_replicated(model: torch.nn.Module) -> bool | None:
-    """True under DistributedDataParallel, but for parameters it is told to ignore; else None."""
+    """True under DistributedDataParallel over all ranks, of all parameters; else None."""
     inner = getattr(model, "_orig_mod", model)
     wrapper = inner if isinstance(inner, DistributedDataParallel) else _wrapper_of(model)
-    return True if wrapper and not getattr(wrapper, "parameters_to_ignore", None) else None
+    if wrapper is None or getattr(wrapper, "parameters_to_ignore", None):
+        return None
+    return True if wrapper.process_group.size() == dist.get_world_size() else None
 
 
 def _wrapper_of(model: torch.nn.Module) -> DistributedDataParallel | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -48,8 +49,8 @@ class LrScale:
 
 
 def has_rates(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether every group has a rate that can be scaled."""
-    return all("lr" in group for group in optimizer.param_groups)
+    """Whether every group has a rate that can be scaled; some optimizers keep None there."""
+    return all(isinstance(g.get("lr"), Tensor | Real) for g in optimizer.param_groups)
 
 
 class ScaledRates:
@@ -60,14 +61,22 @@ class ScaledRates:
         self.lent: list[tuple[dict[str, Any], Any]] = []  # groups and what to put back
         self.scale: LrScale | None = None
 
+    @property
+    def usable(self) -> bool:
+        """Whether a factor would change every group's rate; groups may be added while training."""
+        return has_rates(self._optimizer)
+
     def before_step(self, step: int) -> list[Any]:
-        """Scale for `step`; returns the rates that the step will use, floats or () tensors."""
+        """Scale for `step`; returns the rates that the step will use, floats or () tensors.
+
+        None stands for a group that has no rate, which nothing scales.
+        """
         self.after_step()
         factor = self.scale.at(step) if self.scale is not None else 1.0
-        if factor != 1.0:
+        if factor != 1.0 and self.usable:
             for group in self._optimizer.param_groups:
                 self._multiply(group, factor)
-        return [group["lr"] for group in self._optimizer.param_groups]
+        return [group.get("lr") for group in self._optimizer.param_groups]
 
     def _multiply(self, group: dict[str, Any], factor: float) -> None:
         rate = group["lr"]

@@ -1,12 +1,16 @@
 """The loss of a step, put together from its micro-batches.
 
-Law: on the device; the loop's own tensors are never kept.
+Law: on the device; the loop's own tensors are never kept. A loss that is a DTensor is told by this
+rank's part of it, since a sum over the ranks here would make them meet in the loop: where it is
+still to be added up (`Partial`), as many times the part as parts are added, so that the mean over
+all ranks, which the step's vote makes, is the whole.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial
 
 LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
 
@@ -21,8 +25,10 @@ class LossMeter:
     def add(self, loss: Tensor, weight: float | Tensor | None) -> None:
         """Note one micro-batch's mean loss and its weight (tokens; 1 if none is given)."""
         share = 1.0 if weight is None else weight
+        if isinstance(loss, DTensor):
+            loss = own_part(loss)
         if isinstance(share, Tensor):
-            share = share.detach().to(torch.float32)
+            share = own_part(share).detach().to(torch.float32)
         part = loss.detach().to(torch.float32).reshape(()) * share  # a copy: the loss is the loop's
         self._sum = part if self._sum is None else self._sum + part
         self._weight = self._weight + share
@@ -39,3 +45,16 @@ class LossMeter:
         taken = None if self._sum is None else (self._sum, self._weight)
         self._sum, self._weight = None, 0.0
         return taken
+
+
+def own_part(value: Tensor) -> Tensor:
+    """This rank's part of a () tensor, such that the mean over the ranks is all of it."""
+    if not isinstance(value, DTensor):
+        return value
+    parts = 1
+    for dimension, placement in enumerate(value.placements):
+        if placement.is_shard():
+            raise ValueError("the loss is a DTensor cut among ranks: give its mean")
+        if isinstance(placement, Partial) and placement.reduce_op == "sum":
+            parts *= value.device_mesh.size(dimension)
+    return value.to_local() * parts if parts > 1 else value.to_local()

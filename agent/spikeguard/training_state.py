@@ -34,8 +34,13 @@ class TrainingState:
         scheduler: Any,
         extra: Sequence[Any],
         replicated: bool,
+        saves_optimizer: bool = True,
     ) -> None:
-        """`replicated`: plain parameters are the same on all ranks; a pipeline's may differ."""
+        """`replicated`: plain parameters are the same on all ranks; a pipeline's may differ.
+
+        `saves_optimizer`: False where the job's own functions do, as its `state_dict` does not.
+        """
+        self._saves_optimizer = saves_optimizer
         self._model = unwrapped(model)
         self._optimizer = optimizer
         self._scheduler = scheduler
@@ -50,7 +55,7 @@ class TrainingState:
         """References to the live state; copy before the next step changes it."""
         return {
             "model": dict(self._model.state_dict()),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizer.state_dict() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
             "random": random_state(),

@@ -62,7 +62,7 @@ class Moved:
         norms = []
         for kept, stretch in zip(self._before, self._stretches, strict=True):
             rate = rates[stretch.group]
-            if isinstance(rate, Tensor) or rate > 0.0:
+            if isinstance(rate, Tensor) or (rate is not None and rate > 0.0):
                 torch._foreach_sub_(kept, stretch.tensors)
                 self._moved += kept
                 norm = global_norm(kept)

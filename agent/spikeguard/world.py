@@ -158,6 +158,16 @@ def share_text(world: World, text: str) -> str:
     return bytes(body.tolist()).decode()
 
 
+def share_each(world: World, text: str) -> list[str]:
+    """Every rank's `text` on every rank, in their order. Blocks."""
+    if world.size == 1:
+        return [text]
+    told: list[Any] = [""] * world.size
+    with in_step(world):
+        dist.all_gather_object(told, text, group=world.group)
+    return told
+
+
 def all_agree(world: World, yes: bool) -> bool:
     """Whether every rank says yes. Blocks."""
     if world.size == 1:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spikeguard.faults import Faults
 from spikeguard.settings import Settings
+from spikeguard.shards import local
 from spikeguard.signals.activations import Activations
 from spikeguard.signals.attention import AttentionLogits
 from spikeguard.signals.layers import layers_named
@@ -52,19 +53,19 @@ class OptionalSignals:
         """Token ids of one micro-batch."""
         if self._settings.token_statistics and not self._ended:
             self.idle = False
-            self._tokens.show(ids)
+            self._tokens.show(local(ids))
 
     def show_sequences(self, losses: Tensor) -> None:
         """Losses of one micro-batch's sequences."""
         if self._settings.worst_sequence and not self._ended:
             self.idle = False
-            self._sequences.show(losses)
+            self._sequences.show(local(losses))
 
     def show_scores(self, scores: Tensor) -> None:
         """Attention logits; called from the model, so a failure ends here."""
         self.idle = False
         try:
-            self._attention.see(scores)
+            self._attention.see(local(scores))
         except Exception as error:
             self._faults.note("attention_logit", error)
 
@@ -80,7 +81,7 @@ class OptionalSignals:
         """What attention logits are made of; the same."""
         self.idle = False
         try:
-            self._attention.see_of(queries, keys, scale, causal)
+            self._attention.see_of(local(queries), local(keys), scale, causal)
         except Exception as error:
             self._faults.note("attention_logit", error)
 

@@ -1,0 +1,319 @@
+"""`attach()` finds what it would spoil, or could not do, and says so before anything has begun."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+from torch.distributed import optim as backward_optimizers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+
+from spikeguard import AttachError, CheckpointDirectory, Guard, UserCheckpoints, attach
+from spikeguard_protocol import Verb
+
+from .job import FAST, assert_same
+from .wire import Wire, await_that, served
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def refusal(model: nn.Module, optimizer: Any, **attached: Any) -> AttachError:
+    with pytest.raises(AttachError) as raised:
+        attach(model, optimizer, run="test", settings=FAST, **attached)
+    return raised.value
+
+
+def answers(guard: Guard) -> dict[str, tuple[str, str]]:
+    """Of each row of the table the answer and the reason."""
+    return {row.name: (row.answer.value, row.reason) for row in guard._p.abilities}
+
+
+def train(guard: Guard, model: nn.Module, optimizer: Any, steps: int) -> None:
+    for batch in guard.batches([torch.randn(2, 4) for _ in range(steps)]):
+        guard.loss(model(batch).square().mean()).backward()
+        guard.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+
+
+def test_parameters_that_train_elsewhere_are_named() -> None:
+    """A NaN would be kept from one half of the model and made in the other."""
+    model = network()
+    half = optim.AdamW(model[0].parameters(), fused=True)
+    other = optim.SGD(model[2].parameters(), lr=0.1)
+    error = refusal(model, half, state=[other])
+    assert error.argument == "optimizer"
+    assert "'2.weight', '2.bias' of the model train" in error.problem
+    assert "requires_grad=False" in error.remedy
+    deep = nn.ModuleList(nn.Linear(2, 2) for _ in range(4))
+    error = refusal(deep, optim.AdamW(deep[0].parameters()))
+    assert "'1.weight', '1.bias', '2.weight' and 3 more" in error.problem
+
+
+def test_what_is_frozen_needs_no_optimizer() -> None:
+    model = network()
+    model[2].requires_grad_(False)
+    optimizer = optim.AdamW(model[0].parameters(), fused=True)
+    guard = attach(model, optimizer, run="test", settings=FAST)
+    train(guard, model, optimizer, 2)
+    guard.finish()
+    assert guard.faults == {}
+
+
+class Container(optim.Optimizer):
+    """Steps others, and has groups of its own that no rate is read from; saves after a step."""
+
+    def __init__(self, *optimizers: optim.Optimizer) -> None:
+        self.optimizers = list(optimizers)
+        parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for each in self.optimizers:
+            each.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        for each in self.optimizers:
+            each.step()
+        return {f"state.{n}": each.state_dict() for n, each in enumerate(self.optimizers)}
+
+
+def test_a_container_of_optimizers_is_refused_and_left_alone() -> None:
+    """With the one that makes the updates; asking it for its state would make it step."""
+    model = network()
+    inner = optim.AdamW(model.parameters(), fused=True)
+    error = refusal(model, Container(inner))
+    assert error.argument == "optimizer"
+    assert "(AdamW)" in error.problem
+    assert "optimizer.optimizers[0]" in error.remedy
+    halves = [optim.SGD(model[n].parameters(), lr=0.1) for n in (0, 2)]
+    assert "one optimizer that trains all" in refusal(model, Container(*halves)).remedy
+    assert not inner.state
+
+
+class Unhooked(optim.Optimizer):
+    """Wraps another and never became an optimizer of torch's, as some libraries' do not."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, _: Any) -> None: ...
+
+
+def test_a_wrapper_without_hooks_is_refused_with_the_one_inside() -> None:
+    model = network()
+    error = refusal(model, Unhooked(optim.AdamW(model.parameters())))
+    assert error.argument == "optimizer"
+    assert error.remedy.endswith("optimizer.optimizer")
+
+
+class Lookahead(optim.Optimizer):
+    """Wraps another whose groups it shares."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        super().__init__([p for g in optimizer.param_groups for p in g["params"]], {"lr": 1.0})
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        self.optimizer.step()
+
+
+def test_a_wrapper_that_shares_its_groups_is_taken() -> None:
+    model = network()
+    optimizer = Lookahead(optim.AdamW(model.parameters()))
+    guard = attach(model, optimizer, run="test", settings=FAST)
+    train(guard, model, optimizer, 3)
+    assert answers(guard)["scale_lr"][0] == "yes"
+    guard.finish()
+    assert guard.faults == {}
+
+
+def test_an_optimizer_that_steps_in_the_backward_pass_is_refused() -> None:
+    model = network()
+    apply: Any = vars(backward_optimizers)["_apply_optimizer_in_backward"]
+    apply(optim.SGD, model.parameters(), {"lr": 0.1})
+    error = refusal(model, optim.SGD(model.parameters(), lr=0.1))
+    assert "within the backward pass" in error.problem
+
+
+class Rateless(optim.Optimizer):
+    """Finds its own rate; `lr` is there and empty, as in one that goes by relative steps."""
+
+    def __init__(self, parameters: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(parameters, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad, alpha=1e-2)
+
+
+@pytest.mark.parametrize("defaults", [{}, {"lr": None}])
+def test_without_rates_all_is_measured_that_can_be_and_none_is_scaled(
+    defaults: dict[str, Any], tmp_path: Path
+) -> None:
+    model = network()
+    optimizer = Rateless(model.parameters(), defaults)
+    with served(Wire()) as wire:
+        guard = attach(
+            model, optimizer, run="test", settings=FAST, directory=tmp_path, server=wire.url
+        )
+        train(guard, model, optimizer, 12)
+        await_that(lambda: len(wire.column("loss")) == 12)
+        guard.finish()
+    assert guard.faults == {}
+    assert len(wire.column("grad_norm")) == 12
+    assert wire.column("lr") == wire.column("update_norm") == {}
+    assert Verb.SCALE_LR not in guard.capabilities
+    answer, reason = answers(guard)["scale_lr"]
+    assert answer == "no"
+    assert "Rateless" in reason
+
+
+class Unsaved(optim.SGD):
+    """Has no state to show, as one whose state is spread over ranks in a way of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError("use distributed_state_dict")
+
+
+class Flat(optim.SGD):
+    """Shows its state under names of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"flat": super().state_dict()}
+
+
+class Choosy(optim.SGD):
+    """Takes no state back."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        raise ValueError(f"{len(state_dict)} entries were made for another world size")
+
+
+@pytest.mark.parametrize("kind", [Unsaved, Flat, Choosy])
+def test_an_optimizer_whose_state_cannot_go_back_is_not_saved(
+    kind: type[optim.SGD], tmp_path: Path
+) -> None:
+    """No snapshots and no checkpoints that nobody can restore; the job's own functions can."""
+    model = network()
+    optimizer = kind(model.parameters(), lr=1e-2, momentum=0.9)
+    kept = CheckpointDirectory(tmp_path / "checkpoints", every=2, background=False)
+    error = refusal(model, optimizer, checkpoints=kept)
+    assert error.argument == "checkpoints"
+    assert kind.__name__ in error.problem
+    assert "UserCheckpoints" in error.remedy
+    own: dict[str, Any] = {}
+
+    def save(_: Path) -> None:
+        own["model"] = copy.deepcopy(model.state_dict())
+
+    def load(_: Path) -> None:
+        model.load_state_dict(own["model"])
+
+    theirs = UserCheckpoints(tmp_path / "checkpoints", save, load, every=2)
+    for begun in (0, 4):
+        guard = attach(model, optimizer, run="test", settings=FAST, checkpoints=theirs)
+        assert guard.resume() == begun
+        train(guard, model, optimizer, 4)
+        assert answers(guard)["rewind_from_memory"][0] == "no"
+        assert Verb.ROLLBACK in guard.capabilities
+        guard.finish()
+        assert guard.faults == {}
+
+
+class OwnWay(optim.Adam):
+    """Saves and loads like torch's, by methods of its own."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+
+
+def test_trying_whether_a_state_goes_back_changes_nothing(tmp_path: Path) -> None:
+    """Neither values nor objects, nor does it call anybody's hooks or make a step."""
+    model = network()
+    optimizer = OwnWay(model.parameters(), lr=1e-2)
+    for _ in range(2):
+        model(torch.randn(2, 4)).square().mean().backward()
+        optimizer.step()
+    before, state = copy.deepcopy(optimizer.state_dict()), optimizer.state
+    groups, entries = list(optimizer.param_groups), list(state.values())
+    called: list[Any] = []
+    optimizer.register_load_state_dict_post_hook(called.append)
+    optimizer.register_step_pre_hook(lambda *_: called.append("step"))
+    kept = CheckpointDirectory(tmp_path / "checkpoints")
+    guard = attach(model, optimizer, run="test", settings=FAST, checkpoints=kept)
+    assert_same(optimizer.state_dict(), before)
+    assert optimizer.state is state
+    for live, known in ((optimizer.param_groups, groups), (list(state.values()), entries)):
+        assert all(one is other for one, other in zip(live, known, strict=True))
+    assert called == []
+    guard.finish()
+
+
+@pytest.fixture
+def _one_rank(tmp_path: Path) -> Iterator[None]:
+    meeting = f"file://{tmp_path / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_one_rank")
+def test_one_process_takes_dtensors_beside_plain_ones_and_a_dtensor_for_its_loss(
+    tmp_path: Path,
+) -> None:
+    """Clipped as one, every sample told, and a NaN in the loss alone is skipped."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False))
+    mesh = init_device_mesh("cpu", (1,))
+    fully_shard(model[0], mesh=mesh)
+    groups = [{"params": [p]} for p in model.parameters()]
+    optimizer = optim.AdamW(groups, lr=1e-2, fused=True)
+    with served(Wire()) as wire:
+        guard = attach(
+            model, optimizer, run="test", settings=FAST, directory=tmp_path / "g", server=wire.url
+        )
+        moved, last = [], list(model.parameters())[1]
+        for step in range(3):
+            value = model(torch.randn(2, 4)).square().mean()
+            value.backward()
+            said = math.nan if step == 1 else value.item()
+            loss: Tensor = DTensor.from_local(torch.tensor(said), mesh, [Replicate()])
+            assert guard.loss(loss) is loss
+            guard.clip_grad_norm_(1e-3)
+            found = [p.grad for p in model.parameters() if p.grad is not None]
+            clipped = [g.to_local() if isinstance(g, DTensor) else g for g in found]
+            norm = torch.stack([g.norm() for g in clipped]).norm()
+            assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+            before = last.detach().clone()
+            optimizer.step()
+            moved.append(not torch.equal(before, last))
+            optimizer.zero_grad()
+            guard.step()
+        await_that(lambda: len(wire.column("loss")) == 3)
+        guard.finish()
+    assert moved == [True, False, True]
+    assert guard.faults == {}

@@ -1,0 +1,92 @@
+"""Whoever holds what, a bad update is skipped by all ranks or `attach()` refuses the job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import topology_job
+from .forks import ended, fork_ranks
+
+JOB = Path(topology_job.__file__)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two ranks told of every scene."""
+    folder = tmp_path_factory.mktemp("ranks")
+    assert ended(fork_ranks(JOB, folder, 2)) == [0, 0]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_ranks_that_hold_different_parameters_are_refused_on_both(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """With the names, and what to do; a job that comes after is none the worse."""
+    one, other = (rank["stages"] for rank in ranks)
+    assert one == other
+    argument, problem, remedy = one
+    assert argument == "model"
+    for name in ("rank 0 alone '0.weight', '0.bias'", "rank 1 alone '1.weight', '1.bias'"):
+        assert name in problem
+    assert "fully_shard" in remedy
+
+
+def test_stages_that_name_their_parameters_alike_are_known_by_the_mesh(
+    ranks: list[dict[str, Any]],
+) -> None:
+    for rank in ranks:
+        argument, problem, _ = rank["stages_named_alike"]
+        assert argument == "model"
+        assert "'pp'" in problem
+
+
+def test_what_one_rank_must_refuse_all_do(ranks: list[dict[str, Any]]) -> None:
+    """Instead of one that raises and others that wait for it."""
+    for rank in ranks:
+        argument, problem, _ = rank["frozen_apart"]
+        assert argument == "optimizer"
+        assert problem.startswith("rank 1: 'first.weight' of the model trains")
+
+
+def test_parameters_that_no_mesh_of_all_ranks_holds_need_a_word(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """On a mesh of some ranks, or plain beside DTensors; under HSDP the mesh says it all."""
+    for rank in ranks:
+        for name, lacking in (
+            ("small", "'first.weight', 'last.weight'"),
+            ("half", "'last.weight'"),
+        ):
+            argument, problem, remedy = rank["unsaid"][name]
+            assert argument == "model"
+            assert lacking in problem
+            assert "replicated=True" in remedy
+        assert rank["unsaid"]["hybrid"] == []
+
+
+@pytest.mark.parametrize("spread", topology_job.SPREADS)
+def test_clipping_is_that_of_one_process_and_a_nan_is_skipped_on_all_ranks(
+    ranks: list[dict[str, Any]], spread: str
+) -> None:
+    """DTensors on two meshes, beside plain parameters, on a mesh of some ranks, and HSDP."""
+    for rank in ranks:
+        told = rank["trained"][spread]
+        assert told["off"] < 1e-6
+        assert told["same"] == [False, False, True, False]
+        assert told["faults"] == {}
+
+
+def test_a_loss_that_is_a_dtensor_is_told_whole_and_makes_no_ranks_meet(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """A sum still to be made over the ranks, a mean, and one that both hold."""
+    assert ranks[0]["losses"] == {"seen": [4.0, 2.0, 2.0], "met": 0, "faults": {}}
+    assert ranks[1]["losses"]["faults"] == {}
+
+
+def test_ddp_over_some_ranks_makes_no_replicas_of_all(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["grouped"] for rank in ranks] == ["report", "report"]

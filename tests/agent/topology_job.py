@@ -1,0 +1,224 @@
+"""What two ranks say to jobs of many kinds: who holds what, and what becomes of a bad update."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
+
+from spikeguard import AttachError, Forward, Settings, attach
+
+LIMIT = 0.05  # every gradient is clipped to it
+SETTINGS = Settings(snapshot_every=0)
+
+
+class Halves(nn.Module):
+    """Two matrices of the same shape, which lie as the test likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(8, 8, bias=False)
+        self.last = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))  # type: ignore[no-any-return]
+
+
+def groups_of(model: nn.Module) -> list[dict[str, Any]]:
+    """One each, since torch puts no tensors of two kinds into one call."""
+    return [{"params": [p]} for p in model.parameters()]
+
+
+def refused(folder: Path, model: nn.Module, **stated: Any) -> list[str]:
+    """Argument, problem and remedy; empty where `attach` took it."""
+    optimizer = torch.optim.AdamW(groups_of(model), lr=1e-2)
+    try:
+        guard = attach(model, optimizer, run="test", directory=folder, settings=SETTINGS, **stated)
+    except AttachError as error:
+        assert not optimizer._optimizer_step_pre_hooks
+        return [error.argument, error.problem, error.remedy]
+    guard.finish()
+    return []
+
+
+def stages(folder: Path, rank: int) -> list[str]:
+    """Each rank has the half that the other lacks."""
+    return refused(folder, nn.Sequential(*[nn.Identity()] * rank, nn.Linear(4, 4)))
+
+
+def stages_named_alike(folder: Path, _rank: int) -> list[str]:
+    """Sharded within each stage, of which there are two."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("pp", "dp"))
+    model = Halves()
+    fully_shard(model, mesh=mesh["dp"])
+    return refused(folder, model)
+
+
+def frozen_apart(folder: Path, rank: int) -> list[str]:
+    """Rank 1 alone trains a matrix that its optimizer does not know."""
+    model = Halves()
+    model.first.requires_grad_(rank == 1)
+    optimizer = torch.optim.AdamW(model.last.parameters(), lr=1e-2)
+    try:
+        attach(model, optimizer, run="test", directory=folder, settings=SETTINGS)
+    except AttachError as error:
+        return [error.argument, error.problem, error.remedy]
+    return []
+
+
+def spread_small(model: Halves) -> None:
+    """Over a mesh of one rank: both hold all, and no mesh says so."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
+    fully_shard(model, mesh=mesh["tp"])
+
+
+def spread_half(model: Halves) -> None:
+    """The first matrix alone."""
+    fully_shard(model.first)
+
+
+def spread_twice(model: Halves) -> None:
+    """Each matrix over a mesh of its own, both of all ranks."""
+    fully_shard(model.first, mesh=init_device_mesh("cpu", (2,)))
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model.last, mesh=mesh)
+
+
+def spread_hybrid(model: Halves) -> None:
+    """Copies of whole tensors on both ranks, as HSDP keeps them between machines."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model, mesh=mesh)
+
+
+SPREADS: dict[str, tuple[Callable[[Halves], None], bool | None]] = {
+    "small": (spread_small, True),
+    "half": (spread_half, True),
+    "twice": (spread_twice, None),
+    "hybrid": (spread_hybrid, None),
+}
+
+
+def unsaid(folder: Path, _rank: int) -> dict[str, list[str]]:
+    """Each way of lying on some ranks, of which nobody says what the others hold."""
+    told = {}
+    for name in ("small", "half", "hybrid"):
+        model = Halves()
+        SPREADS[name][0](model)
+        told[name] = refused(folder / name, model)
+    return told
+
+
+def whole(tensors: Sequence[Any]) -> list[Tensor]:
+    return [(t.full_tensor() if isinstance(t, DTensor) else t).detach().clone() for t in tensors]
+
+
+def own(model: nn.Module) -> list[Tensor]:
+    return [
+        (p.to_local() if isinstance(p, DTensor) else p).detach().clone() for p in model.parameters()
+    ]
+
+
+def trained(folder: Path, rank: int) -> dict[str, Any]:
+    """Four steps of each way, with a NaN in one rank's part of the first matrix in the third."""
+    told = {}
+    for name, (spread, stated) in SPREADS.items():
+        model = Halves()
+        spread(model)
+        optimizer = torch.optim.AdamW(groups_of(model), lr=1e-2, fused=True)
+        guard = attach(
+            model,
+            optimizer,
+            run="test",
+            directory=folder / name,
+            settings=SETTINGS,
+            replicated=stated,
+        )
+        off, bits = 0.0, [own(model)]
+        for step in range(4):
+            torch.manual_seed(step)
+            guard.loss(model(torch.randn(4, 8)).square().mean()).backward()
+            plain = [nn.Parameter(p) for p in whole(list(model.parameters()))]
+            for one, grad in zip(plain, whole([p.grad for p in model.parameters()]), strict=True):
+                one.grad = grad
+            norm = torch.nn.utils.clip_grad_norm_(plain, LIMIT)
+            if step == 2 and name not in ("small", "hybrid") and rank == 1:
+                local = model.first.weight.grad.to_local()  # type: ignore[union-attr]
+                local[0, 0] = float("nan")
+            elif step == 2 and name in ("small", "hybrid"):
+                model.first.weight.grad.to_local()[0, 0] = float("nan")  # type: ignore[union-attr]
+            measured = guard.clip_grad_norm_(LIMIT)
+            if step != 2:
+                clipped = whole([p.grad for p in model.parameters()])
+                pairs = zip(clipped, whole([p.grad for p in plain]), strict=True)
+                off = max([off, *(float((a - b).abs().max()) for a, b in pairs)])
+                off = max(off, float((measured - norm).abs()))
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+            bits.append(own(model))
+        same = [all(map(torch.equal, *pair)) for pair in itertools.pairwise(bits)]
+        told[name] = {"off": off, "same": same, "faults": guard.faults}
+        guard.finish()
+    return told
+
+
+def losses(folder: Path, rank: int) -> dict[str, Any]:
+    """Losses that are DTensors, of which each rank has a part: what is told, and who met whom."""
+    model = DistributedDataParallel(Halves())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    seen: list[float] = []
+    guard = attach(
+        model,
+        optimizer,
+        run="test",
+        directory=folder,
+        settings=SETTINGS,
+        forward=Forward(lambda values, _: seen.append(values["train/loss"])),
+    )
+    mesh, met = init_device_mesh("cpu", (2,)), 0
+    for placement in (Partial("sum"), Partial("avg"), Replicate()):
+        value = torch.tensor(2.0 if isinstance(placement, Replicate) else 1.0 + 2.0 * rank)
+        loss = DTensor.from_local(value, mesh, [placement], run_check=False)
+        model(torch.ones(2, 8)).sum().backward()
+        with CommDebugMode() as comm:
+            guard.loss(loss)
+        met += comm.get_total_counts()
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    return {"seen": seen, "met": met, "faults": guard.faults}
+
+
+def grouped(folder: Path, rank: int) -> str:
+    """DDP over a group of one rank: the ranks do not share their gradients."""
+    groups = [dist.new_group([n]) for n in range(2)]
+    model = DistributedDataParallel(Halves(), process_group=groups[rank])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    guard = attach(model, optimizer, run="test", directory=folder, settings=SETTINGS)
+    guard.finish()
+    return guard._p.facts["reflex"]
+
+
+SCENES = (stages, stages_named_alike, frozen_apart, unsaid, trained, losses, grouped)
+
+if plan := globals().get("PLAN"):
+    torch.set_num_threads(1)
+    meeting = f"file://{plan['meeting']}"
+    dist.init_process_group("gloo", init_method=meeting, rank=plan["rank"], world_size=plan["size"])
+    where = Path(plan["folder"])
+    said = {scene.__name__: scene(where / scene.__name__, plan["rank"]) for scene in SCENES}
+    (where / f"rank{plan['rank']}.json").write_text(json.dumps(said))
+    dist.destroy_process_group()
