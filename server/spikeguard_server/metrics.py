@@ -72,6 +72,15 @@ class Metrics:
             "Connections to the database in use by this process.",
             registry=registry,
         )
+        self.connections = Gauge(
+            "spikeguard_connections", "Connections that clients hold open.", registry=registry
+        )
+        self.connections_closed = Counter(
+            "spikeguard_connections_closed",
+            "Connections that the server closed before their time, by reason.",
+            ("reason",),
+            registry=registry,
+        )
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",

@@ -58,6 +58,14 @@ class Settings:
     # New runs within 24 hours; beyond: 429. Runs that are known always get in.
     new_runs_per_token: int = field(default=500, metadata=_number(1, 1_000_000))
     new_runs_per_project: int = field(default=1000, metadata=_number(1, 1_000_000))
+    # What a client may hold and how long it may take, before anything of it is answered.
+    max_connections: int = field(default=10_000, metadata=_number(10, 1e6))
+    max_connections_per_address: int = field(default=5000, metadata=_number(1, 1e6))
+    max_header_bytes: int = field(default=65_536, metadata=_number(4096, 2**20))  # a request
+    max_headers: int = field(default=128, metadata=_number(16, 10_000))  # a request
+    header_timeout_s: float = field(default=20.0, metadata=_number(1, 600))
+    body_timeout_s: float = field(default=90.0, metadata=_number(1, 3600))
+    keep_alive_s: float = field(default=75.0, metadata=_number(1, 3600))  # agents rest for less
     statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
     tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
     silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live

@@ -6,6 +6,7 @@ Law: refuses to start without a database; a typo must not become an empty one th
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from argparse import Namespace
 from dataclasses import replace
@@ -14,18 +15,20 @@ from types import FrameType
 
 import sqlalchemy as sql
 import uvicorn
+from fastapi import FastAPI
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.app import create_app
+from spikeguard_server.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.feed import Feed
 from spikeguard_server.migrations import NewerSchema, migrate
 from spikeguard_server.repository.reading_standby import is_standby
+from spikeguard_server.routes.door import Services
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.up_database import opened, settings_of
 
 _log = logging.getLogger(__name__)
 GRACE_S = 10  # for requests that are under way when we are told to stop
-KEEP_ALIVE_S = 75  # longer than any agent rests between two messages, or each costs a connection
 BACKLOG = 2048
 
 
@@ -91,16 +94,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> None:
     """Answer on `listener` until SIGINT or SIGTERM."""
+    raise_descriptor_limit(settings)
     app = create_app(settings, engine)
-    config = uvicorn.Config(
+    Server(server_config(app), app.state.feed).run(sockets=[listener])
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+    services: Services = app.state.services
+    return uvicorn.Config(
         app,
+        http=bounded_http(services.settings, services.metrics),
+        ws="none",
         log_level="warning",
         server_header=False,
         proxy_headers=False,  # `routes.proxied.Peer` has to see who opened the connection
         timeout_graceful_shutdown=GRACE_S,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=math.ceil(services.settings.keep_alive_s) + 1,  # ours comes first
     )
-    Server(config, app.state.feed).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):

@@ -9,7 +9,7 @@ twice counts as none. The rest of the server knows sessions alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -22,6 +22,7 @@ from spikeguard_server.access import read_person
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.settings import Settings, networks_of, sign_in_roles
 
+Networks = tuple[IPv4Network | IPv6Network, ...]
 PEER: Final = "spikeguard.peer"
 LOCAL: Final = "127.0.0.1"  # a proxy on this machine may say whom it speaks for
 _RANK: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
@@ -31,14 +32,18 @@ class Peer:
     """Remembers who opened the connection before a proxy's word about the caller is taken."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        named = f"{settings.trusted_proxies},{settings.sign_in_proxies}"
-        trusted = [LOCAL, *map(str, networks_of(named))]
+        trusted = [str(network) for network in believed_networks(settings)]
         self._app = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope.get("client"):
             scope[PEER] = scope["client"][0]
         await self._app(scope, receive, send)  # type: ignore[arg-type]
+
+
+def believed_networks(settings: Settings) -> Networks:
+    """The proxies whose word on a caller's address counts."""
+    return networks_of(f"{LOCAL},{settings.trusted_proxies},{settings.sign_in_proxies}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def signed_in(settings: Settings, request: Request) -> SignedIn | None:
     Raise `Forbidden` for a person of none of the groups that are let in.
     """
     networks = networks_of(settings.sign_in_proxies)
-    if not networks or not _is_in(request.scope.get(PEER), networks):
+    if not networks or not is_in(request.scope.get(PEER), networks):
         return None
     name = _single(request.headers, settings.sign_in_person_header)
     if not name:
@@ -64,12 +69,13 @@ def signed_in(settings: Settings, request: Request) -> SignedIn | None:
     return SignedIn(read_person(name), _role(settings, groups))
 
 
-def _is_in(peer: object, networks: tuple[object, ...]) -> bool:
+def is_in(peer: object, networks: Networks) -> bool:
+    """Whether an address lies in one of `networks`; what is no address does not."""
     try:
         address = ip_address(str(peer))
     except ValueError:
         return False
-    return any(address in network for network in networks)  # type: ignore[operator]
+    return any(address in network for network in networks)
 
 
 def _single(headers: Headers, name: str) -> str | None:

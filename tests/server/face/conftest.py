@@ -37,7 +37,7 @@ from spikeguard_server.app import create_app
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import listen
+from spikeguard_server.up_serve import listen, server_config
 from tests.server.conftest import Databases
 from tests.server.face.serving import SILENT_S
 
@@ -189,7 +189,7 @@ def live(face_url: str) -> Iterator[Live]:
         )
         engine = open_engine(settings)
         app = create_app(settings, engine)
-        config = uvicorn.Config(app, log_level="warning", proxy_headers=False)
+        config = server_config(app)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -12,7 +12,7 @@ import uvicorn
 from spikeguard_server.app import create_app
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import listen
+from spikeguard_server.up_serve import listen, server_config
 
 SILENT_S = 600.0  # a busy machine may take minutes for a file whose jobs send nothing meanwhile
 
@@ -24,7 +24,7 @@ def serving(settings: Settings, port: int = 0) -> Iterator[str]:
     `port` 0: a free one."""
     engine = open_engine(settings)
     app = create_app(settings, engine, ticker=False)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", proxy_headers=False))
+    server = uvicorn.Server(server_config(app))
     with listen("127.0.0.1", port) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -14,7 +14,6 @@ from uuid import UUID
 import httpx
 import pytest
 import sqlalchemy as sql
-import uvicorn
 
 from spikeguard_client import ApiError, Client, HappenedEvent
 from spikeguard_client.stream import Place, read_events
@@ -27,7 +26,7 @@ from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.repository.reading_feed import Happening
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
-from spikeguard_server.up_serve import Server, listen
+from spikeguard_server.up_serve import Server, listen, server_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,7 +215,7 @@ def test_a_token_of_one_project_follows_no_other(live: Live) -> None:
 def test_a_server_that_stops_waits_for_no_stream(face_url: str, live: Live) -> None:
     engine = open_engine(Settings(database_url=face_url))
     app = create_app(Settings(database_url=face_url), engine, ticker=False)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10)
+    config = server_config(app)
     with listen("127.0.0.1", 0) as listener:
         server = Server(config, app.state.feed)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

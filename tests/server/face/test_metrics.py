@@ -35,6 +35,8 @@ COUNTS = {
     "spikeguard_approvals_waiting",
     "spikeguard_automatic_budgets_spent",
     "spikeguard_dropped_samples",
+    "spikeguard_connections",
+    "spikeguard_connections_closed",
     "spikeguard_database_connections",
     "spikeguard_http_requests",
     "spikeguard_ingest_waiting",

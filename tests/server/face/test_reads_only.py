@@ -24,7 +24,7 @@ from spikeguard_server.access import TABLE
 from spikeguard_server.app import create_app
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import SettingError, Settings, read_settings
-from spikeguard_server.up_serve import listen
+from spikeguard_server.up_serve import listen, server_config
 from tests.agent.wire import await_that
 from tests.server.face.serving import SILENT_S
 
@@ -58,7 +58,7 @@ def _serving(live: Live, settings: Settings) -> Iterator[Live]:
     with listen("127.0.0.1", 0) as listener:
         engine = open_engine(settings)
         app = create_app(settings, engine)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        server = uvicorn.Server(server_config(app))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
