@@ -235,8 +235,8 @@ def new_fleet(server: Live, histories: list[list[str]]) -> list[Run]:
 
 def places_of(path: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the names in `path` stand for: every run, and every incident of it."""
-    if "{token}" in path:
-        return [{"token": "no-link-of-this-server-at-all"}]
+    if "{token}" in path or "{link}" in path:  # links that open once: there are none
+        return [dict.fromkeys(("token", "link"), "no-link-of-this-server-at-all")]
     if "{name}" not in path:
         return [{}]
     named = [({"project": run["project"], "name": run["name"]}, run["incidents"]) for run in runs]
