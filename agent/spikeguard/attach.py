@@ -42,7 +42,7 @@ from spikeguard.layout import Layout
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
-from spikeguard.mailbox import Mailbox
+from spikeguard.mailbox import DetailBudget, Mailbox
 from spikeguard.naming import NameBatch
 from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
@@ -132,7 +132,7 @@ def attach(
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
     faults = Faults(world.rank)
-    mailbox = Mailbox()
+    mailbox = Mailbox(detail=DetailBudget(chosen.full_detail_s_a_day))
     outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
 
     def report(record: Record) -> None:

@@ -21,6 +21,15 @@ from spikeguard.transport import Advice, Transport, Verdict
 GRACE_S = 0.4  # twice at most beyond what an ending may take: for the network, then for the disk
 
 
+def stored_or_not(verdict: Verdict, sequence: int) -> Verdict:
+    """`verdict`, or a failure where a 200 acknowledges less than the message that it answers."""
+    ack = verdict.ack
+    if verdict.advice is not Advice.STORED or ack is None or ack.sequence >= sequence:
+        return verdict
+    reason = f"the server answers 200 to message {sequence} and says that it stored {ack.sequence}"
+    return Verdict(Advice.BACK_OFF, reason)
+
+
 class Sender:
     """Sends `outbox`, after the `leftovers` of earlier attempts."""
 
@@ -88,7 +97,7 @@ class Sender:
         if message is None:  # finish() did not wait for this thread any longer
             return self._settings.send_interval_s
         asked_at = time.monotonic()
-        verdict = self._transport.send(message)
+        verdict = stored_or_not(self._transport.send(message), message.sequence)
         self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
         if verdict.unknown:
             told = (
@@ -126,10 +135,12 @@ class Sender:
     def _listen(self) -> None:
         with self._faults.shield("listener"):
             while (wait_s := self._wait_s) and not self._closing.is_set():
+                began = time.monotonic()
                 heard = self._transport.wait_for_order(self._outbox.run, wait_s)
                 if heard:
                     self.wake()
-                if heard or heard is None:  # what was heard is fetched first; or nobody can tell
+                too_soon = time.monotonic() - began < self._settings.send_interval_s
+                if heard or heard is None or too_soon:  # what was heard is fetched first
                     self._closing.wait(self._settings.send_interval_s)
         self._listener = None
 
@@ -145,7 +156,7 @@ class Sender:
         if verdict.advice is Advice.ASK_LATER:
             return self._settings.backoff_s
         if verdict.retry_after_s is not None:
-            return verdict.retry_after_s
+            return max(verdict.retry_after_s, self._settings.send_interval_s)
         return self._pause_before_retry()
 
     def _pause_before_retry(self) -> float:

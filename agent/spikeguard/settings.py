@@ -57,6 +57,7 @@ class Settings:
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
     outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
+    full_detail_s_a_day: float = 21_600.0  # of the slow signals at every step, as the server asks
     handle_sigterm: bool = True  # only where nobody else handles it
     copy_kept: bool = True  # of Hugging Face's checkpoints, where the file system makes no links
     agreement_lag: int = 2  # steps between a vote and its reading, at least 2
@@ -93,6 +94,7 @@ _MOST: dict[str, float] = {
     "flight_recorder": 1_000,
     "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
+    "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
     "skip_batches_most": 10**9,
     "rollback_steps_most": 10**9,

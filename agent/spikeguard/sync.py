@@ -19,6 +19,7 @@ from pathlib import Path
 from spikeguard.folder import attempt_folders
 from spikeguard.leftovers import leftovers
 from spikeguard.outbox import Outbox
+from spikeguard.sender import stored_or_not
 from spikeguard.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed, warn_of_plain_http
 from spikeguard_protocol import Message, RunId
@@ -115,6 +116,8 @@ def upload(outbox: Outbox, transport: Transport, tell: Tell, pause_s: float = PA
 def _sent(message: Message, transport: Transport, pause_s: float) -> Verdict:
     for trial in range(TRIES):
         verdict = transport.send(message)
+        if stored_or_not(verdict, message.sequence) is not verdict:
+            raise CommandFailed(stored_or_not(verdict, message.sequence).reason)
         if verdict.advice is not Advice.BACK_OFF:
             return verdict
         if trial + 1 < TRIES:

@@ -18,6 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from spikeguard.bounded_answer import answer_within
 from spikeguard.lines import shortened, without_skips
 from spikeguard_protocol import (
     WAIT_HEADER,
@@ -29,9 +30,10 @@ from spikeguard_protocol import (
     encode,
     read_ack,
 )
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_protocol.terminal import printable
 
-MAX_ANSWER = 4 * 2**20  # bytes
+ANSWER_TIMEOUTS = 2  # from the request's end to the answer's: so many of `timeout_s`
 
 
 class Advice(StrEnum):
@@ -101,9 +103,9 @@ class Transport:
     def _post(self, message: Message) -> Verdict:
         try:
             return self._exchange(encode(message))
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, TypeError, RecursionError) as error:
             self.close()
-            return Verdict(Advice.BACK_OFF, f"{type(error).__name__}: {error}")
+            return Verdict(Advice.BACK_OFF, printable(f"{type(error).__name__}: {error}"[:500]))
 
     def close(self) -> None:
         """Drop the connection."""
@@ -118,13 +120,14 @@ class Transport:
         """
         path = f"{self._root}/v1/runs/{run.project}/{run.name}/orders?wait_s={wait_s:g}"
         connection = self._kind(self._host, self._port, timeout=wait_s + self._timeout_s)
+        connection.response_class = answer_within(wait_s + self._timeout_s)
         self._waiting = connection
         try:
             connection.request("GET", path, headers=self._headers)
             response = connection.getresponse()
-            plain = json.loads(response.read(MAX_ANSWER)) if response.status == 200 else {}
+            plain = json.loads(response.read()) if response.status == 200 else {}
             return plain.get("waiting") if isinstance(plain, dict) else None
-        except (OSError, HTTPException, ValueError, AttributeError):
+        except (OSError, HTTPException, ValueError, AttributeError, RecursionError):
             return None
         finally:
             self._waiting = None
@@ -141,12 +144,15 @@ class Transport:
     def _exchange(self, body: bytes) -> Verdict:
         if self._connection is None:
             self._connection = self._kind(self._host, self._port, timeout=self._timeout_s)
+            self._connection.response_class = answer_within(ANSWER_TIMEOUTS * self._timeout_s)
+        elif self._connection.sock is not None:  # the answer before has used some of it up
+            self._connection.sock.settimeout(self._timeout_s)
         self._connection.request("POST", self._path, body, self._headers)
         response = self._connection.getresponse()
-        answer = response.read(MAX_ANSWER + 1)
-        if len(answer) > MAX_ANSWER or response.will_close:
+        answer = response.read()
+        if response.will_close:
             self.close()
-        verdict = judge(response.status, response.headers.get("Retry-After"), answer[:MAX_ANSWER])
+        verdict = judge(response.status, response.headers.get("Retry-After"), answer)
         return replace(verdict, wait_s=_seconds(response.headers.get(WAIT_HEADER)))
 
 
@@ -155,13 +161,17 @@ def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
     if status == 200:
         return _stored(answer)
     reason = f"{status}: {_message(answer)}"
-    if status == 409 and (expected := _error(answer).get("expected")) is not None:
-        return Verdict(Advice.RESUME_FROM, reason, expected=int(expected))
+    if status == 409 and _is_sequence(expected := _error(answer).get("expected")):
+        return Verdict(Advice.RESUME_FROM, reason, expected=expected)
     if status in (413, 422):
         return Verdict(Advice.GIVE_UP, reason)
     if status in (400, 401, 403, 404):
         return Verdict(Advice.ASK_LATER, reason)
     return Verdict(Advice.BACK_OFF, reason, retry_after_s=_seconds(retry_after))
+
+
+def _is_sequence(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MAX_STEP
 
 
 def _stored(answer: bytes) -> Verdict:
@@ -176,7 +186,7 @@ def _error(answer: bytes) -> dict[str, Any]:
     """The error object, with the keys beside it, of whatever came."""
     try:
         plain = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(plain, dict):
         return {}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from spikeguard_cli.command import CommandFailed, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials, load_login
@@ -110,7 +110,8 @@ class Api:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            with urlopen(Request(url, body, headers, method=method), timeout=TIMEOUT_S) as answer:
+            request = Request(url, body, headers, method=method)
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 return bytes(answer.read())
         except HTTPError as error:
             raise _refused(error) from error
@@ -139,9 +140,25 @@ def _with_source(refusal: Refused, used: Credentials) -> Refused:
     return told
 
 
+class _NoRedirect(HTTPRedirectHandler):
+    """The token is for the server that was named, not for whom it points to."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Nowhere: the answer becomes an `HTTPError`."""
+
+
+_OPENER = build_opener(_NoRedirect)
+
+
 def _refused(error: HTTPError) -> CommandFailed:
     try:
         body = json.loads(error.read())
     except ValueError:
         body = {}
+    if 300 <= error.code < 400:
+        elsewhere = str(error.headers.get("Location"))[:200]
+        return CommandFailed(
+            f"the server points elsewhere ({error.code}, {elsewhere}): no token is sent there. "
+            "Name the address that answers itself"
+        )
     return Refused(error.code, body if isinstance(body, dict) else {})

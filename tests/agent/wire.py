@@ -36,6 +36,9 @@ class Wire:
         self.intercept: Callable[[Message], Answer | None] = lambda _: None
         self.received = 0
         self.bend: Callable[[bytes], bytes] = bytes  # what an acknowledgement becomes on its way
+        self.headers: dict[str, str] = {}  # of an acknowledgement
+        self.waiting: bytes | None = None  # the answer to who asks for orders; None: not known here
+        self.asked = 0  # times that somebody asked for orders
         self.delay_s = 0.0  # of each answer on its way back, which is as old as that when it comes
         self.url = ""
         self._lock = threading.Lock()
@@ -91,7 +94,7 @@ class Wire:
                 return 409, {}, json.dumps(plain).encode()
             if message.sequence == len(stored) + 1:
                 stored.append(message)
-            return 200, {}, self.bend(encode(self._ack(message.attempt, len(stored))))
+            return 200, self.headers, self.bend(encode(self._ack(message.attempt, len(stored))))
 
     def _ack(self, attempt: str, sequence: int) -> Ack:
         stored = [r for m in self.messages[attempt] for r in m.records]
@@ -123,6 +126,14 @@ def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def do_GET(self) -> None:
+            wire.asked += 1
+            answer = wire.waiting or b""
+            self.send_response(404 if wire.waiting is None else 200)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)

@@ -307,6 +307,31 @@ def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server
         assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
 
 
+def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        """Points to itself under another path."""
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(307)
+            self.send_header("Location", "/thief")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    asked: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
+        threading.Thread(target=elsewhere.serve_forever, args=(0.05,), daemon=True).start()
+        named = {"SPIKEGUARD_SERVER": f"http://127.0.0.1:{elsewhere.server_address[1]}"}
+        done = spikeguard({**home, **named, "SPIKEGUARD_TOKEN": "secret"}, "runs")
+        elsewhere.shutdown()
+    assert done.returncode == 1
+    assert "the server points elsewhere (307, /thief)" in done.stderr
+    assert len(asked) == 1
+
+
 def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     file = Path(home["SPIKEGUARD_CREDENTIALS"])
     file.write_text(json.dumps({"server": "http://127.0.0.1:9", "token": "x"}))

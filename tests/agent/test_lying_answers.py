@@ -1,0 +1,233 @@
+"""Whatever a server answers, the agent stays quiet on the wire, small in memory and cheap."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_protocol import WAIT_HEADER, Ack, Message, encode
+
+from .job import BRIEF, FAST, Job
+from .wire import Answer, Wire, await_that, served
+
+EACH_S = 0.2  # between two messages
+LOOKED_S = 1.0
+QUIET = replace(FAST, send_interval_s=EACH_S, backoff_s=EACH_S, flush_s=0.2)
+MOST = 2 * LOOKED_S / EACH_S + 5  # messages in that time, with jitter
+
+HAMMERED: list[tuple[str, Answer]] = [
+    ("nothing is ever stored", (200, {}, encode(Ack(0)))),
+    ("come back at once", (503, {"Retry-After": "0"}, b"")),
+    ("come back at no time", (503, {"Retry-After": "nan"}, b"")),
+    ("send from before the beginning", (409, {}, b'{"expected": -9007199254740993}')),
+    ("send from nowhere", (409, {}, b'{"expected": [1]}')),
+    ("brackets without end", (422, {}, b"[" * 100_000)),
+    ("go elsewhere", (307, {"Location": "http://127.0.0.1:9/v1/messages"}, b"")),
+]
+
+
+@pytest.mark.parametrize(("what", "lie"), HAMMERED, ids=[what for what, _ in HAMMERED])
+def test_no_answer_makes_the_agent_hammer(tmp_path: Path, what: str, lie: Answer) -> None:
+    """What an earlier attempt left waits too, and is sent without a pause where it is taken."""
+    earlier = Job(tmp_path)
+    earlier.train_to(3)
+    earlier.guard.finish()
+    with served(Wire()) as wire:
+        wire.intercept = lambda _: lie
+        job = Job(tmp_path, server=wire.url, settings=QUIET)
+        job.train_to(3)
+        await_that(lambda: wire.received)
+        before = wire.received
+        time.sleep(LOOKED_S)
+        assert wire.received - before <= MOST, what
+        wire.intercept = lambda _: None
+        job.train_to(6)
+        await_that(lambda: (0, 6) in wire.column("loss"))
+        job.guard.finish()
+
+
+def test_orders_that_are_never_there_are_not_asked_for_without_a_pause(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        wire.headers, wire.waiting = {WAIT_HEADER: "300"}, b'{"waiting": false}'
+        job = Job(tmp_path, server=wire.url, settings=QUIET)
+        job.train_to(3)
+        await_that(lambda: wire.asked)
+        before = wire.asked
+        time.sleep(LOOKED_S)
+        job.guard.finish()
+        assert wire.asked - before <= MOST
+
+
+Reply = Callable[[socket.socket], None]
+START = b"HTTP/1.1 200 OK\r\n"
+
+
+def drip_the_head(one: socket.socket) -> None:
+    for byte in START + b"X-Slow: " + b"a" * 10_000:
+        one.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+def drip_the_body(one: socket.socket) -> None:
+    one.sendall(START + b"Content-Length: 100000\r\n\r\n")
+    for _ in range(10_000):
+        one.sendall(b" ")
+        time.sleep(0.05)
+
+
+def go_on_for_ever(one: socket.socket) -> None:
+    while True:
+        one.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 500)
+
+
+def answer_without_end(one: socket.socket) -> None:
+    one.sendall(START + b"Transfer-Encoding: chunked\r\n\r\n")
+    while True:
+        one.sendall(b"8000\r\n" + b" " * 0x8000 + b"\r\n")
+
+
+class Replying:
+    """Counts the connections of a raw server, and the bytes that it got rid of on each."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.url = ""
+
+
+@contextmanager
+def replying(reply: Reply) -> Iterator[Replying]:
+    """A server that answers each request by `reply`, as long as somebody listens."""
+    seen, listener = Replying(), socket.create_server(("127.0.0.1", 0))
+    seen.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def serve(one: socket.socket) -> None:
+        with suppress(OSError), one:
+            one.recv(65536)
+            reply(one)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                one, _ = listener.accept()
+                seen.connections += 1
+                threading.Thread(target=serve, args=(one,), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    "reply", [drip_the_head, drip_the_body, go_on_for_ever, answer_without_end]
+)
+def test_an_answer_that_does_not_end_is_given_up(tmp_path: Path, reply: Reply) -> None:
+    """The next try goes out on a connection of its own, and the loop trains on."""
+    settings = replace(BRIEF, timeout_s=0.2, backoff_s=0.05)
+    with replying(reply) as server:
+        job = Job(tmp_path, server=server.url, settings=settings)
+        job.train_to(3)
+        await_that(lambda: server.connections >= 3, timeout_s=10)
+        job.guard.finish()
+    assert job.guard.faults["server (back_off)"] >= 2
+
+
+def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        wire.protected = tuple(f"checkpoint-{number}" for number in range(5_000))
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(3)
+        await_that(lambda: (tmp_path / "guard/protected.json").exists())
+        assert len(json.loads((tmp_path / "guard/protected.json").read_text())) == 64
+        job.guard.finish()
+
+
+def test_full_detail_is_measured_for_so_long_a_day_and_no_longer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(FAST, full_detail_s_a_day=0.8)
+    with served(Wire()) as wire:
+        wire.attentive = True
+        job = Job(tmp_path, server=wire.url, settings=settings)
+
+        def spent() -> bool:
+            job.train_step()
+            return "full_detail_s_a_day" in caplog.text
+
+        await_that(spent)
+        job.train_step()
+        first = job.guard.steps + 1
+        job.train_to(first + 40)
+        job.guard.finish()
+        measured = [step for _, step in wire.column("param_norm") if step >= first]
+        before = [step for _, step in wire.column("param_norm") if step < first]
+    usual = set(range(2, first + 50, 10))
+    assert set(before) - usual  # it was asked for and measured
+    assert set(measured) <= usual
+
+
+def test_attempts_that_come_and_go_do_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(Wire()) as wire:
+        flips = iter(range(10_000))
+        wire.bend = lambda ack: json.dumps(
+            {**json.loads(ack), "live_attempts": 1 + next(flips) % 2}
+        ).encode()
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(3)
+        await_that(lambda: wire.received > 20)
+        job.guard.finish()
+    assert sum("attempts of this run are alive" in r.getMessage() for r in caplog.records) <= 3
+
+
+def test_what_a_server_says_cannot_forge_lines_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    wicked = "no\n2026-01-01 INFO all is well\x1b[2J\x9b1m"
+    error = json.dumps({"error": {"message": wicked}}).encode()
+    with served(Wire()) as wire:
+        wire.intercept = lambda _: (401, {}, error)
+        job = Job(tmp_path, server=wire.url)
+        job.train_to(2)
+        await_that(lambda: job.guard.faults.get("server (ask_later)"))
+        job.guard.finish()
+    lines = [r.getMessage() for r in caplog.records if "all is well" in r.getMessage()]
+    assert lines
+    assert all(re.search("[\x00-\x1f\x7f-\x9f]", line) is None for line in lines)
+
+
+def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path)
+    job.train_to(3)
+    job.guard.finish()
+    with served(Wire()) as wire:
+
+        def refuse(_: Message) -> Answer:
+            return 200, {}, encode(Ack(0))
+
+        wire.intercept = refuse
+        assert main(["sync", str(tmp_path), "--server", wire.url]) == 1
+        assert wire.received < 5
+        wire.intercept = lambda _: None
+        assert "and says that it stored" in capsys.readouterr().err
+        assert main(["sync", str(tmp_path), "--server", wire.url]) == 0
+        assert set(wire.column("loss")) == {(0, 1), (0, 2), (0, 3)}
