@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## make .venv with everything installed
 
-demo: $(STAMP) ## the whole story: train, spike, name, approve, roll back, post-mortem (EXIT=1 ends by itself)
-	@exec $(BIN)/python -m spikeguard_trainer.demo $(if $(EXIT),--exit) $(if $(filter manual,$(APPROVE)),--approve manual)
+demo: $(STAMP) ## the whole story, train to post-mortem (EXIT=1 ends by itself, APPROVE=manual waits for you, FAULT=bad_batch is another)
+	@exec $(BIN)/python -m spikeguard_trainer.demo $(if $(EXIT),--exit) $(if $(filter manual,$(APPROVE)),--approve manual) $(if $(FAULT),--fault '$(FAULT)')
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder

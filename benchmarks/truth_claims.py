@@ -126,14 +126,13 @@ def _is_a_loss(value: float, happened: Happened) -> Iterator[str]:
 def _level(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     """`1.2 above trend`, `above trend now 0.695 at step 533`, `0.36 nats above its trend`."""
     log = happened.log
-    for value, step in _levels(sentence):
-        if step is not None:
-            newest = len(log.rows) if said.row is None else said.row + 1
-            rows = [i for i, row in enumerate(log.rows[:newest]) if row.step == step][-1:]
-        elif said.row is None:
-            rows = list(range(len(log.rows)))
+    newest = len(log.rows) if said.row is None else min(len(log.rows), said.row + 5)
+    for value, step, now in _levels(sentence):
+        if step is not None:  # a step comes again after a rollback: now is the newest of them
+            rows = [i for i, row in enumerate(log.rows[:newest]) if row.step == step]
+            rows = rows[-1:] if now else rows
         else:
-            rows = list(range(max(0, said.row - _age(said)), min(len(log.rows), said.row + 5)))
+            rows = list(range(0 if said.row is None else max(0, said.row - _age(said)), newest))
         near = {j for i in rows for j in range(max(0, i - 8), min(len(log.rows), i + 2))}
         seen = [log.excess(log.rows[i]) for i in near] + [log.smooth[i] for i in near]
         if seen and not any(_close(value, excess) for excess in seen):
@@ -148,15 +147,14 @@ def _age(said: Said) -> int:
     return 40 if said.where in VIEWS else 120
 
 
-def _levels(sentence: str) -> Iterator[tuple[float, int | None]]:
+def _levels(sentence: str) -> Iterator[tuple[float, int | None, bool]]:
+    """Differences to the trend, with their step and whether they are said to be of now."""
     named = rf"above trend now {NUMBER}(?: nats(?: per token)?)?(?:,| at) step {NUMBER}"
     for match in re.finditer(named, sentence, re.I):
-        yield _number(match[1]), int(_number(match[2]))
-    for match in re.finditer(rf"{NUMBER}(?: nats)? above (?:its |the )?(?:earlier )?trend"
-                             rf"(?: at step {NUMBER})?", sentence):  # fmt: skip
-        if sentence[: match.start()].rstrip().endswith("deviations"):
-            continue
-        yield _number(match[1]), int(_number(match[2])) if match[2] else None
+        yield _number(match[1]), int(_number(match[2])), True
+    plain = rf"{NUMBER}(?: nats)? above (?:its |the )?(?:earlier )?trend(?: at step {NUMBER})?"
+    for match in re.finditer(plain, sentence):
+        yield _number(match[1]), int(_number(match[2])) if match[2] else None, False
 
 
 def _close(value: float, excess: float) -> bool:
@@ -170,8 +168,8 @@ def _one_view(words: str, said: Said) -> Iterator[tuple[str, str]]:
     if said.where not in VIEWS:
         return
     found = list(_levels(words.replace("\n", " ; ")))
-    steps = {step for _, step in found if step is not None}
-    values = [value for value, step in found if step is None or len(steps) == 1]
+    steps = {step for _, step, _ in found if step is not None}
+    values = [value for value, step, _ in found if step is None or len(steps) == 1]
     if not values:
         return
     low, high = min(values), max(values)

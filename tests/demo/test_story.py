@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spikeguard_trainer.demo.story import Story
+import pytest
+
+from spikeguard_trainer.demo.story import Story, ending, undecided
 
 COMMAND: dict[str, Any] = {
     "id": "demo#1.1",
@@ -77,3 +79,53 @@ def test_the_decision_carries_the_name_of_who_made_it() -> None:
 def test_the_end_is_told_with_its_outcome() -> None:
     closed = {**INCIDENT, "state": "closed", "closed_step": 400, "outcome": "recovered"}
     assert any("CLOSED demo#1 at step 400: recovered" in line for line in Story().tell(closed))
+
+
+def _closed(outcome: str, **command: Any) -> dict[str, Any]:
+    commands = [{**COMMAND, **command}] if command else []
+    return {**INCIDENT, "state": "closed", "outcome": outcome, "commands": commands}
+
+
+@pytest.mark.parametrize(
+    ("incident", "words", "content"),
+    [
+        (_closed("recovered", state="judged", decided_by="ada"), "by what ada approved", True),
+        (_closed("healed"), "healed by itself", True),
+        (_closed("healed", state="expired"), "healed by itself, nothing had to be undone", True),
+        (_closed("level_accepted"), "did not recover", False),
+        (_closed("level_accepted", state="expired"), "was proposed and not decided in time", False),
+        (_closed("run_ended", state="run_ended"), "not decided before the run ended", False),
+        (_closed("run_ended", state="rejected", decided_by="ada"), "ada rejected rollback", True),
+        ({**INCIDENT, "commands": []}, "is still open", False),
+    ],
+)
+def test_the_last_words_fit_what_became_of_it(
+    incident: dict[str, Any], words: str, content: bool
+) -> None:
+    lines, well = ending([incident], 0)
+    assert words in lines[-1]
+    assert well is content
+    if incident["outcome"] in ("healed", "recovered"):
+        assert "not decided" not in lines[-1]
+
+
+def test_a_fault_that_moved_nothing_is_told_as_that() -> None:
+    lines, well = ending([], 0)
+    assert "no spike was seen" in lines[-1]
+    assert well
+    assert not ending([], 1)[1]
+
+
+def test_the_run_goes_on_until_a_person_has_decided_and_it_is_settled() -> None:
+    assert undecided([], 300, 250)
+    assert not undecided([], 351, 250)
+    assert undecided([INCIDENT], 9000, 250)
+    for state in ("approved", "applied"):
+        assert undecided([{**INCIDENT, "commands": [{**COMMAND, "state": state}]}], 9000, 250)
+    for state in ("rejected", "expired"):
+        assert not undecided([{**INCIDENT, "commands": [{**COMMAND, "state": state}]}], 300, 250)
+    watch = {**COMMAND, "verb": "watch", "arguments": {"steps": 9}, "state": "expired"}
+    assert undecided([{**INCIDENT, "commands": [watch]}], 300, 250)
+    again = [{**COMMAND, "state": "rejected"}, {**COMMAND, "number": 2}]
+    assert undecided([{**INCIDENT, "commands": again}], 300, 250)
+    assert not undecided([_closed("healed")], 300, 250)

@@ -47,6 +47,7 @@ def _happened(kind: str = RATE) -> Happened:
         ("command", "from step 90 back to x", "from step 90 back to x, leaving out [60, 66)"),
         ("page", "loss is 3 above trend", "loss is 1.2 above trend"),
         ("message", "above trend now 3.01 at step 90", "above trend now 0.9 at step 90"),
+        ("command", "loss is 3 above trend at step 80", "loss is 1.2 above trend at step 80"),
         ("message", "Onset at step 51 (loss)", "Onset at step 30 (loss)"),
         ("post-mortem", "grad norm moved first, at step 51", "the loss itself never moved"),
         ("post-mortem", "It was withdrawn.", "Nobody answered in time: see who is paged."),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,36 @@ def test_on_a_terminal_one_line_is_drawn_over_and_over() -> None:
     assert "\r" in stream.getvalue()
     assert "step 2/2  loss 1.000" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
+
+
+def test_a_run_that_is_held_trains_on_past_its_end_until_it_is_let_go(tmp_path: Path) -> None:
+    hold, out = tmp_path / "hold", tmp_path / "run"
+    hold.touch()
+
+    def let_go() -> None:
+        until = time.monotonic() + jobs.LIMIT_S
+        while time.monotonic() < until and "\n7," not in _text(out / "log.csv"):
+            time.sleep(0.02)
+        hold.unlink()
+
+    watcher = threading.Thread(target=let_go)
+    watcher.start()
+    assert jobs.run(out, "--steps", "4", "--warmup", "1", "--hold", str(hold), "--quiet") == 0
+    watcher.join()
+    rows = jobs.rows(out)
+    assert [int(row["step"]) for row in rows][:7] == [1, 2, 3, 4, 5, 6, 7]
+    assert len(rows) < 12
+    assert float(rows[5]["lr"]) == float(rows[6]["lr"])
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def test_ranks_are_not_held_by_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit):
+        parse_options(["--out", str(tmp_path), "--hold", str(tmp_path / "hold")])
+    assert "--hold is for one rank" in capsys.readouterr().err

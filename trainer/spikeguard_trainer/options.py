@@ -6,6 +6,7 @@ names the option, its limit and what to give instead.
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,16 +60,25 @@ class Options:
     log: Path | None
     summary: Path | None
     step_time: float  # seconds; a floor
+    hold: Path | None  # trains on past `steps` while this file is there
     quiet: bool
 
     @property
     def tokens_per_step(self) -> int:
         return self.batch * self.preset.shape.context
 
+    @property
+    def held(self) -> bool:
+        """Whether somebody still wants the run to go on past its end."""
+        return self.hold is not None and self.hold.exists()
+
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; a wrong one ends the program with status 2."""
-    given = vars(_parser().parse_args(arguments))
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    if given["hold"] and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        parser.error("--hold is for one rank: ranks that see the file go at two times part ways")
     preset = PRESETS[given["preset"]]
     for name in ("steps", "batch", "lr", "warmup", "checkpoint_every"):
         if given[name] is None:
@@ -124,6 +134,10 @@ def _add_output_options(parser: ArgumentParser) -> None:
     add("--log", type=Path, help="CSV with a row for every trained step")
     add("--summary", type=Path, help="JSON written at the end")
     add("--step-time", type=_number(0, 3600), default=0.0, help="pacing: least seconds a step")
+    add(
+        "--hold", type=Path, metavar="FILE",
+        help="train on past --steps, slowly and at the last rate, while FILE is there",
+    )  # fmt: skip
     add("--quiet", action="store_true", help="no progress")
 
 

@@ -21,6 +21,8 @@ from spikeguard_trainer.schedule import make_optimizer, make_scheduler
 from spikeguard_trainer.steplog import Pace, Progress, StepLog
 from spikeguard_trainer.summary import Summary, validation_loss
 
+HELD_STEP_S = 0.2  # a run that only waits for somebody's decision leaves the machine alone
+
 
 def train(options: Options, ranks: Ranks) -> Summary:
     """Train to `options.steps`, from the newest checkpoint in `options.out` if there is one."""
@@ -99,7 +101,9 @@ def train(options: Options, ranks: Ranks) -> Summary:
         step_loss = torch.zeros_like(step_loss)
         pace.wait()
         if guard.steps >= options.steps:
-            break
+            if not options.held:
+                break
+            time.sleep(HELD_STEP_S)
 
     guard.finish()
     log.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -15,18 +16,21 @@ from typing import Any
 
 from spikeguard_cli.api import Refused
 from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol import CommandId
+from spikeguard_protocol.paths import confirm_path
+from spikeguard_trainer.demo.fault import demo_fault
 from spikeguard_trainer.demo.progress import Screen, last_row
-from spikeguard_trainer.demo.story import Story
+from spikeguard_trainer.demo.story import Story, ending, undecided
+from spikeguard_trainer.faults import Fault, FaultError
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
-from spikeguard_trainer.stage.service import Place, Service, awaiting
+from spikeguard_trainer.stage.service import Service, awaiting
 
 MARKER = ".spikeguard-demo"  # stands in a folder that a demo may empty
 STEPS = 600
-FAULT = "lr_bump@250:12:40"  # the learning rate is 40 times too high for 12 steps
 REPORT_LIMIT_S = 30.0
 LOOK_EVERY_S = 0.5
-OUTCOMES_THAT_COUNT = ("healed", "recovered")
+LINK_RENEWED_S = 540.0  # before a link's ten minutes are over
 
 
 @dataclass
@@ -41,6 +45,12 @@ class Demo:
     story: Story = field(default_factory=Story)
     proposed_at: dict[str, float] = field(default_factory=dict)  # command -> monotonic seconds
     read_at: dict[tuple[str, int], float] = field(default_factory=dict)  # the same by revision
+    linked_at: dict[str, float] = field(default_factory=dict)  # when a link was last shown
+
+    @property
+    def hold(self) -> Path:
+        """While this file is there the run goes on past its end."""
+        return self.directory / "hold"
 
     def run(self) -> int:
         """Start everything, tell the story, and return the exit status."""
@@ -48,16 +58,19 @@ class Demo:
         service = Service.start(self.children, self.directory)
         place = service.place
         self.screen.say([f"server {place.server}, dashboard {place.dashboard}"])
-        self.screen.say([f"training the reference model; the fault {FAULT} comes at its step"])
+        fault = self.options.fault
+        self.screen.say([f"training the reference model; the fault {fault} comes at its step"])
         job = self._train(service)
         incidents = self._follow(service, job)
-        recovered = self._conclude(service, incidents, job.process.returncode)
+        content = self._conclude(service, incidents, job.process.returncode)
         if not self.options.exit:
-            self._stay(place)
-        return 0 if recovered else 1
+            self._stay(service)
+        return 0 if content else 1
 
     def _train(self, service: Service) -> Job:
-        options = ["--preset", "demo", "--steps", str(STEPS), "--run", self.name, "--fault", FAULT]
+        self.hold.touch()
+        options = ["--preset", "demo", "--steps", str(STEPS), "--run", self.name]
+        options += ["--fault", str(self.options.fault), "--hold", str(self.hold)]
         environment = service.agent_environment(send_interval_s=0.5)
         return Job.start(self.children, self.directory / "run", environment, *options)
 
@@ -66,7 +79,10 @@ class Demo:
         ended_at: float | None = None
         while True:
             incidents = self._look(service)
-            self.screen.bar(last_row(job.log))
+            row = last_row(job.log)
+            self.screen.bar(row)
+            if not undecided(incidents, int(row["step"]) if row else 0, self.options.fault.step):
+                self.hold.unlink(missing_ok=True)
             if job.process.poll() is not None:
                 ended_at = ended_at or time.monotonic()
                 settled = all(i["has_postmortem"] for i in incidents)
@@ -85,8 +101,9 @@ class Demo:
     def _decide(self, service: Service, incident: dict[str, Any], proposal: dict[str, Any]) -> None:
         """Say how to approve by hand, and after a pause do it unless a person wants to."""
         now = time.monotonic()
-        if proposal["id"] not in self.proposed_at:
-            self.screen.say(self._how_to_approve(service.place, incident, proposal))
+        if now - self.linked_at.get(proposal["id"], -math.inf) > LINK_RENEWED_S:
+            self.linked_at[proposal["id"]] = now
+            self.screen.say(self._how_to_approve(service, incident, proposal))
         first = self.proposed_at.setdefault(proposal["id"], now)
         read = self.read_at.setdefault((proposal["id"], proposal["revision"]), now)
         rushed = now - first < self.options.after or now - read < LOOK_EVERY_S / 2
@@ -98,18 +115,18 @@ class Demo:
             self.screen.say([f"  the approval did not take: {refusal}"])
 
     def _how_to_approve(
-        self, place: Place, incident: dict[str, Any], proposal: dict[str, Any]
+        self, service: Service, incident: dict[str, Any], proposal: dict[str, Any]
     ) -> list[str]:
-        number, command = incident["number"], proposal["number"]
+        place, page = service.place, confirm_path(CommandId.parse(proposal["id"]))
         by_itself = f"in {self.options.after:.0f} s the demo approves by itself"
         waits = "waiting for you" if self.options.approve == "manual" else by_itself
         program = Path(sys.executable).with_name("spikeguard")
         return [
-            f"  approve by hand ({waits}):",
-            f"    {place.server}/confirm/default/{self.name}/{number}/{command}",
-            f"      (sign in there with the token in {place.login_token_file})",
+            f"  decide by hand ({waits}; the run trains on):",
+            f"    {service.sign_in_link(page)}",
+            "      (signs your browser in, once, within 10 minutes)",
             f"    or SPIKEGUARD_CREDENTIALS={place.credentials} \\",
-            f"      {program} approve '{incident['id']}'",
+            f"      {program} approve '{incident['id']}'   # reject '{incident['id']}' --reason …",
         ]
 
     def _conclude(
@@ -117,11 +134,9 @@ class Demo:
     ) -> bool:
         for incident in incidents:
             self.screen.say([f"POST-MORTEM of {incident['id']}: {self._save(service, incident)}"])
-        good = [i for i in incidents if i["outcome"] in OUTCOMES_THAT_COUNT]
-        recovered = status == 0 and bool(incidents) and len(good) == len(incidents)
-        ending = "the run recovered" if recovered else "the run did not recover"
-        self.screen.say([f"training ended with status {status}: {ending}"])
-        return recovered
+        lines, content = ending(incidents, status)
+        self.screen.say(lines)
+        return content
 
     def _save(self, service: Service, incident: dict[str, Any]) -> str:
         stem = self.directory / f"postmortem-{incident['number']}"
@@ -129,11 +144,13 @@ class Demo:
             stem.with_suffix(f".{form}").write_bytes(service.postmortem(incident, form))
         return f"{stem}.html (and .md, .json)"
 
-    def _stay(self, place: Place) -> None:
+    def _stay(self, service: Service) -> None:
+        place = service.place
         lines = [
             "server and dashboard stay up until Ctrl-C:",
             f"  dashboard {place.dashboard}",
-            f"  server    {place.server} (sign in with the token in {place.login_token_file})",
+            f"  sign in   {service.sign_in_link()} (once, within 10 minutes)",
+            f"  later     {place.server}/login with the token in {place.login_token_file}",
         ]
         self.screen.say(lines)
         while True:
@@ -145,8 +162,16 @@ def _options() -> Namespace:
     parser.add_argument("--exit", action="store_true", help="end when the story ends")
     parser.add_argument("--approve", choices=("auto", "manual"), default="auto")
     parser.add_argument("--after", type=float, default=10.0, help="seconds before it approves")
+    parser.add_argument("--fault", type=_fault, default="lr_bump", help="what goes wrong (FAULT=)")
     parser.add_argument("--directory", type=Path, default=Path("runs/demo"), help="where all goes")
     return parser.parse_args()
+
+
+def _fault(text: str) -> Fault:
+    try:
+        return demo_fault(text)
+    except FaultError as error:
+        raise SystemExit(f"demo: {error}") from None
 
 
 def _empty(directory: Path) -> None:
@@ -167,7 +192,7 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Run the demo; 0 only if the run recovered."""
+    """Run the demo; 0 only if no harm is left, or a person wanted it so."""
     options = _options()
     directory = options.directory.resolve()
     _empty(directory)

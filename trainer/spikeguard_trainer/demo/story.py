@@ -5,14 +5,14 @@ Law: nothing is told twice and nothing is told that the API did not say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spikeguard_cli.wording import command_words, cost_words, number
 
-TOLD_OF = ("approved", "rejected", "delivered", "applied", "refused", "failed", "expired",
-           "superseded", "withdrawn", "withdrawn_healed", "run_ended", "void", "undelivered",
-           "halted", "unknown", "judged")  # fmt: skip
+GOOD = ("healed", "recovered", "outlier", "withdrawn")  # outcomes that leave no harm
+SEEN_STEPS = 100  # after a fault: what has not been seen by then will not be
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Story:
             lines.append(f"  why:   {command['reason']}")
             lines.append(f"  costs: {cost_words(command['cost'])}")
             self.proposals[name] = revision
-        if state in TOLD_OF and self.states.get(name) != state:
+        if state != "proposed" and self.states.get(name) != state:
             lines.append(_state_words(command))
             self.states[name] = state
         return lines
@@ -95,3 +95,78 @@ def _state_words(command: dict[str, Any]) -> str:
     told = ("judgement", "result", "end_reason", "decision_reason")
     detail = next((command[name] for name in told if command.get(name)), None)
     return f"{state} {name}" + (f": {detail}" if detail else "")
+
+
+def undecided(incidents: Sequence[dict[str, Any]], step: int, fault_step: int) -> bool:
+    """Whether the run has to go on for the story's sake: the fault was not seen yet, or an
+    incident is open and nobody has said no to what was proposed."""
+    if not incidents:
+        return step < fault_step + SEEN_STEPS
+    return any(i["state"] != "closed" and _refusal(i) is None for i in incidents)
+
+
+def _refusal(incident: dict[str, Any]) -> dict[str, Any] | None:
+    """The newest command that a person rejected, or that ran out with nobody deciding."""
+    commands = [c for c in incident["commands"] if c["verb"] != "watch"]
+    ended = [c for c in commands if c["state"] in ("rejected", "expired")]
+    waiting = any(c["state"] == "proposed" for c in commands)
+    return None if waiting or not ended else ended[-1]
+
+
+def ending(incidents: Sequence[dict[str, Any]], status: int | None) -> tuple[list[str], bool]:
+    """How it all ended, in words, and whether that is an end to be content with: no harm is left,
+    or a person wanted it so."""
+    lines = [f"training ended with status {status}"]
+    if not incidents:
+        lines.append("no spike was seen: the fault did not move the run out of its usual range")
+    lines += [f"{incident['id']}: {_ending_words(incident)}" for incident in incidents]
+    content = [i["outcome"] in GOOD or _rejected(i) is not None for i in incidents]
+    return lines, status == 0 and all(content)
+
+
+def _ending_words(incident: dict[str, Any]) -> str:
+    outcome, carried = incident["outcome"], _carried_out(incident)
+    if outcome == "recovered" and carried:
+        by = carried["decided_by"] or "the policy"
+        return f"recovered, by what {by} approved: {command_words(carried)}"
+    return f"{_OUTCOMES.get(outcome, 'is still open')}{_why_not(incident)}"
+
+
+_OUTCOMES = {
+    "healed": "healed by itself, nothing had to be undone",
+    "outlier": "one batch stood out and did no harm",
+    "withdrawn": "there was nothing to cure",
+    "recovered": "recovered",
+    "level_accepted": "the run did not recover: its loss stayed above the trend from before",
+    "run_ended": "the run ended before it was settled",
+}
+
+
+def _why_not(incident: dict[str, Any]) -> str:
+    """What became of what was proposed, where nothing was carried out."""
+    if _carried_out(incident) is not None:
+        return ""
+    if rejected := _rejected(incident):
+        why = f" ({rejected['decision_reason']})" if rejected.get("decision_reason") else ""
+        return f"; {rejected['decided_by']} rejected {command_words(rejected)}{why}"
+    left = [c for c in incident["commands"] if c["state"] in _UNDECIDED and c["verb"] != "watch"]
+    if left and incident["outcome"] not in GOOD:
+        return f"; {command_words(left[-1])} was proposed and not {_UNDECIDED[left[-1]['state']]}"
+    return ""
+
+
+_UNDECIDED = {  # states of a proposal that ended with nobody's decision
+    "expired": "decided in time",
+    "run_ended": "decided before the run ended",
+}
+
+
+def _rejected(incident: dict[str, Any]) -> dict[str, Any] | None:
+    found = [c for c in incident["commands"] if c["state"] == "rejected"]
+    return found[-1] if found else None
+
+
+def _carried_out(incident: dict[str, Any]) -> dict[str, Any] | None:
+    done = [c for c in incident["commands"]
+            if c["state"] in ("applied", "judged") and c["verb"] != "watch"]  # fmt: skip
+    return done[-1] if done else None

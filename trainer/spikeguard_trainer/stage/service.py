@@ -86,6 +86,11 @@ class Service:
         approved: dict[str, Any] = self.api.post(path, {"revision": command["revision"]})
         return approved
 
+    def sign_in_link(self, next_path: str = "") -> str:
+        """A link that signs the browser of the signed-in person in, once."""
+        made = self.api.post("/v1/sessions/links", {"next": next_path})
+        return str(made["link"])
+
     def page(self, path: str) -> str:
         """A page of the server as the signed-in person's browser gets it."""
         cookie = {"Cookie": f"spikeguard_session={self.api.credentials.token}"}

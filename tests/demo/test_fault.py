@@ -1,0 +1,54 @@
+"""`make demo FAULT=…` takes the trainer's faults, and says which there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spikeguard_trainer.demo.fault import STEP, demo_fault
+from spikeguard_trainer.faults import FaultName
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", FaultName)
+def test_every_fault_is_shown_by_its_name(name: FaultName) -> None:
+    assert (demo_fault(name).name, demo_fault(name).step) == (name, STEP)
+    assert demo_fault(name.upper().replace("_", "-")).name is name
+
+
+def test_a_fault_may_be_given_whole() -> None:
+    assert str(demo_fault("lr_bump@300:4:20")) == "lr_bump@300:4:20"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lr_jump", ["FAULT=lr_jump is no fault", "did you mean lr_bump?", "weight_noise"]),
+        ("meteor", ["FAULT=meteor is no fault", "bad_batch.repeated", "nan_grad"]),
+        ("lr_bump@", ["NAME@STEP"]),
+        ("bad_batch@250:3:7", ["lies in [0, 1], got 7"]),
+    ],
+)
+def test_a_bad_fault_is_refused_with_those_there_are(
+    text: str, says: list[str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "spikeguard_trainer.demo", "--fault", text]
+    done = subprocess.run(
+        [*command, "--directory", str(tmp_path / "demo")], capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert all(part in done.stderr for part in says), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def test_make_hands_the_fault_on() -> None:
+    done = subprocess.run(
+        ["make", "-n", "demo", "FAULT=nan_grad", "APPROVE=manual", "EXIT=1"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "--exit --approve manual --fault 'nan_grad'" in done.stdout
