@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import device_mesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -28,6 +29,7 @@ from spikeguard.world import World, share_each
 
 NAMED = 3  # parameters in a message; the others are counted
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
+TAKES_RATES = "ZeroRedundancyOptimizer"  # gives its inner one the groups' rates at each step
 ONE_MODEL = (
     "Train without stages, the whole model on every rank (DistributedDataParallel) or sharded over "
     "all of them (fully_shard), or run this job without spikeguard"
@@ -122,6 +124,8 @@ def _check_inner(optimizer: Optimizer) -> None:
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         problem = f"{kind} has no step hooks, as it wraps another optimizer"
         raise AttachError("optimizer", problem, _inner_remedy(inner))
+    if any(each.__name__ == TAKES_RATES for each in type(optimizer).__mro__):
+        return
     own = {id(group) for group in optimizer.param_groups}
     if any(id(group) not in own for _, each in inner for group in each.param_groups):
         kinds = ", ".join(type(each).__name__ for _, each in inner)
@@ -244,8 +248,9 @@ def _stage_of(parameter: DTensor) -> str | None:
     """The name of a pipeline's dimension in the mesh that the parameter's one was cut from."""
     mesh: Any = parameter.device_mesh
     whole = mesh
-    with suppress(Exception):  # no public name leads to it
-        whole = mesh._get_root_mesh()
+    with suppress(Exception):  # no public name leads to it; before 2.8 it lay elsewhere
+        found = getattr(mesh, "_get_root_mesh", None)
+        whole = found() if found else device_mesh._mesh_resources.get_root_mesh(mesh)
     for dimension, name in enumerate(whole.mesh_dim_names or ()):
         if name in STAGES and whole.size(dimension) > 1:
             return str(name)

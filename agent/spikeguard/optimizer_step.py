@@ -87,8 +87,6 @@ class OptimizerStep:
         return False
 
     def _with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = [] if self._removed else self._versions()
-
         def judge(loss: Any) -> None:
             if self._judge(self._versions() == before):
                 raise UpdateSkipped(loss)
@@ -96,6 +94,7 @@ class OptimizerStep:
         behind = None if self._removed else after_closure(args, kwargs, judge)
         if behind is None:
             return None if self._leaves_out() else self._inner(*args, **kwargs)
+        before = self._versions()
         self.entered = True
         try:
             return self._inner(*behind[0], **behind[1])

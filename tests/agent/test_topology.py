@@ -90,3 +90,16 @@ def test_a_loss_that_is_a_dtensor_is_told_whole_and_makes_no_ranks_meet(
 
 def test_ddp_over_some_ranks_makes_no_replicas_of_all(ranks: list[dict[str, Any]]) -> None:
     assert [rank["grouped"] for rank in ranks] == ["report", "report"]
+
+
+def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """ZeRO: its state is no rank's to save, so nothing is offered that would need it."""
+    for rank in ranks:
+        assert rank["partitioned"] == {
+            "same": [False, True, False],
+            "rates": [0.1, 0.1, 0.05],
+            "rewind": "no",
+            "faults": {},
+        }

@@ -13,11 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, Forward, Settings, attach
+from spikeguard.learning_rate import LrScale
 
 LIMIT = 0.05  # every gradient is clipped to it
 SETTINGS = Settings(snapshot_every=0)
@@ -212,7 +214,41 @@ def grouped(folder: Path, rank: int) -> str:
     return guard._p.facts["reflex"]
 
 
-SCENES = (stages, stages_named_alike, frozen_apart, unsaid, trained, losses, grouped)
+def partitioned(folder: Path, rank: int) -> dict[str, Any]:
+    """ZeRO: each rank's inner optimizer trains a part and hands it on; a NaN in the second step."""
+    network = Halves()
+    model = DistributedDataParallel(network)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+    settings = Settings(drop_by_sync=True)
+    guard = attach(model, optimizer, run="test", directory=folder, settings=settings)
+    guard._p.rates.scale = LrScale(0.5, 2, 10)
+    weights, rates = [own(network)], []
+    for step in range(3):
+        model(torch.ones(2, 8) + rank).sum().backward()
+        if step == 1:
+            network.first.weight.grad[0, 0] = float("nan")  # type: ignore[index]
+        guard.clip_grad_norm_(LIMIT)
+        optimizer.step()
+        rates.append(optimizer.optim.param_groups[0]["lr"])
+        optimizer.zero_grad()
+        guard.step()
+        weights.append(own(network))
+    same = [all(map(torch.equal, *pair)) for pair in itertools.pairwise(weights)]
+    rewind = guard._p.rewind.answer.value
+    guard.finish()
+    return {"same": same, "rates": rates, "rewind": rewind, "faults": guard.faults}
+
+
+SCENES = (
+    stages,
+    stages_named_alike,
+    frozen_apart,
+    unsaid,
+    trained,
+    losses,
+    grouped,
+    partitioned,
+)
 
 if plan := globals().get("PLAN"):
     torch.set_num_threads(1)
