@@ -14,7 +14,13 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    Request,
+    build_opener,
+)
 
 from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_client.shapes import Command
@@ -104,7 +110,7 @@ class Calls:
         given = {"Authorization": f"Bearer {self._token}", **headers}
         request = Request(self.server + path, body, given, method=method)
         try:
-            answer: HTTPResponse = urlopen(request, timeout=timeout_s, context=self._tls)
+            answer: HTTPResponse = self._opener.open(request, timeout=timeout_s)
         except HTTPError as error:
             raise _refusal(error) from error
         except URLError as error:
@@ -112,8 +118,9 @@ class Calls:
         return answer
 
     @cached_property
-    def _tls(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context() if self.server.startswith("https://") else None
+    def _opener(self) -> OpenerDirector:
+        tls = ssl.create_default_context() if self.server.startswith("https://") else None
+        return build_opener(_NoRedirect, *([HTTPSHandler(context=tls)] if tls else []))
 
     def _unreachable(self, reason: object) -> ApiError:
         return ApiError(
@@ -121,6 +128,13 @@ class Calls:
             "Is the server up, and is this its address?",
             code="unreachable",
         )
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """The token is for the server that was named, not for whom it points to."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Nowhere: the answer becomes an `HTTPError`."""
 
 
 def with_query(path: str, **query: Query) -> str:
