@@ -98,9 +98,10 @@ def run(
     cases: dict[str, Case] = {case.name: case for case in CASES}
     lengths = QUICK if options.quick else Lengths()
     with Site.started(folder, lengths) as site, ThreadPoolExecutor(options.jobs) as pool:
-        for seed in sorted({seed for _, seed, _ in missing}):
-            site.twin(seed)
+        twins = [pool.submit(site.twin, seed) for seed in sorted({seed for _, seed, _ in missing})]
         waiting = [pool.submit(site.row, cases[name], seed, delay) for name, seed, delay in missing]
+        for twin in twins:
+            twin.result()
         for done in waiting:
             record = done.result()
             say(f"{record.case}, seed {record.seed}, {record.delay} steps later: "

@@ -39,13 +39,13 @@ from spikeguard_trainer.stage.service import Service, awaiting
 class Lengths:
     """How long the runs are, in steps."""
 
-    prefix: int = 100  # that all runs of a seed share; a checkpoint is due then
+    prefix: int = 100  # that all runs of a seed share; a checkpoint is due then. 0: they share none
     fault: int = 330  # the step at which the first fault comes
     steps: int = 760  # of every run; those that go back train more
     step_time_s: float = 0.02  # the pace: "100 steps later" is 2 s, long enough to look
 
 
-QUICK = Lengths(prefix=25, fault=160, steps=330, step_time_s=0.015)
+QUICK = Lengths(prefix=0, fault=160, steps=260, step_time_s=0.015)
 SIZE = ("--preset", "tiny", "--batch", "36", "--checkpoint-every", "25", "--keep", "40")
 SEND_INTERVAL_S = 0.15
 LOOK_EVERY_S = 0.25
@@ -166,7 +166,8 @@ class Site:
     ) -> None:
         self.directory, self.service, self.inbox = directory, service, inbox
         self.children, self.lengths = children, lengths
-        self._once = threading.Lock()  # a prefix or a twin is trained by whoever needs it first
+        # A prefix or a twin is trained by whoever needs it first.
+        self._prefix_once, self._twin_once = threading.Lock(), threading.Lock()
 
     @classmethod
     @contextmanager
@@ -183,11 +184,13 @@ class Site:
         finally:
             children.end()
 
-    def prefix(self, seed: int) -> Path:
+    def prefix(self, seed: int) -> Path | None:
         """The checkpoints of the shared prefix, trained once a seed under the whole schedule."""
+        if not self.lengths.prefix:
+            return None
         place = self.directory / f"prefix-{seed}"
         checkpoints = place / "out" / "checkpoints"
-        with self._once:
+        with self._prefix_once:
             if not checkpoints.exists():
                 job = self._start(
                     place, seed, "prefix", (), {"TRUTH_STOP_AFTER": str(self.lengths.prefix)}
@@ -200,9 +203,9 @@ class Site:
         """The steps of the same run without a fault and without a server."""
         place = self.directory / f"twin-{seed}"
         checkpoints = self.prefix(seed)
-        with self._once:
+        with self._twin_once:
             if not (place / "summary.json").exists():
-                shutil.copytree(checkpoints, place / "out" / "checkpoints")
+                _fork(checkpoints, place)
                 job = self._start(place, seed, "twin", (), {})
                 if job.process.wait(LIMIT_S) != 0:
                     raise RuntimeError(f"the twin of seed {seed} failed: see {place}")
@@ -214,7 +217,7 @@ class Site:
         run = _run_name(case.name, seed, delay)
         place = self.directory / run
         shutil.rmtree(place, ignore_errors=True)  # of a benchmark that was cut short
-        shutil.copytree(self.prefix(seed), place / "out" / "checkpoints")
+        _fork(self.prefix(seed), place)
         began = time.monotonic()
         environment = self.service.agent_environment(SEND_INTERVAL_S)
         faults = [word for fault in case.faults(self.lengths.fault) for word in ("--fault", fault)]
@@ -246,6 +249,12 @@ class Site:
         if extra.get("SPIKEGUARD_SERVER"):
             words += ["--step-time", str(self.lengths.step_time_s)]
         return Job.start(self.children, place, {**THREADS, **extra}, *words, module=JOB)
+
+
+def _fork(checkpoints: Path | None, place: Path) -> None:
+    """Let the run in `place` begin where the prefix ended."""
+    if checkpoints is not None:
+        shutil.copytree(checkpoints, place / "out" / "checkpoints")
 
 
 def _run_name(case: str, seed: int, delay: int) -> str:

@@ -161,10 +161,10 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -
     return secret
 
 
-def sign_in_url(public_url: str, secret: str, next_path: str = "") -> str:
-    """The link of a secret, with where it leads to."""
+def sign_in_url(address: str, secret: str, next_path: str = "") -> str:
+    """The link of a secret, with where it leads to; `address` is the server's on its machine."""
     query = f"?{urlencode({'next': next_path})}" if next_path else ""
-    return f"{public_url.rstrip('/')}/login/{secret}{query}"
+    return f"{address.rstrip('/')}/login/{secret}{query}"
 
 
 def holder_of_link(connection: sql.Connection, secret: str) -> Caller:

@@ -56,7 +56,8 @@ def prepare_login(
         session = _session(connection, admin, settings, name)
         caller = find_caller(connection, hash_secret(login))
         assert caller is not None, "the token was made in this very transaction"
-        link = sign_in_url(settings.public_url, make_sign_in_link(connection, caller, name))
+        address = f"http://{settings.host}:{settings.port}"  # no proxy's: links end at loopback
+        link = sign_in_url(address, make_sign_in_link(connection, caller, name))
     path = credentials_path()
     save_credentials(Credentials(settings.public_url, session, name), path)
     agent, people = directory / "agent_token", directory / "login_token"

@@ -129,3 +129,9 @@ def test_the_run_goes_on_until_a_person_has_decided_and_it_is_settled() -> None:
     again = [{**COMMAND, "state": "rejected"}, {**COMMAND, "number": 2}]
     assert undecided([{**INCIDENT, "commands": again}], 300, 250)
     assert not undecided([_closed("healed")], 300, 250)
+
+
+def test_a_proposal_that_ran_out_is_told_before_the_one_that_the_runs_end_cut_short() -> None:
+    late = [{**COMMAND, "state": "expired"}, {**COMMAND, "number": 2, "state": "run_ended"}]
+    incident = {**_closed("run_ended"), "commands": late}
+    assert "not decided in time" in ending([incident], 0)[0][-1]

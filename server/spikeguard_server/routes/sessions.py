@@ -99,7 +99,7 @@ def post_link(
     check_on_this_machine(request)
     with services.engine.begin() as connection:
         secret = make_sign_in_link(connection, caller, person_of(caller))
-    link = sign_in_url(services.settings.public_url, secret, wanted.next)
+    link = sign_in_url(str(request.base_url), secret, wanted.next)
     return Answer(SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S), status_code=201)
 
 

@@ -149,13 +149,16 @@ def _why_not(incident: dict[str, Any]) -> str:
     if rejected := _rejected(incident):
         why = f" ({rejected['decision_reason']})" if rejected.get("decision_reason") else ""
         return f"; {rejected['decided_by']} rejected {command_words(rejected)}{why}"
-    left = [c for c in incident["commands"] if c["state"] in _UNDECIDED and c["verb"] != "watch"]
-    if left and incident["outcome"] not in GOOD:
-        return f"; {command_words(left[-1])} was proposed and not {_UNDECIDED[left[-1]['state']]}"
+    if incident["outcome"] in GOOD:
+        return ""
+    for state, words in _UNDECIDED.items():
+        for command in incident["commands"]:
+            if command["state"] == state and command["verb"] != "watch":
+                return f"; {command_words(command)} was proposed and not {words}"
     return ""
 
 
-_UNDECIDED = {  # states of a proposal that ended with nobody's decision
+_UNDECIDED = {  # states of a proposal that ended with nobody's decision, what tells most first
     "expired": "decided in time",
     "run_ended": "decided before the run ended",
 }
