@@ -170,7 +170,19 @@ def cost_words(cost: dict[str, Any]) -> str:
     parts = [f"{cost['steps']} steps", duration(cost["seconds"])]
     if cost.get("money") is not None:
         parts.append(f"{cost['money']:,.2f} {cost.get('currency') or 'in money'}")
-    return ", ".join(parts)
+    return ", ".join(parts) + waiting_words(cost)
+
+
+def waiting_words(cost: dict[str, Any]) -> str:
+    """What every further minute without a decision adds, and how it is reckoned."""
+    words = ""
+    if steps := cost.get("waiting_steps"):
+        money = cost.get("waiting_money")
+        more = "" if money is None else f", {money:,.2f} {cost.get('currency') or 'in money'}"
+        words += f"; each minute of waiting adds {steps} steps{more}"
+    if (pace := cost.get("step_time_s")) is not None:
+        words += f" (at {pace:.3g} s a step, the median of {cost['step_time_of']} steps before it)"
+    return words
 
 
 def proposal_words(command: dict[str, Any]) -> str:

@@ -146,6 +146,10 @@ class Cost(TypedDict):
     tokens: int | None
     money: float | None
     currency: str | None  # of `money`
+    step_time_s: float | None  # the pace that it is reckoned at
+    step_time_of: int  # steps before the onset that the pace is the median of
+    waiting_steps: int | None  # more of `steps` for every minute of waiting
+    waiting_money: float | None  # more of `money` for every minute of waiting
 
 
 class CommandRevision(TypedDict):

@@ -252,6 +252,22 @@ def cost(value: Cost) -> list[tuple[str, str]]:
     return [amount for amount in amounts if amount[0] != NOTHING]
 
 
+def waiting_cost(value: Cost) -> str:
+    """What every further minute without a decision adds, and how all of it is reckoned."""
+    said = []
+    if value["waiting_steps"]:
+        more = f"Each further minute of waiting adds {count(value['waiting_steps'])} steps"
+        if (money := value["waiting_money"]) is not None:
+            more += f" and {money:,.2f} {value['currency'] or ''}".rstrip()
+        said.append(f"{more}.")
+    if value["step_time_s"] is not None:
+        said.append(
+            f"Reckoned at {figure(value['step_time_s'], 3)} s a step, the median of "
+            f"{count(value['step_time_of'])} steps before the spike."
+        )
+    return " ".join(said)
+
+
 def story(incident: Incident) -> str:
     """What happened, in one sentence a tired person understands."""
     return f"{_jump(incident)}{_since(incident)}."

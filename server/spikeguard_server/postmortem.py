@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 from itertools import groupby
-from statistics import median
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +24,6 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentPoint,
     SegmentReason,
-    Signal,
 )
 from spikeguard_server.domain.cost import cost_of
 from spikeguard_server.domain.events import Precursor
@@ -54,6 +52,7 @@ from spikeguard_server.repository.postmortems import (
     revisions_of,
     tokens_per_step_of,
 )
+from spikeguard_server.repository.reading_costs import read_step_time
 from spikeguard_server.repository.runs import RunRow
 from spikeguard_server.repository.samples import sample_of
 from spikeguard_server.repository.situations import current_lineage
@@ -71,7 +70,8 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
     curves = _curves(connection, run.run_id, number, attempts, lineage)
     took_part = {curve.attempt_number for curve in curves}
-    pace_s, tokens = _pace(curves, incident), tokens_per_step_of(connection, run.run_id, took_part)
+    pace_s = read_step_time(connection, row).seconds
+    tokens = tokens_per_step_of(connection, run.run_id, took_part)
     commands = _commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens)
     left_out, left_out_count = _left_out(connection, run.run_id, commands)
     return PostMortem(
@@ -201,15 +201,3 @@ def _attempts(
     names = [f.name for f in fields(AttemptFact)]
     rows = attempts_named(connection, run_id, numbers, names)
     return tuple(AttemptFact(**row._mapping) for row in rows)
-
-
-def _pace(curves: Iterable[Curve], incident: Incident) -> float | None:
-    """Median seconds of a step before the onset; of any step where none was measured before."""
-    times = [
-        (step < incident.onset_step, value)
-        for curve in curves
-        for step, value in zip(curve.steps, curve.values.get(Signal.STEP_TIME, ()), strict=False)
-        if value is not None and math.isfinite(value)
-    ]
-    before = [value for early, value in times if early] or [value for _, value in times]
-    return median(before) if before else None

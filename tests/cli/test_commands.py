@@ -17,7 +17,17 @@ from typing import Any
 
 import pytest
 
-COST = {"steps": 40, "seconds": 126.0, "tokens": 163840, "money": 12.5, "currency": "EUR"}
+COST = {
+    "steps": 40,
+    "seconds": 126.0,
+    "tokens": 163840,
+    "money": 12.5,
+    "currency": "EUR",
+    "step_time_s": 3.15,
+    "step_time_of": 200,
+    "waiting_steps": 19,
+    "waiting_money": 5.95,
+}
 PROPOSAL = {
     "id": "gpt-1#3.1",
     "number": 1,

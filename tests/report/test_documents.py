@@ -19,7 +19,7 @@ from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import MOST_REVISIONS, document_of
-from tests.report.story import divergent, healing, lingering
+from tests.report.story import STEP_TIME_S, divergent, healing, lingering
 
 MAX_BYTES = 200_000
 SECTIONS = [
@@ -186,6 +186,38 @@ def test_the_cost_is_what_the_rollback_undid(rolled_back: PostMortem) -> None:
     assert cost["seconds"] == pytest.approx(steps * 1.37)
     assert cost["money"] == pytest.approx(steps * 1.37 / 3_600 * 32.8)
     assert cost["batches_skipped"] == 5
+
+
+def test_steps_in_damage_that_no_rollback_undid_count_up_to_the_end_of_a_run_that_ends_damaged(
+    rolled_back: PostMortem,
+) -> None:
+    """The damaged branch alone, as if the run had ended on it."""
+    branch = replace(rolled_back.curves[0], kept_to=None)
+    onset, end = rolled_back.incident.onset_step, branch.steps[-1]
+    incident = replace(rolled_back.incident, outcome=Outcome.RUN_ENDED, closed_step=end)
+    facts = replace(rolled_back, commands=(), curves=(branch,), incident=incident)
+    cost = body(facts)["cost"]
+    assert cost["steps"] == 0
+    assert cost["in_damage"] == pytest.approx(end - onset + 1, abs=2)
+    assert cost["seconds"] == pytest.approx(cost["in_damage"] * STEP_TIME_S)
+    assert cost["money"] is not None
+    assert cost["money"] > 0
+
+
+def test_dropped_updates_count_each_once_and_with_the_time_that_they_took(
+    healed: PostMortem,
+) -> None:
+    curve, onset = healed.curves[0], healed.incident.onset_step
+    trend = healed.incident.trend
+    assert trend is not None
+    calm = {**curve.values, "loss": tuple(trend.at(step) for step in curve.steps)}
+    out = tuple(float(onset <= step < onset + 40) for step in curve.steps)
+    took = tuple(3.0 for _ in curve.steps)
+    dropping = replace(curve, values={**calm, "update_dropped": out, "step_time": took})
+    cost = body(replace(healed, curves=(dropping,), commands=()))["cost"]
+    assert (cost["dropped"], cost["in_damage"], cost["steps_lost"]) == (40, 0, 40)
+    assert cost["seconds"] == pytest.approx(120.0)
+    assert "| Updates dropped | 40 |" in markdown(replace(healed, curves=(dropping,)))
 
 
 def test_a_healed_incident_cost_no_step_and_shows_no_rollback(healed: PostMortem) -> None:

@@ -80,6 +80,7 @@ def _cost(proposal: Command) -> Html:
     return markup.joined(
         markup.paragraph("Approving it costs"),
         markup.facts((unit, amount) for amount, unit in amounts),
+        markup.paragraph(markup.soft(words.waiting_cost(proposal["cost"]))),
         gap="",
     )
 

@@ -69,10 +69,11 @@ class Situation:
     position: int | None  # the next position in the data order
     targets: tuple[Target, ...]  # not deleted, and on the lineage of the current segment
     capabilities: frozenset[Verb]  # what the live attempt can carry out
-    step_time_s: float | None = None  # median of the last steps
+    step_time_s: float | None = None  # the pace: `cost.pace_of`
     tokens_per_step: int | None = None
     past: tuple[PastCommand, ...] = ()  # oldest first
     limits: OrderLimits = OrderLimits()
+    step_time_of: int = 0  # steps that the pace is the median of
 
     def can(self, verb: Verb) -> bool:
         return verb in self.capabilities

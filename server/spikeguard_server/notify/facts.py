@@ -15,12 +15,13 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.cost import cost_of
+from spikeguard_server.domain.cost import Cost, cost_of
 from spikeguard_server.domain.diagnosis import checks_of, diagnose
 from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 from spikeguard_server.report.wording import action_of as sentence_of
+from spikeguard_server.report.wording import number, plural
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.conversations import Conversation
 from spikeguard_server.repository.incidents import attempts_by_number, incident_of
@@ -107,6 +108,7 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         reason=row.reason,
         cost_steps=cost.steps,
         cost_s=cost.seconds,
+        cost_more=_more(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
         checks=checks_of(pace.incident, pace.policy),
     )
@@ -116,6 +118,20 @@ def _cause(connection: sql.Connection, row: Row) -> str:
     incident = incident_of(row, attempts_by_number(connection, row.run_id))
     finding = diagnose(incident, policy_of(connection, row.project, row.run_id))
     return finding.sentence if finding.known else ""
+
+
+def _more(cost: Cost, currency: str) -> str:
+    """What it costs beside steps and time, and what waiting adds."""
+    words = "" if cost.money is None else f", {cost.money:,.2f} {currency}"
+    if cost.waiting_steps:
+        money = "" if cost.waiting_money is None else f" and {cost.waiting_money:,.2f} {currency}"
+        words += f"; each minute of waiting adds {plural(cost.waiting_steps, 'step')}{money}"
+    if cost.pace.seconds is not None:
+        words += (
+            f" (at {number(cost.pace.seconds, 3)} s a step, the median of "
+            f"{cost.pace.of_steps} before the spike)"
+        )
+    return words
 
 
 def _last(known: Sequence[CommandFacts]) -> str | None:

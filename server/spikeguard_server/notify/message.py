@@ -26,6 +26,7 @@ class Waiting:
     reason: str
     cost_steps: int
     cost_s: float | None
+    cost_more: str  # in money, what waiting adds, and how it is reckoned; empty = unknown
     expires_in_s: float
     checks: tuple[str, ...] = ()  # to look at before approving
 
@@ -173,8 +174,9 @@ def _of_spike(spike: Spike) -> Sequence[str]:
             f"Proposed: {waiting.sentence}",
             f"Because {waiting.reason}",
             *(f"Check first: {check}" for check in waiting.checks),
-            f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)}); expires in "
-            f"{duration(waiting.expires_in_s)}, then nothing is done",
+            f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)})"
+            f"{waiting.cost_more}; expires in {duration(waiting.expires_in_s)}, then nothing is "
+            "done",
         ]
     return lines
 

@@ -6,15 +6,18 @@ Law: pure figures derived from the facts; text is made elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from spikeguard_protocol import BatchRange, Rollback, Signal
+from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.damage import AFTERMATH_STEPS
-from spikeguard_server.report.facts import CommandFact, PostMortem
+from spikeguard_server.domain.cost import money_of
+from spikeguard_server.domain.damage import AFTERMATH_STEPS, stands_out
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.report.facts import CommandFact, Curve, PostMortem
 
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
+STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,14 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the incident cost."""
+    """What the incident cost, as `domain/cost.py` defines it."""
 
     steps: int  # trained again
-    seconds: float | None
+    dropped: int  # whose update was kept out of the weights, trained again or not
+    in_damage: int  # between onset and the last loss that stood out, not trained again
+    steps_lost: int  # all of these, each step once
+    again_s: float | None  # what the steps that were trained again had taken
+    seconds: float | None  # what all lost steps had taken; None = pace unknown
     tokens: int | None
     money: float | None
     batches_skipped: int
@@ -84,19 +91,97 @@ def lead_of(facts: PostMortem) -> Lead | None:
 
 
 def spent_by(facts: PostMortem) -> Spent:
-    """Steps trained again by every rollback that was carried out, and their price."""
+    """Every step that was lost, and its price."""
     rollbacks = list(_executed(facts))
-    steps = sum(max(0, (c.applied_step or a.step) - a.step) for c, a in rollbacks)
-    seconds = None if facts.step_time_s is None else steps * facts.step_time_s
-    price = facts.price_per_hour
+    again = sum(max(0, (c.applied_step or a.step) - a.step) for c, a in rollbacks)
+    undone, kept = _Lost(facts.step_time_s), _Lost(facts.step_time_s)
+    in_damage = dropped = 0
+    for curve in facts.curves:
+        behind = math.inf if curve.kept_to is None else curve.kept_to
+        out = _dropped_steps(curve, facts)
+        damaged = _damaged_steps(curve, facts)
+        dropped += len(out)
+        in_damage += len([step for step in damaged if step <= behind])
+        undone.take(curve, {step for step in curve.steps if step > behind})
+        kept.take(curve, {step for step in damaged | out if step <= behind})
+    again_s, kept_s = undone.seconds(again), kept.seconds(kept.steps)
+    seconds = None if again_s is None or kept_s is None else again_s + kept_s
+    lost = again + kept.steps
     return Spent(
-        steps=steps,
+        steps=again,
+        dropped=dropped,
+        in_damage=in_damage,
+        steps_lost=lost,
+        again_s=again_s,
         seconds=seconds,
-        tokens=None if facts.tokens_per_step is None else steps * facts.tokens_per_step,
-        money=None if price is None or seconds is None else seconds * price / 3_600.0,
+        tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
+        money=None if seconds is None else money_of(seconds, facts.price_per_hour),
         batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
-        steps_off_trend=_off_trend(facts, steps),
+        steps_off_trend=_off_trend(facts, again),
     )
+
+
+@dataclass
+class _Lost:
+    """Lost steps, with the time of those that measured it."""
+
+    pace_s: float | None
+    steps: int = 0
+    measured: int = 0
+    measured_s: float = 0.0
+
+    def take(self, curve: Curve, lost: Collection[int]) -> None:
+        self.steps += len(lost)
+        column = curve.values.get(Signal.STEP_TIME, ())
+        for step, value in zip(curve.steps, column, strict=False):
+            if step in lost and value is not None and math.isfinite(value):
+                self.measured, self.measured_s = self.measured + 1, self.measured_s + value
+
+    def seconds(self, steps: int) -> float | None:
+        """Of `steps` in all; None where some are not measured and the pace is unknown."""
+        if steps <= 0:
+            return 0.0
+        rest = max(0, steps - self.measured)
+        if rest and self.pace_s is None:
+            return None
+        return min(1.0, steps / max(self.measured, 1)) * self.measured_s + rest * (
+            self.pace_s or 0.0
+        )
+
+
+def _dropped_steps(curve: Curve, facts: PostMortem) -> set[int]:
+    """Steps of the incident whose update did not reach the weights."""
+    columns = [curve.values.get(name, ()) for name in (Signal.UPDATE_DROPPED, STEP_SKIPPED)]
+    return {
+        step
+        for column in columns
+        for step, value in zip(curve.steps, column, strict=False)
+        if value is not None and value >= 1.0 and _within(step, curve, facts)
+    }
+
+
+def _damaged_steps(curve: Curve, facts: PostMortem) -> set[int]:
+    """From the onset to the last step whose loss stood out, on this segment."""
+    incident, losses = facts.incident, curve.values.get(Signal.LOSS, ())
+    out = [
+        step
+        for step, value in zip(curve.steps, losses, strict=False)
+        if value is not None and _within(step, curve, facts) and _stood_out(step, value, incident)
+    ]
+    return set(range(min(out), max(out) + 1)) if out else set()
+
+
+def _within(step: int, curve: Curve, facts: PostMortem) -> bool:
+    """Whether the incident was open at a step; on the last segment it closed."""
+    end = facts.incident.closed_step
+    last = curve is facts.curves[-1] and end is not None
+    return facts.incident.onset_step <= step and (not last or end is None or step <= end)
+
+
+def _stood_out(step: int, loss: float, incident: Incident) -> bool:
+    if incident.trend is None:
+        return not math.isfinite(loss)
+    return stands_out(incident, loss - incident.trend.at(step))
 
 
 def _executed(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:

@@ -101,8 +101,9 @@ def _summary(facts: PostMortem) -> str:
         size = f"The loss rose{before} to {number(incident.peak_loss)}"
     words = [f"{size}; it was seen {_delay(facts)}.", _OUTCOMES[incident.outcome]]
     if spent.steps:
-        took = "" if spent.seconds is None else f", {duration(spent.seconds)}"
-        words.append(f"{plural(spent.steps, 'step')} were trained again{took}.")
+        took = "" if spent.again_s is None else f", {duration(spent.again_s)}"
+        were = "was" if spent.steps == 1 else "were"
+        words.append(f"{plural(spent.steps, 'step')} {were} trained again{took}.")
     return " ".join(words)
 
 
@@ -277,14 +278,29 @@ def _cost(facts: PostMortem) -> tuple[Block, ...]:
     spent = spent_by(facts)
     rows = [
         ("Steps trained again", count(spent.steps)),
-        ("Batches skipped", count(spent.batches_skipped)),
-        ("Tokens trained in vain", "unknown" if spent.tokens is None else large(spent.tokens)),
-        ("Time lost", duration(spent.seconds)),
+        ("Time lost to them", duration(spent.again_s)),
+        ("Updates dropped", count(spent.dropped)),
+        ("Steps in damage, not trained again", count(spent.in_damage)),
+        ("Steps lost in all", count(spent.steps_lost)),
+        ("Time of all these", duration(spent.seconds)),
+        ("Tokens of all these", "unknown" if spent.tokens is None else large(spent.tokens)),
     ]
     if spent.money is not None:
         rows.append(("Money", f"{spent.money:,.2f} {facts.currency}"))
+    rows.append(("Batches skipped", count(spent.batches_skipped)))
     rows.append(("Steps from onset to close", count(spent.steps_off_trend)))
-    return (Table(("", "amount"), tuple(rows), frozenset({1})),)
+    return (Table(("", "amount"), tuple(rows), frozenset({1})), Paragraph(_reckoned(facts)))
+
+
+def _reckoned(facts: PostMortem) -> str:
+    words = "A step counts once: trained again, dropped, or spent in damage up to its end."
+    if facts.step_time_s is None:
+        return f"{words} How long a step takes is not known."
+    pace = number(facts.step_time_s, 3)
+    return (
+        f"{words} Steps that did not measure their time count {pace} s, the median before the "
+        "onset."
+    )
 
 
 def _followups(facts: PostMortem) -> tuple[Block, ...]:

@@ -5,22 +5,24 @@ Law: reads only, at the moment of asking: every step that passes makes a rollbac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from statistics import median
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import Health, SegmentId
+from spikeguard_server.domain.cost import PACE_STEPS, StepTime, pace_of
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Situation, Target
 from spikeguard_server.repository.incidents import attempts_by_number, incident_of
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import Row
-from spikeguard_server.repository.samples import recent_step_times
 from spikeguard_server.repository.targets import targets_of
-from spikeguard_server.tables import attempts, runs
+from spikeguard_server.tables import attempts, incident_samples, runs
+
+_S = incident_samples.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Pace:
 
     incident: Incident
     step: int
-    step_time_s: float | None
+    step_time: StepTime
     tokens_per_step: int | None
     targets: tuple[Target, ...]
     policy: Policy
@@ -42,7 +44,8 @@ class Pace:
             position=None,
             targets=self.targets,
             capabilities=frozenset(),
-            step_time_s=self.step_time_s,
+            step_time_s=self.step_time.seconds,
+            step_time_of=self.step_time.of_steps,
             tokens_per_step=self.tokens_per_step,
         )
 
@@ -53,12 +56,11 @@ def read_pace(connection: sql.Connection, incident: Row) -> Pace:
     known = attempts_by_number(connection, run_id)
     run = connection.execute(sql.select(runs).where(runs.c.run_id == run_id)).one()
     here = run.current_attempt or incident.attempt
-    times = recent_step_times(connection, run_id, here, run.current_segment or 0)
     tokens = sql.select(attempts.c.tokens_per_step).where(attempts.c.run_id == run_id)
     return Pace(
         incident=incident_of(incident, known),
         step=run.last_step or incident.newest_step,
-        step_time_s=median(times) if times else None,
+        step_time=read_step_time(connection, incident),
         tokens_per_step=connection.scalar(tokens.where(attempts.c.number == here)),
         targets=tuple(
             Target(
@@ -73,3 +75,21 @@ def read_pace(connection: sql.Connection, incident: Row) -> Pace:
         ),
         policy=policy_of(connection, incident.project, run_id),
     )
+
+
+def read_step_time(connection: sql.Connection, incident: Row) -> StepTime:
+    """The incident's pace, from the steps that were copied with it: the same at every reading."""
+    mine = sql.and_(
+        _S.run_id == incident.run_id, _S.incident == incident.number, _S.step_time.is_not(None)
+    )
+    here = sql.tuple_(_S.attempt, _S.segment) <= (incident.attempt, incident.segment)
+    before = _times(connection, sql.and_(mine, here, _S.step < incident.onset_step))
+    return pace_of(before, () if before else _times(connection, mine))
+
+
+def _times(connection: sql.Connection, which: sql.ColumnElement[bool]) -> list[float]:
+    """Seconds of the newest steps, the newest last."""
+    newest = sql.select(_S.step_time).where(which)
+    newest = newest.order_by(_S.attempt.desc(), _S.segment.desc(), _S.step.desc())
+    found = connection.execute(newest.limit(PACE_STEPS)).scalars()
+    return [value for value in found if math.isfinite(value)][::-1]

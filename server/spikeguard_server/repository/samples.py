@@ -7,7 +7,6 @@ before. NaN and infinities are values like any other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +29,6 @@ from spikeguard_server.repository.pieces import (
 )
 from spikeguard_server.repository.rolling import unroll
 from spikeguard_server.repository.text import storable
-from spikeguard_server.tables_curves import pieces
 
 MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
 
@@ -128,19 +126,3 @@ def copy_to_incident(
     for attempt, segment, first, last in places:
         which = {"attempt": attempt, "segment": segment, "first": first, "last": last}
         connection.exec_driver_sql(_COPY, {"run_id": run_id, "incident": incident, **which})
-
-
-def recent_step_times(
-    connection: sql.Connection, run_id: UUID, attempt: int, segment: int, rows: int = 50
-) -> list[float]:
-    """Seconds of the newest steps that measured it."""
-    c = pieces.c
-    newest = (
-        sql.select(c.step_time)
-        .where(c.run_id == run_id, c.attempt == attempt, c.segment == segment)
-        .order_by(c.first_step.desc())
-        .limit(rows)
-    )
-    found = connection.execute(newest).scalars()
-    backwards = (value for times in found for value in reversed(times or ()))
-    return [value for value in islice(backwards, rows) if value is not None]

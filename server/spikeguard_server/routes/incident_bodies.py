@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sql
@@ -152,7 +151,11 @@ def _pending(row: Row) -> bool:
 def _cost_body(row: Row, pace: Pace) -> CostBody:
     cost = _cost(row, pace)
     currency = None if cost.money is None else pace.policy.currency
-    return CostBody(**asdict(cost), currency=currency)
+    return CostBody(
+        steps=cost.steps, seconds=cost.seconds, tokens=cost.tokens, money=cost.money,
+        currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps,
+        waiting_steps=cost.waiting_steps, waiting_money=cost.waiting_money,
+    )  # fmt: skip
 
 
 def _cost(row: Row, pace: Pace) -> Cost:

@@ -40,6 +40,10 @@ COMMAND_EXAMPLE: dict[str, Any] = {
         "tokens": 110624768,
         "money": 8.5,
         "currency": "USD",
+        "step_time_s": 1.48,
+        "step_time_of": 200,
+        "waiting_steps": 41,
+        "waiting_money": 1.63,
     },
     "attempt": ATTEMPT,
     "expires_in_s": 3480.0,
@@ -155,6 +159,10 @@ class CostBody(Shape):
     tokens: int | None
     money: float | None = Field(description="null until a price per hour is set")
     currency: str | None = Field(description="of `money`; null where that is")
+    step_time_s: float | None = Field(description="the pace that it is reckoned at")
+    step_time_of: int = Field(description="steps before the onset that the pace is the median of")
+    waiting_steps: int | None = Field(description="more of `steps` for every minute of waiting")
+    waiting_money: float | None = Field(description="more of `money` for every minute of waiting")
 
 
 class CommandRevision(Shape):

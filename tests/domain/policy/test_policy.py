@@ -22,7 +22,7 @@ from spikeguard_protocol import (
     Watch,
 )
 from spikeguard_server.domain.approval import auto_approval
-from spikeguard_server.domain.cost import Cost, cost_of
+from spikeguard_server.domain.cost import Cost, StepTime, cost_of, pace_of
 from spikeguard_server.domain.policy import (
     DEFAULT_POLICY,
     Approval,
@@ -163,14 +163,25 @@ def test_a_verb_that_the_policy_does_not_name_needs_a_person() -> None:
 def test_a_rollback_costs_the_steps_since_its_target_as_of_now() -> None:
     policy = Policy(price_per_hour=36.0)
     action = Rollback("ckpt-1000", 1000, BatchRange(1198, 1205))
-    assert cost_of(action, situation(step=1340), policy) == Cost(340, 510.0, 340 * 524_288, 5.1)
+    now = replace(situation(step=1340), step_time_of=200)
+    expected = Cost(340, 510.0, 340 * 524_288, 5.1, StepTime(1.5, 200), 40, 0.6)
+    assert cost_of(action, now, policy) == expected
     assert cost_of(action, situation(step=2000), policy).steps == 1000
 
 
 def test_what_is_not_known_is_not_guessed() -> None:
     blind = replace(situation(), step_time_s=None, tokens_per_step=None)
-    assert cost_of(BACK, blind, Policy(price_per_hour=36.0)) == Cost(340, None, None, None)
+    found = cost_of(BACK, blind, Policy(price_per_hour=36.0))
+    assert found == Cost(340, None, None, None, StepTime(), None, 0.6)
     assert cost_of(BACK, situation(), DEFAULT_POLICY).money is None
+
+
+def test_the_pace_is_that_of_the_steps_before_the_onset_whatever_a_few_of_them_took() -> None:
+    calm = [0.5] * 190 + [30.0] * 10
+    assert pace_of(calm, [2.5] * 1000) == StepTime(0.5, 200)
+    assert pace_of([9.0] * 300 + [0.5] * 200) == StepTime(0.5, 200)
+    assert pace_of([], [2.5] * 10) == StepTime(2.5, 10)
+    assert pace_of([]) == StepTime(None, 0)
 
 
 def test_stopping_costs_what_no_disk_holds() -> None:
@@ -181,4 +192,5 @@ def test_stopping_costs_what_no_disk_holds() -> None:
 
 @pytest.mark.parametrize("action", [Watch(200), ScaleLr(0.5, 100), CheckpointNow()])
 def test_what_goes_on_training_costs_no_steps(action: Watch | ScaleLr | CheckpointNow) -> None:
-    assert cost_of(action, situation(), DEFAULT_POLICY).steps == 0
+    cost = cost_of(action, situation(), DEFAULT_POLICY)
+    assert (cost.steps, cost.waiting_steps) == (0, 0)
