@@ -44,6 +44,13 @@ class Finding:
         return sum((one.confidence for one in self.ranking if one.cause.value in asked), 0.0)
 
     @property
+    def name(self) -> str:
+        """As it stands in `sentence`: what a reason may be searched for."""
+        if self.switched_off:
+            return self.switched_off
+        return self.remedy.title if self.known else "The cause is not known"
+
+    @property
     def sentence(self) -> str:
         """The cause, how sure it is, and what speaks for it."""
         if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:

@@ -34,6 +34,11 @@ class Proposal:
     reason: str
     expires_in_s: float  # from now
     expires_at_step: int | None  # void once this step has been trained
+    cause: str = ""  # as the reason names it, where the action follows from one
+
+    def explains_otherwise(self, reason: str) -> bool:
+        """Whether it puts the same action down to another cause than `reason` does."""
+        return self.cause not in reason
 
 
 def propose(situation: Situation, policy: Policy) -> Proposal:
@@ -92,7 +97,7 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
     if isinstance(opinion.action, Watch):
         steps = opinion.action.steps
     at_step = None if opinion.action is None else situation.step + steps
-    return Proposal(opinion.action, opinion.reason, policy.expires_in_s, at_step)
+    return Proposal(opinion.action, opinion.reason, policy.expires_in_s, at_step, opinion.cause)
 
 
 # --- what every rule's opinion has to pass ---
@@ -128,7 +133,8 @@ def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation)
         return opinion
     limited = within_limits(opinion.action, situation)
     beyond = "" if isinstance(opinion.action, Watch) else reach_note(situation, reachable)
-    return Opinion(limited.action, f"{opinion.reason}{limited.note}{beyond}")
+    reason = f"{opinion.reason}{limited.note}{beyond}"
+    return replace(opinion, action=limited.action, reason=reason)
 
 
 def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:

@@ -24,8 +24,8 @@ HEDGED = 0.5  # likelihood of the data or of no known cause, from which batches 
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
-def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | None:
-    """The rollback with its reason; None where there is no way back."""
+def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, str] | None:
+    """The rollback, its reason, and how that names the cause; None where there is no way back."""
     if not situation.can(Verb.ROLLBACK):
         return None
     finding = diagnose(situation.incident, policy)
@@ -35,7 +35,7 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | Non
     skip = _skip(choice, finding, situation, policy)
     factor, steps = _lr(choice, finding, situation, policy)
     action = Rollback(choice.target.name, choice.target.step, skip, factor, steps)
-    return action, _reason(choice, action, finding, situation)
+    return action, _reason(choice, action, finding, situation), finding.name
 
 
 def said_of(situation: Situation) -> str:

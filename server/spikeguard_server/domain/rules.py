@@ -37,6 +37,7 @@ class Opinion:
 
     action: Action | None
     reason: str
+    cause: str = ""  # as the reason names it, where the remedy follows from one
 
 
 Rule = Callable[[Situation, Policy], Opinion | None]

@@ -109,7 +109,8 @@ def revise(
 ) -> CommandRow | None:
     """A new revision where a person would have to look again; None where they would not."""
     assert proposal.action is not None
-    if not differs(waiting.action, proposal.action):
+    same = not differs(waiting.action, proposal.action)
+    if same and not proposal.explains_otherwise(waiting.reason):
         return None
     return revise_command(
         connection, run.run_id, run.id, waiting, proposal.action,

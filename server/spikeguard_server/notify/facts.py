@@ -17,6 +17,7 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.cost import Cost, cost_of
 from spikeguard_server.domain.diagnosis import checks_of, diagnose
+from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
@@ -72,6 +73,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
     known = read_commands(connection, [key]).get(key, [])
     waiting = read_commands(connection, [key], waiting_only=True).get(key, [])
     run = RunId(row.project, row.name)
+    policy = policy_of(connection, row.project, row.run_id)
     spike = Spike(
         id=str(IncidentId(run, row.number)),
         kind=Kind(row.kind),
@@ -91,7 +93,8 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         closed_at=row.closed_at,
         escalations=read_escalations(connection, row.run_id, row.number),
         waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
-        cause=_cause(connection, row),
+        sure=row.confidence >= policy.act_confidence,
+        cause=_cause(connection, row, policy),
         last_command=_last(known),
     )
     return spike, waiting[-1].row.number if waiting else None
@@ -114,9 +117,8 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
     )
 
 
-def _cause(connection: sql.Connection, row: Row) -> str:
-    incident = incident_of(row, attempts_by_number(connection, row.run_id))
-    finding = diagnose(incident, policy_of(connection, row.project, row.run_id))
+def _cause(connection: sql.Connection, row: Row, policy: Policy) -> str:
+    finding = diagnose(incident_of(row, attempts_by_number(connection, row.run_id)), policy)
     return finding.sentence if finding.known else ""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from spikeguard_protocol import Kind
 from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.topics import ASKING, LAST, Topic, Urgency, urgency_of
 from spikeguard_server.report.wording import ENDINGS, TIMES, count, duration, number, plural, word
@@ -53,6 +54,7 @@ class Spike:
     closed_at: datetime | None
     escalations: int = 0
     waiting: Waiting | None = None
+    sure: bool = True  # whether the policy acts at this confidence
     cause: str = ""  # the likeliest with what speaks for it, in words; "" where it is not known
     last_command: str | None = None  # what became of the newest one, in words
 
@@ -95,7 +97,9 @@ class Message:
     def urgency(self) -> Urgency:
         """What it asks of whoever gets it."""
         topics = self.topics if self.asks else self.topics - ASKING
-        return urgency_of(topics or self.topics, self.spike.kind if self.spike else None)
+        spike = self.spike
+        kind = None if spike is None else spike.kind if spike.sure else Kind.RECOVERABLE
+        return urgency_of(topics or self.topics, kind)
 
     def body(self) -> str:
         """The message as plain text, one fact a line."""

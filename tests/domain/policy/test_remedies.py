@@ -272,3 +272,17 @@ def test_a_target_from_before_the_cause_is_taken_even_if_a_newer_one_is_nearer()
     asked = about(Cause.LR_TOO_HIGH, mark=Mark(1191, 1204, 40.0))
     near = replace(asked, targets=(target(1150), target(1188), target(1195)))
     assert ask(near)[0].step == 1188
+
+
+def test_the_same_action_for_another_cause_is_explained_anew() -> None:
+    """Two faults outside the data ask for the same rollback; what was said of one is not true."""
+    _, corrupted = ask(about(Cause.WEIGHT_CORRUPTION))
+    _, poisoned = ask(about(Cause.NON_FINITE_SOURCE))
+    assert corrupted.action == poisoned.action
+    assert poisoned.explains_otherwise(corrupted.reason)
+    assert not poisoned.explains_otherwise(poisoned.reason)
+    for kept in (about(Cause.UNKNOWN), situation(incident(settled=True)), about(Cause.BAD_BATCH)):
+        proposal = propose(kept, DEFAULT_POLICY)
+        assert not proposal.explains_otherwise(proposal.reason)
+    off = propose(about(Cause.LR_TOO_HIGH), changed(lr_too_high={"use": False}))
+    assert not off.explains_otherwise(off.reason)
