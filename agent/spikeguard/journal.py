@@ -275,7 +275,10 @@ class Journal:
             skips = [[*entry["skip"], entry["command"]]] if entry["skip"] else []
             self._apply_effects(skips, entry["abandoned"])
             if entry.get("scaling"):
-                self.scalings.append(Scaling.read(entry["command"], entry["scaling"]))
+                scaling = Scaling.read(entry["command"], entry["scaling"])
+                self.scalings.append(scaling)
+                if scaling.asked and scaling.scale is not None:  # ordered anew since it was undone
+                    self._unwanted_scales.discard(scaling.scale)
         if entry["entry"] == "result":
             result = from_json(CommandResult, entry["result"])
             self.results[result.command] = result

@@ -145,6 +145,21 @@ def test_an_order_that_would_freeze_a_run_is_shown_as_held_back_and_can_be_undon
     assert "learning rate x1e-300" in shown(capsys, str(tmp_path), "--undo", "test#1.1")
 
 
+def test_the_same_rate_ordered_anew_after_it_was_undone_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the same step, since the next attempt trained it again."""
+    path, at = tmp_path / "journal.jsonl", (SegmentPoint(ORDERED, 3),)
+    scale = LrScale(0.5, 3, 100)
+    Journal(path, RUN).begin("test#1.1", 3, scaling=Scaling("test#1.1", at, scale, asked=True))
+    shown(capsys, str(tmp_path), "--undo", "test#1.1")
+    assert Journal(path, RUN).accepted(scale) is None
+    Journal(path, RUN).begin("test#1.2", 3, scaling=Scaling("test#1.2", at, scale, asked=True))
+    again = Journal(path, RUN)
+    assert again.accepted(scale) == scale
+    assert [scaling.command for scaling in again.scalings] == ["test#1.2"]
+
+
 def test_what_cannot_be_undone_says_why_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
