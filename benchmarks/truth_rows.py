@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.truth_cases import CASES, CLASS_OF, DATA, TRUTHS, Case, Truth
 from benchmarks.truth_claims import False_, Happened, Said, false_statements
 from benchmarks.truth_log import BACK, DAMAGED, SETTLED_STEPS, Return, StepLog, fault_rows
-from benchmarks.truth_site import Decision, Record, Text
+from benchmarks.truth_site import PRICE_PER_HOUR, Decision, Record, Text
 from spikeguard_trainer.faults import Fault
 
 ONSET_ROWS = 40  # by which an onset may lie behind the end of its fault
@@ -290,16 +290,28 @@ def _cost(row: Judged, context: _Context) -> None:
     lost_s = log.retrained_s
     if lost_s and costs and abs(told - lost_s) > COST_SHARE * lost_s + 0.1:
         row.wrong_cost.append(f"{told:.1f} s lost, the log has {lost_s:.1f}")
-    if log.dropped and costs and not log.returns:
-        count = str(len(log.dropped))
-        if not any(re.search(rf"\| {count} \|", cost) for cost in costs):
-            row.wrong_cost.append(f"{count} updates were dropped, the cost names no {count}")
+    row.wrong_cost += _wholes(costs, log)
     for decision in context.record.decisions:
         row.wrong_cost += _proposal_cost(decision)
 
 
+def _wholes(costs: Sequence[str], log: StepLog) -> Iterator[str]:
+    """Dropped updates, and the money of all that is named at the price that was set."""
+    dropped = sum(_amount(cost, "Updates dropped") or 0.0 for cost in costs)
+    if costs and dropped != len(log.dropped):
+        yield f"{dropped:.0f} updates dropped, the log has {len(log.dropped)}"
+    for cost in costs:
+        seconds, money = _amount(cost, "Time of all these"), _amount(cost, "Money")
+        if seconds is None or money is None:
+            yield "the cost names no time or no money"
+        elif abs(money - seconds * PRICE_PER_HOUR / 3600.0) > COST_SHARE * money + 0.06:
+            yield f"{money:.2f} for {seconds:.1f} s at {PRICE_PER_HOUR:.0f} an hour"
+
+
 def _amount(section: str, name: str) -> float | None:
-    """`| Time lost | 1.5 min |` in seconds, `| Steps trained again | 1,200 |` as it is."""
+    """`| Time lost | 1.5 min |` in seconds, `| Money | 1,200.00 USD |` as it is."""
+    if re.search(rf"\| {name}[^|]*\| none \|", section):
+        return 0.0
     match = re.search(rf"\| {name}[^|]*\| ([\d.,]+)(?: (s|min|h))?[^|]*\|", section)
     if match is None:
         return None

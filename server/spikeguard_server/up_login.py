@@ -47,6 +47,7 @@ def prepare_login(
     engine: sql.Engine, settings: Settings, directory: Path, name: str | None
 ) -> Login:
     """Make what is missing, and log `name` in on the command line."""
+    address = f"http://{settings.host}:{settings.port}"  # this machine's, whatever proxy is before
     with engine.begin() as connection:
         _token(connection, directory / "agent_token", Role.AGENT, "training jobs")
         login = _token(connection, directory / "login_token", Role.OPERATOR, "people")
@@ -56,10 +57,9 @@ def prepare_login(
         session = _session(connection, admin, settings, name)
         caller = find_caller(connection, hash_secret(login))
         assert caller is not None, "the token was made in this very transaction"
-        address = f"http://{settings.host}:{settings.port}"  # no proxy's: links end at loopback
         link = sign_in_url(address, make_sign_in_link(connection, caller, name))
     path = credentials_path()
-    save_credentials(Credentials(settings.public_url, session, name), path)
+    save_credentials(Credentials(address, session, name), path)
     agent, people = directory / "agent_token", directory / "login_token"
     return Login(agent, people, path, name, viewer, link)
 

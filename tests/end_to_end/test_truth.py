@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from benchmarks.truth_cases import CASES, DATA, RATE, TRUTHS
 from benchmarks.truth_claims import Happened, Said, false_statements
 from benchmarks.truth_log import StepLog, fault_rows
 from benchmarks.truth_rows import Judged, judge
-from benchmarks.truth_site import QUICK, Inbox, Site
+from benchmarks.truth_site import QUICK, Decision, Inbox, Record, Site, Text
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
 
@@ -100,6 +102,79 @@ def test_the_step_log_counts_what_a_rollback_threw_away() -> None:
     assert [(back.newest, back.target) for back in log.returns] == [(90, 45)]
     assert (log.retrained, round(log.retrained_s, 1)) == (45, 4.5)
     assert not _log(rolled_back=False).returns
+
+
+POST_MORTEM = """# run\\#1: lingering spike at step 51, recovered
+
+## Cost
+
+| Steps trained again | 45 |
+| Time lost to them | 4.5 s |
+| Updates dropped | 0 |
+| Time of all these | 4.5 s |
+| Money | 0.45 USD |
+
+## Follow-ups
+
+- The learning rate rose 40-fold: look at the schedule.
+"""
+
+
+def _record(document: str = POST_MORTEM, **changes: Any) -> Record:
+    """One row as it should be: rolled back from step 90 to 45, 40 batches later judged."""
+    log = _log(rolled_back=True)
+    at = {row: datetime.fromtimestamp(log.rows[row].at, UTC).isoformat() for row in (51, 150)}
+    incident = {
+        "id": "run#1", "number": 1, "onset_step": 51, "opened_at": at[51],
+        "closed_step": 106, "closed_at": at[150], "outcome": "recovered", "recurrences": 0,
+        "causes": [{"cause": "lr_too_high", "confidence": 0.98}],
+        "commands": [{"verb": "rollback", "state": "judged"}],
+        **{name: value for name, value in changes.items() if name in ("outcome", "causes")},
+    }  # fmt: skip
+    arguments = {"step": 45, "skip": None, "lr_factor": 0.05, **changes.get("arguments", {})}
+    paces = changes.get("paces", [0.1, 0.1])
+    cost = {"steps": 40, "seconds": 4.0}
+    decision = Decision("run#1.2", "rollback", arguments, "Back.", cost, 80, 85, 85, "", paces)
+    steps = [
+        {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
+    ]
+    record = Record("lr-bump", 0, 0, FAULT, steps, [(r.at, 1) for r in log.rows], [incident])
+    record.texts = [Text("post-mortem", -1, document, incident="run#1")]
+    record.decisions = [decision]
+    return record
+
+
+def _judged(**changes: Any) -> Judged:
+    twin = [{"step": float(s), "position": s - 1.0, "loss": 2.0} for s in range(1, 131)]
+    return judge(_record(**changes), twin)
+
+
+@pytest.mark.parametrize(
+    ("column", "changes"),
+    [
+        ("wrong_cause", {"causes": [{"cause": "weight_corruption", "confidence": 0.9}]}),
+        ("wrong_remedy", {"arguments": {"skip": [49, 56]}}),
+        ("wrong_remedy", {"arguments": {"step": 55}}),
+        ("wrong_outcome", {"outcome": "healed"}),
+        ("wrong_outcome", {"outcome": "level_accepted"}),
+        ("wrong_cost", {"document": POST_MORTEM.replace("| 45 |", "| 80 |")}),
+        ("wrong_cost", {"document": POST_MORTEM.replace("them | 4.5 s", "them | 6.1 s")}),
+        ("wrong_cost", {"document": POST_MORTEM.replace("dropped | 0", "dropped | 3")}),
+        ("wrong_cost", {"document": POST_MORTEM.replace("0.45 USD", "1.41 USD")}),
+        ("wrong_cost", {"paces": [0.1, 0.4]}),
+        ("missing_followups", {"document": POST_MORTEM.replace("learning rate", "norm")
+                                                      .replace("schedule", "plot")}),
+        ("false", {"document": POST_MORTEM + "- Look at the data at positions [49, 56)."}),
+    ],
+)  # fmt: skip
+def test_each_column_finds_what_is_wrong_in_it_and_nothing_else(
+    column: str, changes: dict[str, Any]
+) -> None:
+    columns = ("wrong_cause", "wrong_remedy", "wrong_outcome", "wrong_cost", "missing_followups")
+    right = _judged()
+    assert not any(getattr(right, name) for name in (*columns, "false")), right
+    assert (right.named, right.outcomes_right, right.proposed) == (1, 1, True)
+    assert getattr(_judged(**changes), column)
 
 
 def test_what_is_said_of_a_real_spike_is_true_and_the_remedy_fits_its_cause(
