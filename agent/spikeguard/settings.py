@@ -251,8 +251,12 @@ def _run_id(project: str, name: str) -> RunId:
 
 
 def _check_address(address: str) -> None:
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket without its other half, a port that is none
+        good = False
+    if not good:
         raise AttachError(
             "server",
             f"{address[:80]!r} is not the address of a server",

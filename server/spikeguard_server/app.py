@@ -21,7 +21,6 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
-from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -54,6 +53,7 @@ from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.pages import refusal_page
+from spikeguard_server.repository.outage import TOLD, outage_of
 from spikeguard_server.repository.tokens import working_hashes
 from spikeguard_server.routes.answers import Answer, answer_of
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
@@ -121,6 +121,7 @@ def create_app(
         dependencies=[guard],
         lifespan=_lifespan(services, turns, bell, feed, notifier),
     )
+    sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
     app.state.bell = bell
     app.state.feed = feed
@@ -181,6 +182,12 @@ def _lifespan(
                 services.ticker.stop()
 
     return run
+
+
+def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
+    cause = outage_of(context.original_exception)
+    if cause is not None:
+        metrics.database_failures.labels(cause.value).inc()
 
 
 def _workers(settings: Settings) -> int:
@@ -256,11 +263,8 @@ def service_error(error: Exception) -> ServiceError:
             )
         case PoolTimeout():
             return _no_connection(error)
-        case OperationalError():
-            return Unready("The database cannot be reached, or did not answer in time", WAIT)
-        case DatabaseInternalError() if isinstance(error.orig, ReadOnlySqlTransaction):
-            return Unready("The database takes no writes for now", WAIT)
-    return InternalError()
+    cause = outage_of(error)
+    return InternalError() if cause is None else Unready(*TOLD[cause], cause=cause.value)
 
 
 def _no_connection(error: PoolTimeout) -> Busy:

@@ -81,6 +81,12 @@ class Metrics:
             ("reason",),
             registry=registry,
         )
+        self.database_failures = Counter(
+            "spikeguard_database_failures",
+            "What the database did not do, by cause.",
+            ("cause",),
+            registry=registry,
+        )
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",

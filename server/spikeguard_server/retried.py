@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from spikeguard_server.repository.outage import outage_of
+
 _log = logging.getLogger(__name__)
 
 
@@ -12,5 +14,8 @@ def survive(work: Callable[[], object], what: str) -> None:
     """Do `work`; a failure is logged and keeps nothing else waiting."""
     try:
         work()
-    except Exception:
-        _log.exception("%s failed; it is tried again", what)
+    except Exception as error:
+        if (cause := outage_of(error)) is None:
+            _log.exception("%s failed; it is tried again", what)
+        else:
+            _log.warning(f"%s waits for the database ({cause.value})", what)

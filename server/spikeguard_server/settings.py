@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -111,7 +112,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
     _check_roles(found)
-    _check_primary(found.get("primary_url", ""))
+    for name in ("PRIMARY_URL", "DASHBOARD_URL", "PUBLIC_URL"):
+        _check_url(name, found.get(name.lower(), ""))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     return Settings(database_url=_database_url(environment), **found)
@@ -163,12 +165,16 @@ def _check_roles(found: Mapping[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _check_primary(text: str) -> None:
-    if text and not text.startswith(("http://", "https://")):
+def _check_url(name: str, text: str) -> None:
+    """An address that cannot be read would fail every answer that names it."""
+    try:
+        readable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
+    except ValueError:
+        readable = False
+    if text and not (readable and text.startswith(("http://", "https://"))):
         raise SettingError(
-            PREFIX + "PRIMARY_URL", "is the http or https URL of the server that writes",
-            f"Got {text!r:.80}",
-        )  # fmt: skip
+            PREFIX + name, "is an http or https URL", f"Write https://HOST. Got {text!r:.80}"
+        )
 
 
 def _link_key(text: str) -> str:

@@ -21,6 +21,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.app import create_app
 from spikeguard_server.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.feed import Feed
+from spikeguard_server.log_limits import limit_repeats
 from spikeguard_server.migrations import NewerSchema, migrate
 from spikeguard_server.repository.reading_standby import is_standby
 from spikeguard_server.routes.door import Services
@@ -96,7 +97,9 @@ def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> No
     """Answer on `listener` until SIGINT or SIGTERM."""
     raise_descriptor_limit(settings)
     app = create_app(settings, engine)
-    Server(server_config(app), app.state.feed).run(sockets=[listener])
+    config = server_config(app)
+    limit_repeats()
+    Server(config, app.state.feed).run(sockets=[listener])
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from spikeguard_protocol import Kind, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -148,8 +148,8 @@ def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
                 "target.url", "is an Apprise URL", "Write slack://…, mailtos://… and the like"
             )
         return
-    parts = urlsplit(found["url"])
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = _split(found["url"])
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ChannelError("target.url", "is an http or https URL", "Write https://HOST/PATH")
     if parts.username or parts.password:
         raise ChannelError("target.url", "carries no user", "Use the field made for it")
@@ -157,6 +157,16 @@ def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
         raise ChannelError(
             "target.secret", f"has at least {LEAST_SECRET} characters", "Use 32 random bytes"
         )
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL; None where its host or port cannot be read."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read when it is asked for
+    except ValueError:
+        return None
+    return parts
 
 
 def _text(name: str, value: Any, *, empty: bool = False) -> str:

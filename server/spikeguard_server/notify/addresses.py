@@ -22,6 +22,21 @@ from ipaddress import (
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 _TRANSLATED = IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address in the last 32 bits
+# What `is_global` lets pass, in this Python or an older one, and is no place of the internet.
+_LOCAL = tuple(
+    ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # RFC 6890, of the network's own; a cloud's metadata lies in it
+        "192.88.99.0/24",  # RFC 7526, relays of 6to4 that are no more
+        "168.63.129.16/32",  # Azure's own services, as seen from its machines
+        "fec0::/10",  # RFC 3879, site-local
+        "64:ff9b:1::/48",  # RFC 8215, a network's own translation to IPv4
+        "100::/64",  # RFC 6666, discarded
+        "2001::/23",  # RFC 2928, protocols of the IETF; Teredo is judged by what it stands for
+        "3fff::/20",  # RFC 9637, documentation
+        "5f00::/16",  # RFC 9602, segment routing
+    )
+)
 
 
 class TargetRefused(Exception):
@@ -66,7 +81,8 @@ def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
 def is_public(address: Address) -> bool:
     """Whether it is an address of the internet at large."""
     real = embedded(address)
-    return real.is_global and not real.is_multicast and not real.is_reserved
+    local = any(real in network for network in _LOCAL if network.version == real.version)
+    return real.is_global and not local and not real.is_multicast and not real.is_reserved
 
 
 def check_address(text: str, networks: Sequence[Network]) -> bool:

@@ -72,6 +72,14 @@ def _readable() -> tuple[str, ...]:
     return tuple({os.path.realpath(path) for path in found if len(path) > 1})
 
 
+def _follow_no_redirect() -> None:
+    """A message, and the key that it carries, goes where the channel says and nowhere else; a url
+    of Apprise's may ask for redirects, so its own setting is not enough."""
+    import requests
+
+    requests.Session.get_redirect_target = lambda *_: None  # type: ignore[method-assign]
+
+
 def main() -> int:
     """Send what standard input says."""
     given = json.load(sys.stdin)
@@ -81,6 +89,7 @@ def main() -> int:
         return BAD_URL
     import apprise
 
+    _follow_no_redirect()
     asset = apprise.AppriseAsset(app_id="spikeguard", app_desc="spikeguard", async_mode=False)
     box = apprise.Apprise(asset=asset)
     if not box.add(given["url"]):

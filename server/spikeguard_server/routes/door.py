@@ -28,6 +28,7 @@ from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.repository.outage import WriteCheck
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.routes.familiar import Familiar
@@ -73,6 +74,7 @@ class Services:
     ticker: Ticker | None  # None where another process drives time
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
     familiar: Familiar = field(default_factory=Familiar)
+    write_check: WriteCheck = field(default_factory=WriteCheck)
     readiness: Looks[float | None] = field(default_factory=lambda: Looks(READY_S))  # a lag
 
     @property

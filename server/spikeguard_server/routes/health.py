@@ -45,11 +45,11 @@ async def get_health(services: ServicesDep) -> Answer:
     summary="Ready",
     response_model=Readiness,
     response_class=Answer,
-    responses=refusals(Unready("The database cannot be reached", "Start it, or wait for it")),
+    responses=refusals(Unready("The database's disk is full", "Make room on the disk of Postgres")),
 )
 async def get_readiness(services: ServicesDep) -> Answer:
-    """The database is reachable, migrated and takes writes, this process's ticker runs, and a
-    standby is not far behind. True within a second, however many ask."""
+    """The database is reachable, migrated, takes writes and has room for them, this process's
+    ticker runs, and a standby is not far behind. True within seconds, however many ask."""
     lag = await services.readiness.get(partial(_look, services))
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
@@ -70,6 +70,8 @@ def _look(services: Services) -> float | None:
                 "The database is not at this version's schema", "Run `spikeguard migrate`"
             )
         lag = lag_s(connection)
+        if services.primary is None:
+            services.write_check.check(connection)
     if lag is not None and lag > services.settings.most_lag_s:
         raise Unready(
             f"The standby is {lag:.0f} s behind its primary", "Ask the primary, or wait for it"

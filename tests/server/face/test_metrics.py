@@ -38,6 +38,7 @@ COUNTS = {
     "spikeguard_connections",
     "spikeguard_connections_closed",
     "spikeguard_database_connections",
+    "spikeguard_database_failures",
     "spikeguard_http_requests",
     "spikeguard_ingest_waiting",
     "spikeguard_notifications",

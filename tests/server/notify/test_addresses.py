@@ -24,7 +24,9 @@ LOCAL = read_networks("127.0.0.0/8")
 PRIVATE = [
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
     "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1",
-    "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::", "fe80::1%eth0",
+    "fec0::1", "168.63.129.16", "::ffff:168.63.129.16", "192.0.0.192", "192.0.0.9", "192.0.0.10",
+    "64:ff9b:1::a9fe:a9fe", "192.88.99.1", "2002:a83f:8110::", "::ffff:10.0.0.1",
+    "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::", "fe80::1%eth0",
 ]  # fmt: skip
 
 
@@ -87,6 +89,16 @@ def test_apprise_reaches_allowed_addresses_only(listener: Listener) -> None:
     assert len(listener.received) == 1
 
 
+def test_apprise_follows_no_redirect(listener: Listener) -> None:
+    """Also where the channel's own address asks for it: the other place would get the key."""
+    host = listener.url.removeprefix("http://")
+    for query in ("", "?redirect=yes"):
+        listener.received.clear()
+        listener.answers = [(307, {"Location": f"{listener.url}/elsewhere"})]
+        assert apprise(f"json://{host}/hook{query}") == NOT_SENT
+        assert [request.path for request in listener.received] == ["/hook"]
+
+
 def test_apprise_reads_no_file_and_starts_no_program(listener: Listener, tmp_path: Path) -> None:
     """A template is a file that a url may name: it could be any file of the server's."""
     secret = tmp_path / "secret.json"
@@ -109,6 +121,8 @@ def channel(**plain: object) -> Channel:
         ({"kind": "webhook"}, "target.url"),
         ({"kind": "webhook", "target": {"url": "ftp://x", "secret": "x" * 16}}, "target.url"),
         ({"kind": "webhook", "target": {"url": "https://u:p@x", "secret": "x" * 16}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://[::1/", "secret": "x" * 16}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://x:y", "secret": "x" * 16}}, "target.url"),
         ({"kind": "webhook", "target": {"url": "https://x", "secret": "short"}}, "target.secret"),
         ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
         ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -286,3 +287,21 @@ def test_an_attempt_that_began_after_the_backup_is_known_again(
     assert empty.values(introduced) == lost.values(introduced)
     assert empty.values(SEGMENTS) == lost.values(SEGMENTS)
     assert empty.values(NEWEST) == [*range(31, 61)]
+
+
+def test_a_backup_made_as_documented_is_its_owners_alone(tmp_path: Path) -> None:
+    """Both files hold secrets; the shell makes them as its umask says."""
+    text = (
+        (Path(__file__).parents[3] / "docs/operations.md")
+        .read_text()
+        .partition("## Backup and restore")[2]
+    )
+    commands = text.partition("```sh\n")[2].partition("```")[0]
+    (tmp_path / "docker").write_text("#!/bin/sh\necho content\n")
+    (tmp_path / "docker").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(
+        ["sh", "-c", f"umask 022\n{commands}"], cwd=tmp_path, env={"PATH": path}, check=True
+    )
+    made = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.glob("*.*")}
+    assert made == {"spikeguard.dump": 0o600, "vault.tar": 0o600}

@@ -1,0 +1,106 @@
+"""Why the database does not do what is asked of it, in a closed set of words.
+
+Invariants: every error that the database's state explains has a cause; none has text of the
+database's own, which may name hosts, roles and rows.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from time import monotonic
+from typing import Final
+
+import psycopg
+import sqlalchemy as sql
+from sqlalchemy.exc import DBAPIError
+
+CHECK_S: Final = 5.0  # how long a write that succeeded is believed
+# A function's rows are kept in a temporary file once they exceed `work_mem`: it takes room where
+# the tables lie, writes no WAL, leaves no dead rows, and is gone with the statement.
+_TAKE_ROOM = sql.text("SELECT count(*) FROM generate_series(1, 20000)")
+_LIMITS = sql.text("SET LOCAL work_mem = '64kB'; SET LOCAL statement_timeout = '2s'")
+
+
+class Outage(StrEnum):
+    """What keeps the database from its work."""
+
+    UNREACHABLE = "unreachable"
+    STARTING = "starting"  # or stopping
+    DISK_FULL = "disk_full"
+    READ_ONLY = "read_only"
+    CONNECTIONS = "too_many_connections"
+    MEMORY = "out_of_memory"
+    SIGN_IN = "sign_in_refused"
+    TIMEOUT = "timeout"
+    OTHER = "other"
+
+
+TOLD: Final[dict[Outage, tuple[str, str]]] = {
+    Outage.UNREACHABLE: ("The database cannot be reached", "Start it, or wait for it"),
+    Outage.STARTING: ("The database is starting or stopping", "Wait for it"),
+    Outage.DISK_FULL: ("The database's disk is full", "Make room on the disk of Postgres"),
+    Outage.READ_ONLY: ("The database takes no writes for now", "Wait for the failover to end"),
+    Outage.CONNECTIONS: (
+        "The database has no connection left",
+        "Raise max_connections of Postgres, or lower SPIKEGUARD_POOL_SIZE",
+    ),
+    Outage.MEMORY: ("The database has no memory left", "Give Postgres more memory"),
+    Outage.SIGN_IN: ("The database refuses the server", "Check DATABASE_URL and its password"),
+    Outage.TIMEOUT: ("The database did not answer in time", "Wait, then try again"),
+    Outage.OTHER: ("The database failed", "Look at the server's log and that of Postgres"),
+}
+_BY_STATE: Final = {
+    "53100": Outage.DISK_FULL,
+    "53200": Outage.MEMORY,
+    "53300": Outage.CONNECTIONS,
+    "25006": Outage.READ_ONLY,
+    "57014": Outage.TIMEOUT,
+    "55P03": Outage.TIMEOUT,
+    "3D000": Outage.SIGN_IN,
+}
+_BY_CLASS: Final = {"57": Outage.STARTING, "28": Outage.SIGN_IN, "08": Outage.UNREACHABLE}
+_AT_CONNECT: Final = (  # libpq tells why it has no connection in words alone
+    ("too many connections", Outage.CONNECTIONS),
+    ("too many clients", Outage.CONNECTIONS),
+    ("remaining connection slots", Outage.CONNECTIONS),
+    ("starting up", Outage.STARTING),
+    ("shutting down", Outage.STARTING),
+    ("recovery mode", Outage.STARTING),
+    ("not yet accepting", Outage.STARTING),
+    ("password", Outage.SIGN_IN),
+    ("authentication", Outage.SIGN_IN),
+    ("does not exist", Outage.SIGN_IN),
+    ("No space left", Outage.DISK_FULL),
+)
+
+
+def outage_of(error: BaseException | None) -> Outage | None:
+    """Why the database failed; None where its state does not explain the error."""
+    if isinstance(error, DBAPIError):
+        error = error.orig
+    if not isinstance(error, psycopg.Error):
+        return None
+    state = error.sqlstate
+    if state is not None:
+        found = _BY_STATE.get(state) or _BY_CLASS.get(state[:2])
+        return found or (Outage.OTHER if isinstance(error, psycopg.OperationalError) else None)
+    if not isinstance(error, psycopg.OperationalError):
+        return None
+    text = str(error)
+    return next((cause for words, cause in _AT_CONNECT if words in text), Outage.UNREACHABLE)
+
+
+class WriteCheck:
+    """Whether the database has room to write, asked once in a while."""
+
+    def __init__(self) -> None:
+        self._good_until = 0.0
+
+    def check(self, connection: sql.Connection) -> None:
+        """Take a little room and give it back; raise what the database raises."""
+        if monotonic() < self._good_until:
+            return
+        connection.execute(_LIMITS)
+        connection.execute(_TAKE_ROOM)
+        connection.rollback()
+        self._good_until = monotonic() + CHECK_S

@@ -1,0 +1,143 @@
+"""A database that cannot write, or is gone: it is said which, where a balancer and a person look.
+
+Law: a real Postgres on a small disk that is really full, and a real server process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role, encode
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.migrations import migrate
+from spikeguard_server.postgres import embedded
+from spikeguard_server.settings import Settings
+from spikeguard_server.up_serve import listen
+from tests.server.conftest import Databases
+from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import serving
+
+DISK = 220 * 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server whose database lies on a disk that can be filled."""
+
+    live: Live
+    disk: Path
+    log: Path
+    stop_database: Callable[[], None]
+
+    def ready(self) -> tuple[int, str | None]:
+        """What a balancer is told: the status, and the cause of a 503."""
+        answer = httpx.get(f"{self.live.url}/readyz", timeout=30)
+        error: dict[str, Any] = answer.json().get("error", {})
+        return answer.status_code, error.get("cause")
+
+    def until(self, expected: tuple[int, str | None]) -> None:
+        deadline = time.monotonic() + 30
+        while (found := self.ready()) != expected:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+
+    def fill(self) -> None:
+        with suppress(OSError), (self.disk / "ballast").open("wb", buffering=0) as file:
+            for size in (2**20, 2**12, 1):
+                with suppress(OSError):
+                    while True:
+                        file.write(b"\0" * size)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        folder.chmod(0o755)
+        disk = folder / "disk"
+        disk.mkdir(mode=0o755)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=755", "tmpfs", str(disk)]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("mounting a small disk needs root")
+        stack.callback(subprocess.run, ["umount", str(disk)], check=True)
+        database = stack.enter_context(ExitStack())
+        url = database.enter_context(embedded(disk / "postgres"))
+        engine = sql.create_engine(url)
+        migrate(engine)
+        with engine.begin() as connection:
+            tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
+        engine.dispose()
+        with listen("127.0.0.1", 0) as free:
+            port = free.getsockname()[1]
+        log = folder / "log"
+        serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(port)]
+        words = {**os.environ, "DATABASE_URL": url, "SPIKEGUARD_TICK_S": "0.05"}
+        with log.open("wb") as file:
+            process = subprocess.Popen(serve, env=words, stdout=file, stderr=file)
+        stack.callback(process.wait, 20)
+        stack.callback(process.terminate)
+        site = Site(Live(f"http://127.0.0.1:{port}", engine, tokens), disk, log, database.close)
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            with suppress(httpx.TransportError):
+                site.ready()
+                break
+            time.sleep(0.1)
+        yield site
+
+
+def test_a_full_disk_and_a_database_that_is_gone_are_told_apart(site: Site) -> None:
+    """In the readiness, in the answer to an agent, in the metrics and in the log, which stays
+    short; what only reads is answered while the disk is full."""
+    job = Job(site.live, "full").start()
+    job.train(20)
+    site.until((200, None))
+    site.fill()
+    site.until((503, "disk_full"))
+    for _ in range(200):
+        refused = job.post(encode(job.message(job.steps(500))))
+        if refused.status_code != 200:
+            break
+    assert (refused.status_code, refused.json()["error"].get("cause")) == (503, "disk_full")
+    with site.live.client(Role.METRICS) as client:
+        assert (
+            'spikeguard_database_failures_total{cause="disk_full"}' in client.get("/metrics").text
+        )
+    with site.live.client(Role.VIEWER) as client:
+        assert client.get(job.path).json()["last_step"] >= 20
+    (site.disk / "ballast").unlink()
+    site.until((200, None))
+    site.stop_database()
+    site.until((503, "unreachable"))
+    time.sleep(3.0)
+    with site.live.client(Role.VIEWER) as client:
+        assert client.get(job.path).json()["error"]["cause"] == "unreachable"
+    log = site.log.read_text()
+    assert "(unreachable)" in log
+    assert len(log) < 8000, log
+
+
+def test_a_database_without_a_connection_left_is_told_as_such(
+    databases: Databases, database_url: str
+) -> None:
+    role = "CREATE ROLE late LOGIN CONNECTION LIMIT 0"
+    with suppress(psycopg.errors.DuplicateObject):
+        databases.control.execute(role.encode())
+    url = database_url.replace("spikeguard@", "late@")
+    with serving(Settings(database_url=url)) as server:
+        answer = httpx.get(f"{server}/readyz", timeout=30)
+    assert (answer.status_code, answer.json()["error"]["cause"]) == (503, "too_many_connections")
