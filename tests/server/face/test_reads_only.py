@@ -250,5 +250,5 @@ def test_a_process_of_reads_cannot_write_even_on_the_primary(live: Live, face_ur
 
 
 def test_the_primarys_address_is_one() -> None:
-    with pytest.raises(SettingError, match="SPIKEGUARD_PRIMARY_URL is the http or https URL"):
+    with pytest.raises(SettingError, match="SPIKEGUARD_PRIMARY_URL is an http or https URL"):
         read_settings({"SPIKEGUARD_PRIMARY_URL": "primary:8000"})
