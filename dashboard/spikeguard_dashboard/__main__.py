@@ -13,7 +13,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-APP = Path(__file__).with_name("app.py")
+APP = Path(__file__).with_name("web.py")
 
 
 def streamlit_arguments(host: str, port: int) -> list[str]:

@@ -331,3 +331,12 @@ def test_who_may_decide_tests_a_channel_and_sees_what_became_of_it(
         page.get_by_text("it had ended as healed before anybody was told").wait_for()
         [pressed] = world.decisions()
         assert (pressed.path, pressed.bearer) == ("/v1/channels/default/oncall/test", ADA_TOKEN)
+
+
+def test_no_other_site_may_frame_the_dashboard(address: str) -> None:
+    """A page around it could lead a person's clicks; the server's own pages refuse it as well."""
+    with urlopen(address, timeout=20) as answer:
+        headers = answer.headers
+    assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
+    assert headers["X-Frame-Options"] == "SAMEORIGIN"
+    assert headers["X-Content-Type-Options"] == "nosniff"
