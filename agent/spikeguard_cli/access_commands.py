@@ -19,12 +19,14 @@ from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
-from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, Role, RunId
 from spikeguard_protocol.paths import channel_path, confirm_path, incident_path, run_path
 
 DAY_S = 86_400.0
 MAX_LISTED = 1000
 MAX_DAYS = 3660
+EXPIRES_SOON_S = 14 * DAY_S
+DECIDERS = (Role.OPERATOR, Role.ADMIN)
 TOKEN_HEAD = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
 SCORE_HEAD = ("COMMAND", "VERB", "STEP", "WOULD COST", "IN HINDSIGHT", "STEPS SAVED")
 CHANNEL_HEAD = ("CHANNEL", "KIND", "TARGET", "LEVEL", "ENABLED", "CHANGED BY")
@@ -47,7 +49,8 @@ def _create(api: Api, options: Namespace) -> int:
         "role": options.role,
         "project": project,
         "run": run,
-        "person": options.person,
+        "person": options.person or asked_person(options),
+        "unnamed": options.unnamed or None,
         "name": options.name,
         "expires_in_s": None if days is None else days * DAY_S,
         "reason": options.reason,
@@ -60,6 +63,35 @@ def _create(api: Api, options: Namespace) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def asked_person(options: Namespace) -> str | None:
+    """Whose a token for people is, unless it is to be nobody's in particular."""
+    if options.role not in DECIDERS or options.unnamed:
+        return None
+    name = input("Whose is it? Their name: ").strip() if sys.stdin.isatty() else ""
+    if not name:
+        raise CommandFailed(
+            f"a token of role {options.role} is a person's: give --person NAME, or --unnamed to "
+            "let whoever signs in with it type a name"
+        )
+    return name
+
+
+def expiry_words(token: Mapping[str, Any]) -> str:
+    """What is said of a training job's token that ends soon."""
+    project = f" of project {token['project']}" if token["project"] else ""
+    named = f", {token['name']!r}" if token["name"] else ""
+    return (
+        f"token {token['id']} of role agent{project}{named} ends in "
+        f"{token['expires_in_s'] / DAY_S:.1f} days: its jobs are not watched after that. Make "
+        "another one (`spikeguard token create --role agent`) and start the jobs with it"
+    )
+
+
+def _ends_soon(token: Mapping[str, Any]) -> bool:
+    left = token["expires_in_s"]
+    return token["role"] == Role.AGENT and left is not None and left < EXPIRES_SOON_S
 
 
 def scope_of(project: str | None, run: str | None) -> tuple[str | None, str | None]:
@@ -84,6 +116,8 @@ def _list(api: Api, options: Namespace) -> int:
     del options
     found = list(api.items("/v1/tokens", MAX_LISTED))
     print(table(TOKEN_HEAD, [token_row(t) for t in found]) if found else "No token works.")
+    for token in filter(_ends_soon, found):
+        print(expiry_words(token), file=sys.stderr)
     return 0
 
 
@@ -99,8 +133,16 @@ def token_row(token: Mapping[str, Any]) -> list[str]:
 
 def _revoke(api: Api, options: Namespace) -> int:
     api.delete(f"/v1/tokens/{options.id}", reason=options.reason)
-    print(f"token {options.id} works no longer, nor does any session that it opened")
+    print(revoked_words(options.id))
     return 0
+
+
+def revoked_words(token: int) -> str:
+    """What is said once a token is revoked."""
+    return (
+        f"token {token} works no longer, nor does any session that it opened or token that was "
+        "made with it"
+    )
 
 
 def _register(api: Api, options: Namespace) -> int:

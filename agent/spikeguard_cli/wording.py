@@ -82,9 +82,15 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
     """An entry of the record as a row under `AUDIT_HEAD`."""
     states = [str(state) for state in (entry["before"], entry["after"]) if state is not None]
     return [
-        entry["at"], entry["actor"], entry["action"], entry["subject"], " -> ".join(states),
+        entry["at"], actor_words(entry), entry["action"], entry["subject"], " -> ".join(states),
         entry["reason"] or "-",
     ]  # fmt: skip
+
+
+def actor_words(entry: dict[str, Any]) -> str:
+    """Who did it; how they are known where that is no more than their word."""
+    unproven = {"typed": " (name typed)"}
+    return str(entry["actor"]) + unproven.get(entry.get("known_by") or "", "")
 
 
 def audit_table(entries: Sequence[dict[str, Any]]) -> str:

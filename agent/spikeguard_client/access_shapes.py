@@ -35,7 +35,13 @@ class SignInLink(TypedDict):
     expires_in_s: float
 
 
-class AccessToken(TypedDict):
+class Origin(TypedDict, total=False):
+    """What older servers do not tell."""
+
+    made_with: int | None  # the token that it ends with when that is revoked
+
+
+class AccessToken(Origin):
     """A token without its secret."""
 
     id: int

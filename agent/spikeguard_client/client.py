@@ -91,13 +91,14 @@ class Client:
     def make_token(
         self, role: Role, *, project: str | None = None, run: str | None = None,
         person: str | None = None, name: str | None = None, expires_in_s: float | None = None,
-        reason: str | None = None,
+        reason: str | None = None, unnamed: bool = False,
     ) -> NewToken:  # fmt: skip
         """Make a token; its secret is in this one answer. `name` is what it is for. `run` is the
-        one of `project` that an agent's is good for; it need not exist yet."""
+        one of `project` that an agent's is good for; it need not exist yet. An operator's or an
+        admin's names its `person`, or is `unnamed`: whoever signs in with it types a name."""
         body = {
             "role": role.value, "project": project, "run": run, "person": person, "name": name,
-            "expires_in_s": expires_in_s, **_why(reason),
+            "expires_in_s": expires_in_s, **_why(reason), **({"unnamed": True} if unnamed else {}),
         }  # fmt: skip
         return self._calls.send(NewToken, "POST", "/v1/tokens", body)
 

@@ -351,6 +351,11 @@ class Change(TypedDict):
 class Changes(TypedDict, total=False):
     """What older servers do not tell."""
 
+    actor_kind: str | None  # person, token, policy, agent, server, command_line
+    token: int | None  # that stands behind it
+    session: int | None
+    known_by: str | None  # how the person is known: token, proxy, typed, link
+
     changes: list[Change]
 
 

@@ -16,10 +16,11 @@ from enum import StrEnum
 from typing import Final
 
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.errors import Forbidden, NoPerson, Unprocessable
+from spikeguard_server.actors import Actor, ActorKind, KnownBy
+from spikeguard_server.errors import Forbidden, NameNotProven, NoPerson, Unprocessable
 
 SESSION_S: Final = 12 * 3600
-MAX_PERSON: Final = 80
+PROVEN: Final = frozenset({KnownBy.TOKEN, KnownBy.PROXY})
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
 
 NONE: Final = frozenset[Role]()
@@ -141,6 +142,23 @@ class Caller:
     expires_in_s: float | None  # None = never
     is_session: bool  # made by a login, so it can't make another
     run: str | None = None  # of that project; None = every run of it
+    grant_id: int | None = None  # of a session the token that opened it; None: the token itself
+    grant_left_s: float | None = None  # None = never
+    known_by: KnownBy | None = None
+    signed_in_s: float = 0.0  # how long ago
+
+    @property
+    def grant(self) -> int:
+        """The token that stands behind the call, however long the session lasts."""
+        return self.token_id if self.grant_id is None else self.grant_id
+
+    @property
+    def actor(self) -> Actor:
+        """Who does what this call does."""
+        session = self.token_id if self.is_session else None
+        named = self.person or f"token {self.token_id}"
+        kind = ActorKind.TOKEN if self.person is None else ActorKind.PERSON
+        return Actor(named, kind, token_id=self.grant, session_id=session, known_by=self.known_by)
 
     def check_project(self, project: str) -> None:
         """Refuse a project outside the token's scope."""
@@ -171,8 +189,11 @@ def _check_project(project: str | None, wanted: str) -> None:
         )
 
 
-def judge(caller: Caller, rule: Rule) -> None:
-    """Return if `caller` may make a call of `rule`; raise `Forbidden` or `NoPerson` otherwise."""
+def judge(caller: Caller, rule: Rule, *, named_only: bool = False) -> None:
+    """Return if `caller` may make a call of `rule`; raise `Forbidden` or `NoPerson` otherwise.
+
+    `named_only`: a name that was only typed decides nothing.
+    """
     if caller.role not in rule.roles:
         roles = " or ".join(sorted(rule.roles))
         raise Forbidden(
@@ -180,6 +201,8 @@ def judge(caller: Caller, rule: Rule) -> None:
         )
     if rule.person and caller.person is None:
         raise NoPerson
+    if rule.person and named_only and caller.known_by not in PROVEN:
+        raise NameNotProven
 
 
 def new_secret() -> str:
@@ -201,18 +224,6 @@ def read_secret(text: str) -> str:
             field="token",
         )
     return text.strip()
-
-
-def read_person(text: str) -> str:
-    """Return `text` trimmed if it can name a person; raise `Unprocessable` otherwise."""
-    name = " ".join(text.split())
-    if not 1 <= len(name) <= MAX_PERSON or not name.isprintable():
-        raise Unprocessable(
-            f"A name is 1 to {MAX_PERSON} printable characters",
-            "Give the name that should stand behind your decisions",
-            field="name",
-        )
-    return name
 
 
 def form_key(session: str, purpose: str) -> str:

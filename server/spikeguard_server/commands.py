@@ -124,9 +124,17 @@ def _grant_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--person", metavar="NAME", help="whose it is: their name stands behind every decision"
     )
+    parser.add_argument(
+        "--unnamed",
+        action="store_true",
+        help="role operator, admin: nobody's in particular; whoever signs in with it types a name",
+    )
     parser.add_argument("--name", help="what it is for, as `spikeguard token list` shows it")
     parser.add_argument(
-        "--expires-in", type=float, metavar="DAYS", help="days until it ends (default: never)"
+        "--expires-in",
+        type=float,
+        metavar="DAYS",
+        help="days until it ends (default: never; role agent: SPIKEGUARD_AGENT_TOKEN_DAYS, 365)",
     )
 
 

@@ -5,7 +5,9 @@ ServiceError
 ├── VersionNotSpoken   400  a message in a version that this server does not speak
 ├── NotSignedIn        401  no token, or one that is unknown, expired or revoked
 ├── Forbidden          403  a token whose role, project or run does not reach this far
-│   └── NoPerson       403  a decision that needs a person's name behind it
+│   ├── NoPerson       403  a decision that needs a person's name behind it
+│   ├── NameNotProven  403  a decision where only tokens or proxies that name a person may decide
+│   └── SignInAgain    403  a call that needs a sign-in of a moment ago
 ├── NotFound           404
 ├── MethodNotAllowed   405
 │   └── ReadsOnly      405  `primary`: the server that writes; this one serves reads
@@ -106,6 +108,31 @@ class NoPerson(Forbidden):
         super().__init__(
             "This token carries no person's name, and every decision carries one",
             "Run `spikeguard login`, or open /login in a browser",
+        )
+
+
+class NameNotProven(Forbidden):
+    """Only a token or a proxy that names the person may decide here."""
+
+    code = "name_not_proven"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Here a name that was only typed decides nothing (SPIKEGUARD_DECISIONS_BY=named)",
+            "Ask an admin for a token in your name: spikeguard token create --person NAME",
+        )
+
+
+class SignInAgain(Forbidden):
+    """The sign-in is too old for this call."""
+
+    code = "sign_in_again"
+
+    def __init__(self, age_s: float, most_s: float) -> None:
+        super().__init__(
+            f"This needs a sign-in of the last {most_s:g} s, and yours is {age_s:.0f} s old",
+            "Sign in again (`spikeguard login`, or /login), then repeat it",
+            limit=most_s,
         )
 
 
@@ -310,6 +337,8 @@ ERRORS: tuple[type[ServiceError], ...] = (
     NotSignedIn,
     Forbidden,
     NoPerson,
+    NameNotProven,
+    SignInAgain,
     NotFound,
     MethodNotAllowed,
     ReadsOnly,

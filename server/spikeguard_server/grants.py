@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.access import READERS, Caller, hash_secret, new_secret, read_person
+from spikeguard_server.access import READERS, Caller, hash_secret, new_secret
+from spikeguard_server.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.domain.changes import policy_changes
 from spikeguard_server.domain.policy import (
     Policy,
@@ -24,7 +25,8 @@ from spikeguard_server.domain.policy import (
     over,
     policy_from_mapping,
 )
-from spikeguard_server.errors import Conflict, Forbidden, NotFound, Unprocessable
+from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
+from spikeguard_server.people import check_look_alike, read_person
 from spikeguard_server.repository.audit import SERVER, append
 from spikeguard_server.repository.policies import (
     lock_policy,
@@ -39,6 +41,8 @@ from spikeguard_server.repository.tokens import (
     Token,
     add_token,
     find_caller,
+    known_people,
+    lock_grant,
     opener_of,
     revoke_token,
     spend_token,
@@ -48,6 +52,7 @@ from spikeguard_server.tables import FLEET
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
+DAY_S = 86_400.0
 BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on
 
 
@@ -77,27 +82,44 @@ class Grant:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """How long a new token may last, and what it ends with."""
+
+    agent_days: float = 365.0  # of a training job's token, whoever makes it
+    made_with: int | None = None  # the grant of whoever makes it; None: the server's own machine
+    left_s: float | None = None  # of that grant; None = for ever
+
+
+NO_CEILINGS = Ceilings()
+
+
 def issue_token(
-    connection: sql.Connection, grant: Grant, by: str, reason: str | None = None
-) -> tuple[str, Token]:
+    connection: sql.Connection, grant: Grant, by: str, reason: str | None = None,
+    ceilings: Ceilings = NO_CEILINGS,
+) -> tuple[str, Token]:  # fmt: skip
     """Make a token; its secret is told this once."""
     secret = new_secret()
-    return secret, register_token(connection, grant, secret, by, reason)
+    return secret, register_token(connection, grant, secret, by, reason, ceilings)
 
 
 def register_token(
-    connection: sql.Connection, grant: Grant, secret: str, by: str, reason: str | None = None
-) -> Token:
+    connection: sql.Connection, grant: Grant, secret: str, by: str, reason: str | None = None,
+    ceilings: Ceilings = NO_CEILINGS,
+) -> Token:  # fmt: skip
     """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
-    person = None if grant.person is None else read_person(grant.person)
+    if ceilings.made_with is not None and not lock_grant(connection, ceilings.made_with):
+        raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
+    person = None if grant.person is None else checked_person(connection, grant.person)
     new = NewToken(
         hash=hash_secret(secret),
         role=grant.role,
         project=grant.project,
         person=person,
         created_by=by,
-        expires_in_s=grant.expires_in_s,
+        expires_in_s=_lasts_s(grant, ceilings),
         name=grant.name,
+        made_with=ceilings.made_with,
         run=grant.run,
     )
     token, fresh = add_token(connection, new)
@@ -106,24 +128,57 @@ def register_token(
     return token
 
 
+def _lasts_s(grant: Grant, ceilings: Ceilings) -> float | None:
+    """How long a new token lasts; raise `Unprocessable` where longer is asked for than may be.
+
+    A training job's has a ceiling of its own: it goes on when whoever made it has logged out, and
+    also when their token ends by itself."""
+    if grant.role is Role.AGENT:
+        most, why = ceilings.agent_days * DAY_S, "SPIKEGUARD_AGENT_TOKEN_DAYS"
+    elif ceilings.left_s is not None:
+        most, why = ceilings.left_s, "no token outlives the one that it is made with"
+    else:
+        return grant.expires_in_s
+    if grant.expires_in_s is not None and grant.expires_in_s > most:
+        raise Unprocessable(
+            f"This token may last {most / DAY_S:g} days at most ({why})",
+            "Ask for less, or leave it out to get that",
+            field="expires_in_s",
+            limit=most,
+        )
+    return most if grant.expires_in_s is None else grant.expires_in_s
+
+
+def checked_person(connection: sql.Connection, text: str) -> str:
+    """The name as it is stored; raise `Unprocessable` where it can be no person's, or could be
+    taken for another one that is known."""
+    name = read_person(text)
+    check_look_alike(name, known_people(connection))
+    return name
+
+
 def withdraw_token(
     connection: sql.Connection, token_id: int, scope: str | None, by: str,
     reason: str | None = None,
 ) -> None:  # fmt: skip
-    """Revoke a token and the sessions it opened; raise `NotFound` if none of it works."""
-    token = revoke_token(connection, token_id, scope)
+    """Revoke a token, the sessions it opened and the tokens made with it, and so on; raise
+    `NotFound` if none of it works."""
+    token, others = revoke_token(connection, token_id, scope)
     if token is None:
         raise NotFound(
             f"There is no token {token_id} that works", "`spikeguard token list` shows them"
         )
     _record(connection, by, "token.revoked", token, before=_words(token), reason=reason)
+    why = f"made with token {token_id}, which was revoked"
+    for other in others:
+        _record(connection, by, "token.revoked", other, before=_words(other), reason=why)
 
 
 def open_session(
     connection: sql.Connection, caller: Caller, name: str, lasts_s: float
 ) -> tuple[str, Token]:
     """Exchange a person's token for a session that carries a name."""
-    person = _person(caller, name)
+    person = _person(connection, caller, name)
     if caller.role not in READERS:
         raise Forbidden(
             f"A token of role {caller.role} is not a person's", "Log in with one made for people"
@@ -131,7 +186,9 @@ def open_session(
     if caller.is_session:
         raise Forbidden("A session can't open another", "Log in with your access token")
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
-    return _session(connection, caller.role, caller.project, person, left, caller.token_id)
+    by = _typed(caller, person) if caller.person is None else caller.actor
+    opened = Opened(caller.token_id, caller.token_id)
+    return _session(connection, caller.role, caller.project, by, left, opened)
 
 
 def open_proxied_session(
@@ -139,26 +196,40 @@ def open_proxied_session(
 ) -> str:
     """A session for whom a reverse proxy has signed in; its secret.
 
-    All of them hang on one token a role that nobody holds: revoking it ends them.
+    All of a person's hang on one token a role that nobody holds: revoking it ends them, and what
+    was made with it.
     """
-    parent = token_named(connection, BY_PROXY, role)
+    person = checked_person(connection, person)
+    parent = token_named(connection, BY_PROXY, role, person)
     if parent is None:
-        parent = issue_token(connection, Grant(role, name=BY_PROXY), SERVER)[1].id
-    return _session(connection, role, None, person, lasts_s, parent, ", by the proxy")[0]
+        parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
+    by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
+    return _session(
+        connection, role, None, by, lasts_s, Opened(parent, parent, how=", by the proxy")
+    )[0]
 
 
 def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -> str:
     """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
     secret = new_secret()
+    if caller.person is None:
+        person = checked_person(connection, person)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
+    by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
         hash=_link_hash(secret), role=caller.role, project=caller.project, person=person,
-        created_by=person, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
-        parent=caller.token_id,
+        created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
+        parent=caller.token_id, known_by=by.known_by, made_with=caller.grant,
+        signed_in_s=caller.signed_in_s if caller.is_session else 0.0,
     )  # fmt: skip
     token, _ = add_token(connection, new)
-    _record(connection, person, "sign_in_link.made", token, after=_words(token))
+    _record(connection, by, "sign_in_link.made", token, after=_words(token))
     return secret
+
+
+def _typed(caller: Caller, person: str) -> Actor:
+    """Who gives a name where the token carries none."""
+    return Actor(person, ActorKind.PERSON, token_id=caller.grant, known_by=KnownBy.TYPED)
 
 
 def sign_in_url(address: str, secret: str, next_path: str = "") -> str:
@@ -178,9 +249,9 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     opener = opener_of(connection, link.token_id)
     assert opener is not None, "a link hangs on what made it"
     assert link.person is not None, "a link is made for a person"
-    made, token = _session(
-        connection, link.role, link.project, link.person, lasts_s, opener, ", by a sign-in link"
-    )
+    person = link.actor.called(link.person)
+    opened = Opened(opener, link.grant, link.signed_in_s, ", by a sign-in link")
+    made, token = _session(connection, link.role, link.project, person, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
 
@@ -198,18 +269,33 @@ def _link_hash(secret: str) -> bytes:
     return hash_secret(f"{SIGN_IN_LINK} {secret}")
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a session was opened with."""
+
+    parent: int  # the token, or the session by whose link it was
+    grant: int  # the token that stands behind it
+    signed_in_s: float = 0.0  # how long ago
+    how: str = ""
+
+
 def _session(
-    connection: sql.Connection, role: Role, project: str | None, person: str, lasts_s: float,
-    parent: int, how: str = "",
+    connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float,
+    opened: Opened,
 ) -> tuple[str, Token]:  # fmt: skip
-    """A session that ends with the token `parent` at the latest."""
+    """A session that ends with what opened it at the latest."""
     secret = new_secret()
     new = NewToken(
-        hash=hash_secret(secret), role=role, project=project, person=person, created_by=person,
-        expires_in_s=lasts_s, parent=parent,
+        hash=hash_secret(secret), role=role, project=project, person=str(person),
+        created_by=person, expires_in_s=lasts_s, parent=opened.parent, known_by=person.known_by,
+        made_with=opened.grant, signed_in_s=opened.signed_in_s,
     )  # fmt: skip
     token, _ = add_token(connection, new)
-    _record(connection, person, "session.opened", token, after=_words(token) + how)
+    by = Actor(
+        person, ActorKind.PERSON, token_id=opened.grant, session_id=token.id,
+        known_by=person.known_by,
+    )  # fmt: skip
+    _record(connection, by, "session.opened", token, after=_words(token) + opened.how)
     return secret, token
 
 
@@ -217,8 +303,9 @@ def close_session(connection: sql.Connection, caller: Caller) -> None:
     """Log out. A token that is no session stays: only an admin takes those away."""
     if not caller.is_session:
         raise Conflict("This token is no session", "An admin revokes it: `spikeguard token revoke`")
-    if (token := revoke_token(connection, caller.token_id, None)) is not None:
-        _record(connection, token.created_by, "session.closed", token, before=_words(token))
+    token, _ = revoke_token(connection, caller.token_id, None)
+    if token is not None:
+        _record(connection, caller.actor, "session.closed", token, before=_words(token))
 
 
 def put_policy(
@@ -338,9 +425,9 @@ def _checked(policy: Policy) -> Policy:
     return policy
 
 
-def _person(caller: Caller, name: str) -> str:
+def _person(connection: sql.Connection, caller: Caller, name: str) -> str:
     if caller.person is None:
-        return read_person(name)
+        return checked_person(connection, name)
     if name.strip() and read_person(name) != caller.person:
         raise Forbidden(
             "This token was made for another person",

@@ -6,7 +6,9 @@ nothing else from being done.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from dataclasses import asdict
 from datetime import date, datetime
 from functools import partial
 from typing import Final
@@ -14,6 +16,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_cli.access_commands import expiry_words
 from spikeguard_server.archive import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.passing import write_down
 from spikeguard_server.repository.audit import SERVER, append
@@ -35,10 +38,12 @@ from spikeguard_server.repository.pieces import SegmentKey
 from spikeguard_server.repository.rolling import roll_up, segments_behind, segments_unfinished
 from spikeguard_server.repository.runs import lock_run
 from spikeguard_server.repository.shelves import Kind, drop_shelf, make_shelf, old_shelves
+from spikeguard_server.repository.tokens import expiring_agents
 from spikeguard_server.retried import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import FLEET
 
+_log = logging.getLogger(__name__)
 ROLLED_AT_ONCE: Final = 200  # segments
 
 
@@ -131,6 +136,13 @@ def prune(engine: sql.Engine, kept: int) -> None:
 def _prune(engine: sql.Engine, run_id: UUID, kept: int) -> None:
     with engine.begin() as connection:
         prune_snapshots(connection, run_id, kept)
+
+
+def warn_of_expiry(engine: sql.Engine) -> None:
+    """Log which training jobs' tokens end soon."""
+    with engine.connect() as connection:
+        for token in expiring_agents(connection):
+            _log.warning("%s", expiry_words(asdict(token)))
 
 
 def finish_deletions(engine: sql.Engine) -> None:

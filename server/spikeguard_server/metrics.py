@@ -7,7 +7,7 @@ an incident is open, and gone when a run is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
@@ -147,6 +147,7 @@ class Fleet:
         default_factory=dict
     )  # steps to detect it -> closed incidents
     not_shown: int = 0  # unended runs beyond those of `live`
+    agent_tokens_s: Sequence[float] = ()  # left to training jobs' tokens that end soon
     incidents_not_shown: int = 0  # of them, those with an open incident
 
 
@@ -200,6 +201,7 @@ def fleet_text(fleet: Fleet) -> bytes:
         f"Runs with an open spike without gauges of their own: beyond {MAX_INCIDENTS}.",
         fleet.incidents_not_shown,
     )
+    _tokens(registry, fleet.agent_tokens_s)
     _notices(registry, fleet)
     _live_runs(registry, fleet.live)
     return generate_latest(registry)
@@ -248,6 +250,22 @@ def _delay_family(delays: Mapping[int, int]) -> HistogramMetricFamily:
         buckets=[*buckets, ("+Inf", sum(delays.values()))],
         sum_value=sum(steps * n for steps, n in delays.items()),
     )
+
+
+def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
+    _gauge(
+        registry,
+        "spikeguard_agent_tokens_expiring",
+        "Training jobs' tokens that end within 14 days.",
+        len(left_s),
+    )
+    if left_s:
+        _gauge(
+            registry,
+            "spikeguard_agent_token_left_seconds",
+            "Until the first of them ends.",
+            min(left_s),
+        )
 
 
 def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:

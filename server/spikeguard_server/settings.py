@@ -98,6 +98,9 @@ class Settings:
         default=0.0, metadata=_number(0)
     )  # and conversations, links
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
+    fresh_sign_in_s: float = field(default=600.0, metadata=_number(10, 86_400))  # for admin tokens
+    agent_token_days: float = field(default=365.0, metadata=_number(1, 3660))  # at most
+    decisions_by: str = "anybody"  # named: only tokens or proxies that name a person decide
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -114,6 +117,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_roles(found)
     for name in ("PRIMARY_URL", "DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
+    _check_deciders(found.get("decisions_by", "anybody"))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     return Settings(database_url=_database_url(environment), **found)
@@ -175,6 +179,11 @@ def _check_url(name: str, text: str) -> None:
         raise SettingError(
             PREFIX + name, "is an http or https URL", f"Write https://HOST. Got {text!r:.80}"
         )
+
+
+def _check_deciders(text: str) -> None:
+    if text not in ("anybody", "named"):
+        raise SettingError(PREFIX + "DECISIONS_BY", "is anybody or named", f"Got {text!r:.80}")
 
 
 def _link_key(text: str) -> str:

@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
+from spikeguard_server.tables_actors import behind, identified
 from spikeguard_server.tables_causes import explained
 
 metadata = sql.MetaData(
@@ -428,6 +429,7 @@ audit = sql.Table(
     sql.Column("after", sql.Text),
     sql.Column("reason", sql.Text),
     _needed("changes", postgresql.JSONB, server_default="[]"),  # field, before, after
+    *identified(),
 )
 
 tokens = sql.Table(
@@ -438,9 +440,7 @@ tokens = sql.Table(
     _needed("role", sql.Text),
     sql.Column("project", sql.Text),  # null: every project
     sql.Column("run", sql.Text),  # its name in that project, role agent only; null: every run
-    sql.Column("name", sql.Text),  # what it is for
-    sql.Column("person", sql.Text),  # who stands behind what is done with it
-    sql.Column("parent", Count),  # the token that a session was opened with
+    *behind(),
     _needed("created_at", Time),
     _needed("created_by", sql.Text),
     sql.Column("expires_at", Time),

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.housekeeping import roll, tidy
+from spikeguard_server.housekeeping import roll, tidy, warn_of_expiry
 from spikeguard_server.ingest.passing import let_time_pass
 from spikeguard_server.repository.due import runs_due
 from spikeguard_server.repository.engine import database_now
@@ -26,6 +26,7 @@ from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
 
 HOUSEKEEPING_S: Final = 600.0
+WARN_S: Final = 86_400.0  # between two warnings of tokens that end soon
 STOP_TIMEOUT_S: Final = 30.0
 
 
@@ -64,10 +65,13 @@ class Ticker:
             survive(partial(tick, self._engine, self._settings, self._stopping), "tick")
 
     def _write(self) -> None:
-        tidied_at = -HOUSEKEEPING_S
+        tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
             survive(partial(write_reports, self._engine, self._stopping), "post-mortems")
             survive(partial(roll, self._engine), "roll-ups")
+            if monotonic() - warned_at >= WARN_S:
+                warned_at = monotonic()
+                survive(partial(warn_of_expiry, self._engine), "tokens that end soon")
             if monotonic() - tidied_at >= HOUSEKEEPING_S:
                 tidied_at = monotonic()
                 survive(partial(tidy, self._engine, self._settings), "housekeeping")

@@ -19,6 +19,9 @@ from spikeguard_cli.access_commands import (
     MAX_LISTED,
     SCORE_HEAD,
     TOKEN_HEAD,
+    asked_person,
+    expiry_words,
+    revoked_words,
     scope_of,
 )
 from spikeguard_cli.command import CommandFailed
@@ -26,10 +29,12 @@ from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import read_secret
+from spikeguard_server.actors import Actor, ActorKind
 from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.domain.policy import policy_to_mapping
 from spikeguard_server.domain.shadow import judge_shadow, scorecard
 from spikeguard_server.grants import (
+    Ceilings,
     Grant,
     drop_run_policy,
     issue_token,
@@ -43,16 +48,17 @@ from spikeguard_server.policy_file import form_of, read_policy_text
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import Row, existing_run
 from spikeguard_server.repository.reading_shadows import read_shadows
-from spikeguard_server.repository.tokens import Token, list_tokens
+from spikeguard_server.repository.tokens import Token, expiring_agents, list_tokens
 from spikeguard_server.up_database import opened, settings_of
 
 
-def operator_name() -> str:
+def operator_name() -> Actor:
     """Who stands behind what is done on this machine."""
     try:
-        return f"{getpass.getuser()} on the command line"
+        name = f"{getpass.getuser()} on the command line"
     except (KeyError, OSError):
-        return "the command line"
+        name = "the command line"
+    return Actor(name, ActorKind.COMMAND_LINE)
 
 
 def run_token(options: Namespace) -> int:
@@ -84,11 +90,14 @@ def _grant(options: Namespace) -> Grant:
     if days is not None and not 0 < days <= MAX_DAYS:
         raise CommandFailed(f"--expires-in takes days, more than 0 and at most {MAX_DAYS}")
     lasts_s = None if days is None else days * DAY_S
-    return Grant(options.role, project, options.person, options.name, lasts_s, run)
+    person = options.person or asked_person(options)
+    return Grant(options.role, project, person, options.name, lasts_s, run)
 
 
 def _create(connection: sql.Connection, options: Namespace) -> int:
-    secret, token = issue_token(connection, _grant(options), operator_name(), options.reason)
+    secret, token = issue_token(
+        connection, _grant(options), operator_name(), options.reason, _ceilings(options)
+    )
     print(secret)
     print(
         f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
@@ -103,21 +112,29 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
     except OSError as error:
         raise CommandFailed(f"{options.file} cannot be read: {error.strerror}") from error
     grant = _grant(options)
-    token = register_token(connection, grant, secret, operator_name(), options.reason)
+    token = register_token(
+        connection, grant, secret, operator_name(), options.reason, _ceilings(options)
+    )
     print(f"token {token.id}: {_words(token)}", file=sys.stderr)
     return 0
+
+
+def _ceilings(options: Namespace) -> Ceilings:
+    return Ceilings(settings_of(options.directory).agent_token_days)
 
 
 def _list(connection: sql.Connection, options: Namespace) -> int:
     del options
     found = list_tokens(connection, None, limit=MAX_LISTED)
     print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
+    for token in expiring_agents(connection):
+        print(expiry_words(asdict(token)), file=sys.stderr)
     return 0
 
 
 def _revoke(connection: sql.Connection, options: Namespace) -> int:
     withdraw_token(connection, options.id, None, operator_name(), options.reason)
-    print(f"token {options.id} works no longer, nor does any session that it opened")
+    print(revoked_words(options.id))
     return 0
 
 

@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
 from spikeguard_protocol import Role
 from spikeguard_server.access import Caller, hash_secret, new_secret, read_secret
+from spikeguard_server.actors import Actor, ActorKind
 from spikeguard_server.grants import (
     Grant,
     make_sign_in_link,
@@ -28,7 +29,7 @@ from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.settings import Settings
 from spikeguard_server.up_files import write_private
 
-MADE_BY = "spikeguard up"
+MADE_BY = Actor("spikeguard up", ActorKind.COMMAND_LINE)
 
 
 @dataclass(frozen=True, slots=True)

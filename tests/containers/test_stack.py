@@ -139,7 +139,7 @@ def stack() -> Iterator[Stack]:
 def operator(stack: Stack) -> Api:
     """Somebody who followed the documentation: a token from the server's container, a sign-in."""
     said = stack.compose("exec", "-T", "server", "spikeguard", "token", "create",
-                         "--role", "operator")  # fmt: skip
+                         "--role", "operator", "--unnamed")  # fmt: skip
     token = said.strip()  # the rest of what it says goes to stderr
     anonymous = Api(Credentials(stack.url("server"), token))
     session = anonymous.post("/v1/sessions", {"token": token, "name": "Container Test"})

@@ -11,7 +11,7 @@ from datetime import timedelta
 from spikeguard_protocol import CommandState
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.repository import audit
-from spikeguard_server.repository.commands import find_command
+from spikeguard_server.repository.commands import by_policy, find_command
 from spikeguard_server.repository.escalations import Escalation, due_escalations, go_on
 
 ESCALATE = "escalate"  # the audit's word for it
@@ -39,7 +39,7 @@ def _one(intake: Intake, due: Escalation) -> None:
     go_on(connection, run_id, due, level, after)
     waited = (now - due.began_at).total_seconds()
     audit.append(
-        connection, run_id, actor=intake.policy.name, action=ESCALATE,
+        connection, run_id, actor=by_policy(intake.policy), action=ESCALATE,
         subject=command.public_id(intake.run.id), before=str(due.level), after=str(level),
         reason=f"nobody answered for {waited:.0f} s",
     )  # fmt: skip

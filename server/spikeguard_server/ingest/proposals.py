@@ -22,6 +22,7 @@ from spikeguard_server.ingest.shadow import note_shadow
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import (
     CommandRow,
+    by_policy,
     commands_of,
     create_command,
     move,
@@ -144,9 +145,9 @@ def _approve_by_policy(
 ) -> None:
     answer = auto_approval(verb_of(command.action), policy, situation.past)
     if answer.allowed:
-        actor = policy.name
+        actor = by_policy(policy)
         move(
             connection, run.run_id, run.id, command, CommandEvent.APPROVE,
-            actor=actor, reason=answer.reason, now=now, decided_by=actor,
+            actor=actor, reason=answer.reason, now=now, decided_by=policy.name,
             decision_reason=answer.reason, decided_step=run.last_step, automatic=True,
         )  # fmt: skip

@@ -7,6 +7,7 @@ any age: a fence stops execution, never the truth about it.
 from __future__ import annotations
 
 from spikeguard_protocol import CommandId, CommandResult, CommandState, ResultState, verb_of
+from spikeguard_server.actors import Actor, ActorKind
 from spikeguard_server.domain.aftereffect import after_end
 from spikeguard_server.domain.command_life import EVENT_OF_RESULT, CommandEvent, can
 from spikeguard_server.domain.episode import CURES
@@ -36,8 +37,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         return
     move(
         intake.connection, intake.run_id, intake.run.id, command, event,
-        actor=f"attempt {intake.attempt.number}", reason=storable(result.reason),
-        now=intake.now, applied_step=result.step, result=storable(result.reason),
+        actor=Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT),
+        reason=storable(result.reason), now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)

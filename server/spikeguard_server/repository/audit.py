@@ -13,11 +13,12 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server import tables
+from spikeguard_server.actors import Actor, ActorKind
 from spikeguard_server.domain.changes import Change
 from spikeguard_server.repository.notices import note
 from spikeguard_server.repository.text import storable
 
-SERVER = "server"  # the actor where no person and no policy acted
+SERVER = Actor("server", ActorKind.SERVER)  # where no person and no policy acted
 _FLEET_LOCK = 0x4155444954  # "AUDIT"
 
 
@@ -33,7 +34,8 @@ def append(
     reason: str | None = None,
     changes: Sequence[Change] = (),
 ) -> None:
-    """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run."""
+    """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
+    wherever it is known what kind it is."""
     if run_id == tables.FLEET:
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
     c = tables.audit.c
@@ -45,8 +47,17 @@ def append(
             run_id=run_id, number=next_number.scalar_subquery(), at=sql.func.clock_timestamp(),
             actor=storable(actor), action=action, subject=subject, before=before, after=after,
             reason=None if reason is None else storable(reason),
-            changes=[asdict(change) for change in changes],
+            changes=[asdict(change) for change in changes], **_identity(actor),
         )
     )  # fmt: skip
     if run_id != tables.FLEET:
         note(connection, run_id, action, subject)
+
+
+def _identity(actor: str) -> dict[str, str | int | None]:
+    if not isinstance(actor, Actor):
+        return {}
+    return {
+        "actor_kind": actor.kind.value, "token": actor.token_id, "session": actor.session_id,
+        "known_by": None if actor.known_by is None else actor.known_by.value,
+    }  # fmt: skip

@@ -24,6 +24,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_server import tables
+from spikeguard_server.actors import Actor, ActorKind
 from spikeguard_server.domain import command_life
 from spikeguard_server.domain.command_life import CommandEvent
 from spikeguard_server.domain.policy import Policy
@@ -176,7 +177,7 @@ def create_command(
     command = find_command(connection, run_id, incident, number)
     assert command is not None
     audit.append(
-        connection, run_id, actor=policy.name, action="propose",
+        connection, run_id, actor=by_policy(policy), action="propose",
         subject=command.public_id(run), after=CommandState.PROPOSED.value,
         reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
@@ -199,7 +200,7 @@ def revise_command(
     """Change what is proposed; whoever saw the old revision has to look again."""
     revision = command.revision + 1
     move(
-        connection, run_id, run, command, CommandEvent.REVISE, actor=policy.name,
+        connection, run_id, run, command, CommandEvent.REVISE, actor=by_policy(policy),
         reason=f"{verb_of(action)}: {reason}", now=now,
         verb=verb_of(action).value, arguments=to_json(action), revision=revision,
         expires_at=expires_at, expires_at_step=expires_at_step, policy_version=policy.version,
@@ -235,6 +236,11 @@ def _add_revision(
             policy_version=policy.version, policy_scope=policy.scope.value,
         )
     )  # fmt: skip
+
+
+def by_policy(policy: Policy) -> Actor:
+    """The actor where a policy acts."""
+    return Actor(policy.name, ActorKind.POLICY)
 
 
 def move(

@@ -57,7 +57,7 @@ def write_policy(connection: sql.Connection, project: str, policy: Policy, actor
     connection.execute(
         sql.insert(policies).values(
             project=project, version=version, document=policy_to_mapping(written),
-            at=sql.func.clock_timestamp(), actor=actor,
+            at=sql.func.clock_timestamp(), actor=str(actor),
         )
     )  # fmt: skip
     return written
@@ -80,7 +80,7 @@ def write_run_policy(
     document = sql.null() if policy is None else policy_to_mapping(replace(policy, version=version))
     connection.execute(
         sql.insert(run_policies).values(
-            run_id=run_id, version=version, document=document, actor=actor,
+            run_id=run_id, version=version, document=document, actor=str(actor),
             at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip

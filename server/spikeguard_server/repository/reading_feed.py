@@ -46,6 +46,10 @@ class Happening:
     after: str | None
     reason: str | None
     changes: Sequence[Mapping[str, Any]] = ()  # field, before, after
+    actor_kind: str | None = None
+    token: int | None = None
+    session: int | None = None
+    known_by: str | None = None
 
     @property
     def name(self) -> str:
@@ -130,6 +134,7 @@ def happened_since(
         sql.select(
             _A.run_id, _PROJECT, _NAME.label("run"), _A.number, _A.at, _A.actor,
             _A.action, _A.subject, _A.before, _A.after, _A.reason, _A.changes,
+            _A.actor_kind, _A.token, _A.session, _A.known_by,
         )
         .outerjoin(runs, runs.c.run_id == _A.run_id)
         .outerjoin(deleted_runs, deleted_runs.c.run_id == _A.run_id)

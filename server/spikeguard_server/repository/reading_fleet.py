@@ -23,6 +23,7 @@ from spikeguard_server.domain.policy import ApprovalMode
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading_runs import waiting
+from spikeguard_server.repository.tokens import expiring_agents
 from spikeguard_server.tables import attempts, commands, incidents, runs
 from spikeguard_server.tables_notices import channels, conversations, notices
 
@@ -74,6 +75,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
         delays=_delays(connection),
+        agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
     )
 
 

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access import MAX_PERSON, SESSION_S
+from spikeguard_server.access import SESSION_S
 from spikeguard_server.domain.policy import PolicyScope
+from spikeguard_server.people import MAX_PERSON
 from spikeguard_server.routes.shapes import TIME, ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -99,7 +100,16 @@ class TokenWanted(Shape):
     )
     person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
     name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
-    expires_in_s: float | None = Field(default=None, gt=0, le=10 * 366 * 86400)
+    unnamed: bool = Field(
+        default=False,
+        description="of role operator or admin, for nobody in particular: the name is typed",
+    )
+    expires_in_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=10 * 366 * 86400,
+        description="null = as long as it may; agents' a year, others' as long as the maker's own",
+    )
     reason: ReasonGiven = None
 
 
@@ -114,6 +124,7 @@ TOKEN_EXAMPLE: dict[str, Any] = {
     "created_at": TIME,
     "created_by": "Grace Hopper",
     "expires_in_s": 2592000.0,
+    "made_with": 2,
 }
 
 
@@ -132,6 +143,7 @@ class TokenBody(Shape):
     created_at: datetime
     created_by: str
     expires_in_s: float | None
+    made_with: int | None = Field(description="the token that it ends with when that is revoked")
 
 
 class TokenMade(TokenBody):

@@ -24,6 +24,7 @@ from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access import TABLE, Caller, hash_secret, judge
+from spikeguard_server.actors import Actor
 from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.ingest import Monitors
@@ -81,6 +82,11 @@ class Services:
     def silent_after(self) -> timedelta:
         """How long a run may say nothing and still count as live."""
         return timedelta(seconds=self.settings.silent_after_s)
+
+    @property
+    def named_only(self) -> bool:
+        """Whether a name that was only typed decides nothing."""
+        return self.settings.decisions_by == "named"
 
     @property
     def primary(self) -> str | None:
@@ -160,7 +166,7 @@ def _authorize(request: Request, services: ServicesDep) -> Caller | None:
         return None
     secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
     caller = sign_in(services, secret)
-    judge(caller, rule)
+    judge(caller, rule, named_only=services.named_only)
     if project := request.path_params.get("project"):
         caller.check_project(project)
         if caller.run is not None and (name := request.path_params.get("name")):
@@ -205,10 +211,10 @@ def _caller(caller: Annotated[Caller | None, guard]) -> Caller:
 CallerDep = Annotated[Caller, Depends(_caller)]
 
 
-def person_of(caller: Caller) -> str:
-    """The name behind a decision; the rule of the call has made sure that there is one."""
+def person_of(caller: Caller) -> Actor:
+    """Who stands behind a decision; the rule of the call has made sure that it is a person."""
     assert caller.person is not None
-    return caller.person
+    return caller.actor
 
 
 Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"])]

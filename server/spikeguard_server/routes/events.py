@@ -180,7 +180,8 @@ def _still_good(services: Services, follower: Follower, secret: str) -> bool:
 
 def _event(entry: Happening, seen: Seen) -> bytes:
     names = ("project", "run", "number", "at", "actor", "action", "subject", "before", "after")
-    body = {name: getattr(entry, name) for name in (*names, "reason", "changes")}
+    who = ("actor_kind", "token", "session", "known_by")
+    body = {name: getattr(entry, name) for name in (*names, "reason", "changes", *who)}
     data = Answer(body).body
     assert isinstance(data, bytes)
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (seen.write().encode(), entry.name.encode(), data)

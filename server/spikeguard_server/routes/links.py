@@ -11,9 +11,11 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from spikeguard_server.access import DECIDERS, Caller, read_person
+from spikeguard_server.access import DECIDERS, PROVEN, Caller
+from spikeguard_server.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.approval_links import ApprovalLink, read_link
-from spikeguard_server.errors import IllegalMove, ServiceError
+from spikeguard_server.errors import IllegalMove, NameNotProven, ServiceError
+from spikeguard_server.grants import checked_person
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.pages import Page
 from spikeguard_server.repository.reading_links import LinkRow, read_clock, read_link_row
@@ -53,7 +55,9 @@ def use_link(
     try:
         if row.used_at is not None:
             raise IllegalMove(f"This link was used by {row.used_by}", "It is good once")
-        person = _person(services, request, link, row) or unsigned(read_person(name))
+        person = _person(services, request, link, row) or _typed(services, name)
+        if services.named_only and person.known_by not in PROVEN:
+            raise NameNotProven
         way = Way(f"a link of channel {row.channel}", origin_of(request), link.id)
         made = Decision(link.command_id, verdict, link.revision, person, way, reason)
         decide(services, made)
@@ -79,17 +83,22 @@ def _page(
     return confirmation(services, page, link.command_id, "", refusal, revision=link.revision)
 
 
-def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> str | None:
+def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> Actor | None:
     """Who decides: who is signed in and may decide here, else the person whose channel it is."""
     caller = find_by_secret(services, session_secret(request))
     if caller is not None and caller.person is not None and _may_decide(caller, link):
-        return caller.person
+        return caller.actor
     return None if row.person is None else unsigned(row.person)
 
 
-def unsigned(name: str) -> str:
+def _typed(services: Services, name: str) -> Actor:
+    with services.engine.connect() as connection:
+        return unsigned(checked_person(connection, name))
+
+
+def unsigned(name: str) -> Actor:
     """A name that no login stands behind."""
-    return f"{name} (by a link)"
+    return Actor(f"{name} (by a link)", ActorKind.PERSON, known_by=KnownBy.LINK)
 
 
 def _may_decide(caller: Caller, link: ApprovalLink) -> bool:

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spikeguard_protocol import Role
-from spikeguard_server.access import read_person
 from spikeguard_server.errors import Forbidden
+from spikeguard_server.people import read_person
 from spikeguard_server.settings import Settings, networks_of, sign_in_roles
 
 Networks = tuple[IPv4Network | IPv6Network, ...]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from spikeguard_protocol import Answer, Health, Medium, SegmentReason, Verb
+from spikeguard_server.actors import ActorKind, KnownBy
 from spikeguard_server.domain.changes import MAX_REASON
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
@@ -298,6 +299,10 @@ AUDIT_EXAMPLE: dict[str, Any] = {
     "after": "approved",
     "reason": None,
     "changes": [],
+    "actor_kind": "person",
+    "token": 4,
+    "session": 19,
+    "known_by": "token",
 }
 
 
@@ -326,6 +331,10 @@ class AuditEntry(Shape):
     after: Any
     reason: str | None
     changes: list[ChangeBody] = Field(description="of a policy or a channel, field by field")
+    actor_kind: ActorKind | None = Field(description="null: written before it was asked")
+    token: int | None = Field(description="that stands behind it, where one does")
+    session: int | None = Field(description="that was opened with the token")
+    known_by: KnownBy | None = Field(description="how it is known which person acted")
 
 
 class AuditList(Shape):

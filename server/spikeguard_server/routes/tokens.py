@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from spikeguard_protocol import DEFAULT_PROJECT
-from spikeguard_server.access import Caller
-from spikeguard_server.errors import Forbidden, NotFound
-from spikeguard_server.grants import Grant, issue_token, withdraw_token
+from spikeguard_protocol import DEFAULT_PROJECT, Role
+from spikeguard_server.access import DECIDERS, Caller
+from spikeguard_server.actors import Actor
+from spikeguard_server.errors import Forbidden, NotFound, SignInAgain, Unprocessable
+from spikeguard_server.grants import Ceilings, Grant, issue_token, withdraw_token
 from spikeguard_server.repository.reading import write_cursor
 from spikeguard_server.repository.tokens import list_tokens
 from spikeguard_server.routes.access_shapes import TokenBody, TokenList, TokenMade, TokenWanted
@@ -18,6 +19,7 @@ from spikeguard_server.routes.door import (
     Limit,
     Number,
     ReasonAsked,
+    Services,
     ServicesDep,
     page_wanted,
 )
@@ -25,9 +27,9 @@ from spikeguard_server.routes.door import (
 router = APIRouter(tags=["access"])
 
 
-def actor(caller: Caller) -> str:
+def actor(caller: Caller) -> Actor:
     """Who stands behind a change: a person, or the token where it names none."""
-    return caller.person or f"token {caller.token_id}"
+    return caller.actor
 
 
 @router.post(
@@ -36,20 +38,37 @@ def actor(caller: Caller) -> str:
     response_model=TokenMade,
     response_class=Answer,
     status_code=201,
+    responses=refusals(SignInAgain(7200.0, 600.0)),
 )
 def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> Answer:
     """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
-    may be named before it exists; only role agent takes one."""
+    may be named before it exists; only role agent takes one. It ends with the token that stands
+    behind the caller at the latest, not with the caller's session; a training job's lasts
+    SPIKEGUARD_AGENT_TOKEN_DAYS at most. One of role admin needs a sign-in of a moment ago."""
+    _check_wanted(services, caller, wanted)
     project = wanted.project if caller.project is None else wanted.project or caller.project
     if project is None and wanted.run is not None:
         project = DEFAULT_PROJECT
     if project is not None:
         caller.check_project(project)
     grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
+    ceilings = Ceilings(services.settings.agent_token_days, caller.grant, caller.grant_left_s)
     with services.engine.begin() as connection:
-        secret, token = issue_token(connection, grant, actor(caller), wanted.reason)
+        secret, token = issue_token(connection, grant, actor(caller), wanted.reason, ceilings)
     shown = TokenBody.model_validate(token).model_dump()
     return Answer(TokenMade(**shown, token=secret), status_code=201)
+
+
+def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> None:
+    fresh_s = services.settings.fresh_sign_in_s
+    if wanted.role is Role.ADMIN and caller.is_session and caller.signed_in_s > fresh_s:
+        raise SignInAgain(caller.signed_in_s, fresh_s)
+    if wanted.role in DECIDERS and wanted.person is None and not wanted.unnamed:
+        raise Unprocessable(
+            f"A token of role {wanted.role} is a person's",
+            "Name them in `person`, or say `unnamed`: whoever signs in with it types a name",
+            field="person",
+        )
 
 
 @router.get("/v1/tokens", summary="List tokens", response_model=TokenList, response_class=Answer)
@@ -78,7 +97,8 @@ def get_tokens(
 def delete_token(
     services: ServicesDep, caller: CallerDep, id: Number, reason: ReasonAsked = None
 ) -> Response:
-    """From now on neither the token nor any session it opened works."""
+    """From now on neither the token nor what hangs on it works: sessions that it opened, tokens
+    that were made with it, and so on."""
     with services.engine.begin() as connection:
         withdraw_token(connection, id, caller.project, actor(caller), reason)
     return Response(status_code=204)

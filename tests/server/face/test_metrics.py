@@ -29,6 +29,7 @@ COUNTS = {
     "spikeguard_runs",
     "spikeguard_runs_not_shown",
     "spikeguard_incidents_not_shown",
+    "spikeguard_agent_tokens_expiring",
     "spikeguard_incidents_closed",
     "spikeguard_commands_finished",
     "spikeguard_commands_unfinished",

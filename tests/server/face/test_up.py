@@ -191,7 +191,7 @@ def _the_command_line_is_logged_in(up: Up) -> None:
     runs = up.command("runs")
     assert runs.returncode == 0, runs.stderr
     made = up.command(
-        "token", "create", "--role", "admin", "--directory", str(up.directory / "data")
+        "token", "create", "--role", "admin", "--unnamed", "--directory", str(up.directory / "data")
     )
     assert made.returncode == 0, made.stderr
     assert len(made.stdout.strip()) == 43

@@ -1,0 +1,95 @@
+"""What can be a person's name, and which names cannot be told from one that is known.
+
+Invariants: pure. A name is in NFKC, of one script (any), without control, format and invisible
+characters; it is none that a machine goes by. Whoever could be taken for somebody else is refused,
+with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from spikeguard_server.errors import Unprocessable
+
+MAX_PERSON: Final = 80
+# Of Unicode's Default_Ignorable_Code_Point what `isprintable` lets pass, and a braille blank.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0]"
+    "|[\U000e0100-\U000e01ef]"
+)
+_MACHINE = re.compile(
+    r"(the )?(server|policy|attempt|token|session|agent|spikeguard|nobody)(\W.*|\d.*| up)?"
+    r"|.*\bcommand line|.*\(by (a link|the proxy)\)"
+)
+_TOGETHER: Final = {  # scripts that one language is written in
+    "CJK": "EAST ASIAN", "IDEOGRAPHIC": "EAST ASIAN", "HIRAGANA": "EAST ASIAN",
+    "KATAKANA": "EAST ASIAN", "KATAKANA-HIRAGANA": "EAST ASIAN", "HANGUL": "EAST ASIAN",
+    "BOPOMOFO": "EAST ASIAN",
+}  # fmt: skip
+
+
+def read_person(text: str) -> str:
+    """The name as it is stored; raise `Unprocessable` for what can be no person's."""
+    hidden = any(unicodedata.category(c) in ("Cc", "Cf") for c in text.strip())
+    if hidden or _INVISIBLE.search(text):
+        raise _refused("A name has no control, format or invisible characters", "Type it by hand")
+    name = " ".join(unicodedata.normalize("NFKC", text).split())
+    if not 1 <= len(name) <= MAX_PERSON or not name.isprintable() or not re.search(r"[^\W_]", name):
+        raise _refused(
+            f"A name is 1 to {MAX_PERSON} printable characters with a letter among them",
+            "Give the name that should stand behind your decisions",
+        )
+    if len(found := scripts_of(name)) > 1:
+        raise _refused(
+            f"A name is written in one script, this one in {' and '.join(sorted(found)).lower()}",
+            "Write it in one of them",
+        )
+    if _MACHINE.fullmatch(_looks(name)):
+        raise _refused(f"{name!r} is what the record calls a machine", "Give a person's name")
+    return name
+
+
+def check_look_alike(name: str, known: Iterable[str]) -> None:
+    """Raise `Unprocessable` where `name` looks like one of `known` and is another one."""
+    looks = _skeleton(name)
+    for other in known:
+        if other != name and _skeleton(other) == looks:
+            raise _refused(
+                f"{name!r} looks like {other!r}, who is known here, and is another name",
+                f"Write {other!r} if that is you, else a name that nobody takes for it",
+            )
+
+
+def scripts_of(name: str) -> set[str]:
+    """The scripts of the letters of `name`."""
+    letters = (c for c in name if unicodedata.category(c) in ("Lu", "Ll", "Lt", "Lo"))
+    words = (unicodedata.name(c, "UNKNOWN").split()[0] for c in letters)
+    return {_TOGETHER.get(word, word) for word in words}
+
+
+def _looks(name: str) -> str:
+    """How a name reads, whatever its letters are and however large."""
+    return _skeleton(_skeleton(name).casefold())
+
+
+def _skeleton(name: str) -> str:
+    """What `name` looks like: equal for names that cannot be told apart."""
+    return "".join(_prototype(c) for c in name).replace("rn", "m")
+
+
+@lru_cache(maxsize=4096)
+def _prototype(character: str) -> str:
+    """Of all characters that look like this one the one that most others look like."""
+    from confusable_homoglyphs.confusables import confusables_data  # reads 800 kB, once
+
+    alike = [entry["c"] for entry in confusables_data.get(character, ())]
+    alone = [other for other in (character, *alike) if len(other) == 1]
+    return str(max(alone, key=lambda other: (len(confusables_data.get(other, ())), -ord(other))))
+
+
+def _refused(message: str, remedy: str) -> Unprocessable:
+    return Unprocessable(message, remedy, field="name")

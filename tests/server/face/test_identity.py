@@ -1,0 +1,192 @@
+# ruff: noqa: RUF001  letters that look like others are what is tested
+"""Who acted stands in the record so that nobody can pass for somebody else, nor for a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role
+from spikeguard_server.errors import Unprocessable
+from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.people import read_person
+from spikeguard_server.settings import SettingError, Settings, read_settings
+from tests.server.face.serving import serving
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+MACHINES = (
+    "policy 1", "Policy 12", "po1icy 1", "server", "SERVER", "attempt 2", "token 4",
+    "spikeguard up", "root on the command line", "Ada (by a link)", "nobody",
+)  # fmt: skip
+DISGUISED = {
+    "Cyrillic letter": "Аda Lovelace",
+    "zero-width space": "Ada\u200b Lovelace",
+    "filler": "Ada\u3164",
+    "right-to-left override": "ecalevoL \u202eadA",
+    "line break": "Ada\nLovelace",
+    "soft hyphen": "Ada\u00adLovelace",
+    "no letter": "...",
+}
+PEOPLE = (
+    "Ада Лавлейс",
+    "李小龍",
+    "山田 太郎",
+    "김철수",
+    "محمد الخوارزمي",
+    "मीरा",
+    "José Ñuñez",
+    "O'Brien",
+)
+
+
+def sign_in(live: Live, name: str, token: str | None = None) -> httpx.Response:
+    with live.client() as client:
+        secret = token or live.tokens[Role.OPERATOR]
+        return client.post("/v1/sessions", json={"token": secret, "name": name})
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_name_that_a_machine_goes_by_is_no_persons(live: Live, name: str) -> None:
+    """By the login, and by whoever makes a token for a person."""
+    answers = [sign_in(live, name)]
+    with live.client(Role.ADMIN) as admin:
+        answers.append(admin.post("/v1/tokens", json={"role": "viewer", "person": name}))
+    for answer in answers:
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["error"]["field"] == "name"
+
+
+@pytest.mark.parametrize("name", DISGUISED.values(), ids=DISGUISED.keys())
+def test_a_name_that_is_not_what_it_looks_like_is_refused(live: Live, name: str) -> None:
+    assert sign_in(live, name).status_code == 422
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_a_name_in_any_one_script_is_welcome(live: Live, name: str) -> None:
+    assert sign_in(live, name).json()["name"] == name
+    assert sign_in(live, f"  {name} ").json()["name"] == name
+
+
+def test_names_are_stored_in_one_form(live: Live) -> None:
+    assert sign_in(live, "Ａｄａ  Cafe\u0301").json()["name"] == "Ada Café"
+
+
+@pytest.mark.parametrize(
+    ("known", "other"), [("Lila Quill", "LiIa QuiII"), ("Pax Cope", "Рах Соре"), ("Bernt", "Bemt")]
+)
+def test_a_name_that_looks_like_a_known_one_is_refused_and_says_so(
+    live: Live, known: str, other: str
+) -> None:
+    assert sign_in(live, known).status_code == 200
+    refused = sign_in(live, other)
+    assert refused.status_code == 422
+    assert known in refused.json()["error"]["remedy"]
+    assert sign_in(live, known).status_code == 200
+
+
+def newest(live: Live, path: str = "/v1/audit") -> dict[str, Any]:
+    with live.client(Role.ADMIN) as admin:
+        entry: dict[str, Any] = admin.get(path, params={"limit": 1}).json()["items"][0]
+        return entry
+
+
+def test_the_record_says_with_which_token_and_session_and_how_a_person_is_known(
+    live: Live, job: Job
+) -> None:
+    job.spike()
+    proposal = job.incident()["proposal"]
+    path, revision = job.command_path(proposal), proposal["revision"]
+    with live.client(Role.ADMIN) as admin:
+        hers = admin.post("/v1/tokens", json={"role": "operator", "person": "Ada"}).json()
+        made = newest(live)
+    assert (made["actor_kind"], made["session"], made["known_by"]) == ("token", None, None)
+    assert made["actor"] == f"token {made['token']}"
+    for token, name, known_by in ((hers["token"], "", "token"), (None, "Grace Typed", "typed")):
+        session = sign_in(live, name, token).json()["token"]
+        opened = newest(live)
+        with live.bearing(session) as calls:
+            verdict = {"revision": revision, "reason": "no"}
+            if known_by == "token":
+                assert calls.post(f"{path}/reject", json={"revision": 99, "reason": "x"}).is_error
+            else:
+                assert calls.post(f"{path}/reject", json=verdict).status_code == 200
+        assert (opened["actor_kind"], opened["known_by"]) == ("person", known_by)
+        assert opened["subject"] == f"session {opened['session']}"
+        assert (opened["token"] == hers["id"]) is (known_by == "token")
+    decided = newest(live, f"{job.path}/audit")
+    assert (decided["actor"], decided["known_by"]) == ("Grace Typed", "typed")
+    assert (decided["token"], decided["session"]) == (opened["token"], opened["session"])
+
+
+def test_whatever_acts_by_itself_has_its_kind_in_the_record(live: Live, spiked: Job) -> None:
+    with live.client(Role.VIEWER) as viewer:
+        entries = viewer.get(f"{spiked.path}/audit", params={"limit": 1000}).json()["items"]
+    kinds = {entry["actor_kind"] for entry in entries}
+    assert kinds == {"policy", "server"}
+    assert all(entry["actor"].startswith(entry["actor_kind"]) for entry in entries)
+
+
+@pytest.fixture(scope="module")
+def named_only(face_url: str) -> Iterator[str]:
+    """Another replica, on which a typed name decides nothing."""
+    with serving(Settings(database_url=face_url, decisions_by="named")) as url:
+        yield url
+
+
+def test_where_only_proven_names_decide_a_typed_one_decides_nothing(
+    live: Live, named_only: str
+) -> None:
+    """It reads as before; a token that names its person decides."""
+    silence = {"project": "p", "lasts_s": 60, "reason": "x"}
+    with live.engine.begin() as connection:
+        grant = Grant(Role.OPERATOR, person="Ada")
+        hers = issue_token(connection, grant, "test")[0]
+    sessions = [sign_in(live, "Grace Typed"), sign_in(live, "", hers)]
+    answers = []
+    for session in sessions:
+        headers = {"Authorization": f"Bearer {session.json()['token']}"}
+        with httpx.Client(base_url=named_only, headers=headers) as calls:
+            assert calls.get("/v1/runs").status_code == 200
+            answers.append(calls.post("/v1/silences", json=silence))
+    assert (answers[0].status_code, answers[1].status_code) == (403, 201)
+    error = answers[0].json()["error"]
+    assert error["code"] == "name_not_proven"
+    assert "--person" in error["remedy"]
+
+
+def test_the_setting_for_it_takes_two_words() -> None:
+    assert read_settings({"SPIKEGUARD_DECISIONS_BY": "named"}).decisions_by == "named"
+    with pytest.raises(SettingError, match="anybody or named"):
+        read_settings({"SPIKEGUARD_DECISIONS_BY": "nobody"})
+
+
+def test_a_token_for_people_asks_for_the_name(live: Live) -> None:
+    with live.client(Role.ADMIN) as admin:
+        unsaid = admin.post("/v1/tokens", json={"role": "operator"})
+        assert (unsaid.status_code, unsaid.json()["error"]["field"]) == (422, "person")
+        assert admin.post("/v1/tokens", json={"role": "operator", "unnamed": True}).is_success
+
+
+def test_no_length_of_a_name_is_a_way_around(live: Live) -> None:
+    del live
+    for name in ("", " ", "x" * 81, "\ufdfa" * 20):  # the last grows to 360 in its normal form
+        with pytest.raises(Unprocessable):
+            read_person(name)
+
+
+def test_entries_from_before_it_was_asked_say_so(live: Live, job: Job) -> None:
+    with live.engine.begin() as connection:
+        connection.execute(
+            sql.text(
+                "insert into audit (run_id, number, at, actor, action, subject) select run_id,"
+                " 1000, now(), 'Ada', 'x', name from runs where name = :run"
+            ),
+            {"run": job.run},
+        )
+    assert newest(live, f"{job.path}/audit")["actor_kind"] is None
