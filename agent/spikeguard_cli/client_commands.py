@@ -38,13 +38,27 @@ from spikeguard_protocol.terminal import printable
 def login(options: Namespace) -> int:
     """Exchange a token for a session in a person's name and remember it."""
     server = options.server.rstrip("/")
-    name = options.name or getpass.getuser()
     token = _given_token(options)
-    session = Api(Credentials(server, token)).post("/v1/sessions", {"token": token, "name": name})
+    session = _session(Api(Credentials(server, token)), token, options.name)
     path = credentials_path()
     save_credentials(Credentials(server, session["token"], session["name"]), path)
     print(f"Logged in at {server} as {session['name']} ({session['role']}); kept in {path}")
     return 0
+
+
+def _session(api: Api, token: str, name: str | None) -> dict[str, Any]:
+    """A session; without a name in that of the token's person, else of the account."""
+
+    def named(name: str) -> dict[str, Any]:
+        session: dict[str, Any] = api.post("/v1/sessions", {"token": token, "name": name})
+        return session
+
+    try:
+        return named(name or "")
+    except Refused as refusal:
+        if name or refusal.body.get("field") != "name":
+            raise
+        return named(getpass.getuser())
 
 
 def runs(options: Namespace) -> int:
@@ -181,7 +195,8 @@ def _print_list(
 def _login_options(parser: ArgumentParser) -> None:
     parser.add_argument("--server", default="http://127.0.0.1:8000", help="address of the server")
     parser.add_argument(
-        "--name", help="your name, as approvals will carry it (default: login name)"
+        "--name",
+        help="your name, as approvals will carry it (default: the token's, else the account's)",
     )
     parser.add_argument("--token-file", help="file with the token; else it is asked for, or stdin")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 
 import sqlalchemy as sql

@@ -38,7 +38,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
     move(
         intake.connection, intake.run_id, intake.run.id, command, event,
         actor=Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT),
-        reason=storable(result.reason), now=intake.now, applied_step=result.step, result=storable(result.reason),
+        reason=storable(result.reason),
+        now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)

@@ -45,13 +45,13 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
     may be named before it exists; only role agent takes one. It ends with the token that stands
     behind the caller at the latest, not with the caller's session; a training job's lasts
     SPIKEGUARD_AGENT_TOKEN_DAYS at most. One of role admin needs a sign-in of a moment ago."""
-    _check_wanted(services, caller, wanted)
     project = wanted.project if caller.project is None else wanted.project or caller.project
     if project is None and wanted.run is not None:
         project = DEFAULT_PROJECT
     if project is not None:
         caller.check_project(project)
     grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
+    _check_wanted(services, caller, wanted)
     ceilings = Ceilings(services.settings.agent_token_days, caller.grant, caller.grant_left_s)
     with services.engine.begin() as connection:
         secret, token = issue_token(connection, grant, actor(caller), wanted.reason, ceilings)

@@ -46,7 +46,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "AccessToken": "TokenBody", "NewToken": "TokenMade", "Session": "SessionBody",
     "Shadow": "ShadowBody", "Scorecard": "ScorecardBody",
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
-    "Change": "ChangeBody", "Changes": "AuditEntry",
+    "Change": "ChangeBody", "Changes": "AuditEntry", "Archived": "RunBody", "Origin": "TokenBody",
     "RunWarning": "WarningBody", "Warnings": "RunDetail",
     "Ability": "AbilityBody", "Abilities": "AttemptBody", "Remedy": "RemedyBody",
 }  # fmt: skip

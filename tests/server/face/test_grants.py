@@ -1,0 +1,174 @@
+"""What a token may outlive: the sessions that made it, and never the grant behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_cli.main import main
+from spikeguard_protocol import Role
+from spikeguard_server.access import hash_secret
+from spikeguard_server.grants import Grant
+from spikeguard_server.housekeeping import warn_of_expiry
+from spikeguard_server.repository.reading_fleet import read_fleet
+from spikeguard_server.tables import tokens
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Live
+
+DAY_S = 86_400.0
+Change = Callable[..., None]
+
+
+@pytest.fixture
+def change(live: Live) -> Change:
+    """Changes the row of a token, as time does."""
+
+    def do(secret: str, **columns: Any) -> None:
+        with live.engine.begin() as connection:
+            mine = tokens.c.hash == hash_secret(secret)
+            connection.execute(sql.update(tokens).where(mine).values(**columns))
+
+    return do
+
+
+def signed_in(live: Live, secret: str, name: str = "") -> str:
+    with live.client() as client:
+        answer = client.post("/v1/sessions", json={"token": secret, "name": name})
+        return str(answer.json()["token"])
+
+
+def make(live: Live, secret: str, **wanted: Any) -> dict[str, Any]:
+    with live.bearing(secret) as caller:
+        answer = caller.post("/v1/tokens", json=wanted)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+
+def works(live: Live, secret: str) -> bool:
+    with live.bearing(secret) as caller:
+        return caller.get("/v1/me").status_code == 200
+
+
+def ada(live: Live, **grant: Any) -> str:
+    """A token in a person's name that may make others."""
+    return live.token(Grant(Role.ADMIN, person="Ada Lovelace", **grant))
+
+
+def test_what_a_session_makes_ends_with_the_grant_and_not_with_the_session(
+    live: Live, change: Change
+) -> None:
+    """A session of 300 s made a token that never ended and outlived its parent."""
+    grant = ada(live, expires_in_s=30 * DAY_S)
+    session = signed_in(live, grant)
+    change(session, expires_at=sql.func.now() + sql.text("interval '300 s'"))
+    made = make(live, session, role="viewer")
+    assert 29 * DAY_S < made["expires_in_s"] <= 30 * DAY_S
+    with live.bearing(session) as caller:
+        longer = caller.post("/v1/tokens", json={"role": "viewer", "expires_in_s": 31 * DAY_S})
+        assert (longer.status_code, longer.json()["error"]["field"]) == (422, "expires_in_s")
+        assert longer.json()["error"]["limit"] <= 30 * DAY_S
+        assert caller.delete("/v1/sessions/current").status_code == 204  # logs out
+    assert works(live, made["token"])
+
+
+def test_revoking_a_grant_revokes_all_that_was_made_with_it(live: Live) -> None:
+    """Sessions, what they made, and what was made with that; each stands in the record."""
+    grant = ada(live)
+    child = make(live, signed_in(live, grant), role="admin", person="Grace Hopper")
+    session = signed_in(live, child["token"])
+    grandchildren = [make(live, session, role=role)["token"] for role in ("agent", "viewer")]
+    with live.client(Role.ADMIN) as root:
+        shown = root.get("/v1/tokens", params={"limit": 1000}).json()["items"]
+        [mine] = [token for token in shown if token["id"] == child["id"]]
+        others = [token for token in shown if token["made_with"] == child["id"]]
+        assert root.delete(f"/v1/tokens/{mine['made_with']}").status_code == 204
+        entries = root.get("/v1/audit", params={"limit": 4}).json()["items"]
+    secrets = [grant, child["token"], session, *grandchildren]
+    assert [works(live, secret) for secret in secrets] == [False] * 5
+    revoked = [f"token {id}" for id in (mine["made_with"], mine["id"], *(o["id"] for o in others))]
+    assert sorted(entry["subject"] for entry in entries) == sorted(revoked)
+    assert {entry["action"] for entry in entries} == {"token.revoked"}
+
+
+def test_a_jobs_token_lasts_a_year_at_most_whoever_makes_it(live: Live) -> None:
+    """It has a ceiling of its own: a person's grant that ends by itself takes no job's token."""
+    made = make(live, signed_in(live, ada(live, expires_in_s=DAY_S)), role="agent")
+    assert 364 * DAY_S < made["expires_in_s"] <= 365 * DAY_S
+    with live.client(Role.ADMIN) as root:
+        longer = root.post("/v1/tokens", json={"role": "agent", "expires_in_s": 366 * DAY_S})
+    assert longer.status_code == 422
+    assert "SPIKEGUARD_AGENT_TOKEN_DAYS" in longer.json()["error"]["message"]
+
+
+def test_a_token_for_admins_needs_a_sign_in_of_a_moment_ago(live: Live, change: Change) -> None:
+    grant = ada(live)
+    session = signed_in(live, grant)
+    assert make(live, session, role="admin", person="Grace Hopper")["role"] == "admin"
+    change(session, created_at=sql.func.now() - sql.text("interval '11 minutes'"))
+    with live.bearing(session) as caller:
+        stale = caller.post("/v1/tokens", json={"role": "admin", "person": "Grace Hopper"})
+        assert (stale.status_code, stale.json()["error"]["code"]) == (403, "sign_in_again")
+        assert "spikeguard login" in stale.json()["error"]["remedy"]
+    make(live, session, role="viewer")
+    make(live, signed_in(live, grant), role="admin", person="Grace Hopper")
+
+
+def test_a_jobs_token_that_ends_soon_is_warned_of(
+    live: Live, change: Change, face_url: str, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """By log, metric and command line, from 14 days before."""
+    soon = live.token(Grant(Role.AGENT, name="the night shift"))
+    change(soon, expires_at=sql.func.now() + sql.text("interval '15 days'"))
+    monkeypatch.setenv("DATABASE_URL", face_url)
+
+    def told() -> tuple[str, int, str]:
+        caplog.clear()
+        capsys.readouterr()
+        warn_of_expiry(live.engine)
+        with live.engine.connect() as connection:
+            expiring = len(read_fleet(connection).agent_tokens_s)
+        assert main(["token", "list"]) == 0
+        return caplog.text, expiring, capsys.readouterr().err
+
+    log, before, listed = told()
+    assert "the night shift" not in log + listed
+    change(soon, expires_at=sql.func.now() + sql.text("interval '9 days'"))
+    log, after, listed = told()
+    assert after == before + 1
+    for text in (log, listed):
+        assert "'the night shift' ends in 9.0 days" in text
+    assert logging.getLogger("spikeguard_server.housekeeping").isEnabledFor(logging.WARNING)
+
+
+def test_the_command_line_asks_whose_a_token_for_people_is(
+    face_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", face_url)
+    create = ["token", "create", "--role", "operator"]
+    assert main(create) == 1
+    assert "--person NAME" in capsys.readouterr().err
+    assert main([*create, "--unnamed"]) == 0
+    assert main([*create, "--person", "root on the command line"]) == 1
+    assert main([*create, "--person", "Ada Lovelace"]) == 0
+    assert "of Ada Lovelace" in capsys.readouterr().err
+
+
+def test_logging_in_without_a_name_takes_the_tokens(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And that of the account where the token names nobody."""
+    monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", str(tmp_path / "credentials.json"))
+    monkeypatch.setenv("LOGNAME", "grace")
+    for secret, name in ((ada(live), "Ada Lovelace"), (live.tokens[Role.OPERATOR], "grace")):
+        (tmp_path / "token").write_text(secret)
+        words = ["login", "--server", live.url, "--token-file", str(tmp_path / "token")]
+        assert main(words) == 0
+        assert f"as {name} (" in capsys.readouterr().out
