@@ -87,7 +87,8 @@ def test_revoking_a_grant_revokes_all_that_was_made_with_it(live: Live) -> None:
     with live.client(Role.ADMIN) as root:
         shown = root.get("/v1/tokens", params={"limit": 1000}).json()["items"]
         [mine] = [token for token in shown if token["id"] == child["id"]]
-        others = [token for token in shown if token["made_with"] == child["id"]]
+        made = [token for token in shown if not token["session"]]
+        others = [token for token in made if token["made_with"] == child["id"]]
         assert root.delete(f"/v1/tokens/{mine['made_with']}").status_code == 204
         entries = root.get("/v1/audit", params={"limit": 4}).json()["items"]
     secrets = [grant, child["token"], session, *grandchildren]
@@ -111,7 +112,7 @@ def test_a_token_for_admins_needs_a_sign_in_of_a_moment_ago(live: Live, change: 
     grant = ada(live)
     session = signed_in(live, grant)
     assert make(live, session, role="admin", person="Grace Hopper")["role"] == "admin"
-    change(session, created_at=sql.func.now() - sql.text("interval '11 minutes'"))
+    change(session, signed_in_at=sql.func.now() - sql.text("interval '11 minutes'"))
     with live.bearing(session) as caller:
         stale = caller.post("/v1/tokens", json={"role": "admin", "person": "Grace Hopper"})
         assert (stale.status_code, stale.json()["error"]["code"]) == (403, "sign_in_again")
@@ -172,3 +173,33 @@ def test_logging_in_without_a_name_takes_the_tokens(
         words = ["login", "--server", live.url, "--token-file", str(tmp_path / "token")]
         assert main(words) == 0
         assert f"as {name} (" in capsys.readouterr().out
+
+
+def browser_of(live: Live, session: str) -> str:
+    """The session of a browser that a sign-in link of `session` opened."""
+    with live.bearing(session) as caller, live.client() as browser:
+        link = caller.post("/v1/sessions/links", json={"next": ""}).json()["link"]
+        assert browser.post(link.removeprefix(live.url)).status_code == 303
+        return str(browser.cookies["spikeguard_session"])
+
+
+def test_a_browser_that_a_link_signed_in_is_known_and_as_fresh_as_who_made_the_link(
+    live: Live, change: Change
+) -> None:
+    """What it makes hangs on the person's token, and outlives the session that made the link."""
+    grant = ada(live)
+    session = signed_in(live, grant)
+    change(session, signed_in_at=sql.func.now() - sql.text("interval '11 minutes'"))
+    browser = browser_of(live, session)
+    with live.bearing(browser) as caller:
+        stale = caller.post("/v1/tokens", json={"role": "admin", "person": "Grace Hopper"})
+        assert stale.json()["error"]["code"] == "sign_in_again"
+    made = make(live, browser, role="viewer")
+    with live.client(Role.ADMIN) as root:
+        entry = root.get("/v1/audit", params={"limit": 1}).json()["items"][0]
+    assert (entry["actor"], entry["known_by"], entry["token"]) == (
+        "Ada Lovelace", "token", made["made_with"],
+    )  # fmt: skip
+    with live.bearing(session) as caller:
+        assert caller.delete("/v1/sessions/current").status_code == 204
+    assert [works(live, secret) for secret in (browser, made["token"])] == [False, True]
