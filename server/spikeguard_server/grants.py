@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access import READERS, Caller, hash_secret, new_secret
 from spikeguard_server.actors import Actor, ActorKind, KnownBy
+from spikeguard_server.ceilings import NO_CEILINGS, Ceilings
 from spikeguard_server.domain.changes import policy_changes
 from spikeguard_server.domain.policy import (
     Policy,
@@ -52,7 +53,6 @@ from spikeguard_server.tables import FLEET
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
-DAY_S = 86_400.0
 BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on
 
 
@@ -82,18 +82,6 @@ class Grant:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """How long a new token may last, and what it ends with."""
-
-    agent_days: float = 365.0  # of a training job's token, whoever makes it
-    made_with: int | None = None  # the grant of whoever makes it; None: the server's own machine
-    left_s: float | None = None  # of that grant; None = for ever
-
-
-NO_CEILINGS = Ceilings()
-
-
 def issue_token(
     connection: sql.Connection, grant: Grant, by: str, reason: str | None = None,
     ceilings: Ceilings = NO_CEILINGS,
@@ -117,7 +105,7 @@ def register_token(
         project=grant.project,
         person=person,
         created_by=by,
-        expires_in_s=_lasts_s(grant, ceilings),
+        expires_in_s=ceilings.lasts_s(grant.role, grant.expires_in_s),
         name=grant.name,
         made_with=ceilings.made_with,
         run=grant.run,
@@ -126,27 +114,6 @@ def register_token(
     if fresh:
         _record(connection, by, "token.created", token, after=_words(token), reason=reason)
     return token
-
-
-def _lasts_s(grant: Grant, ceilings: Ceilings) -> float | None:
-    """How long a new token lasts; raise `Unprocessable` where longer is asked for than may be.
-
-    A training job's has a ceiling of its own: it goes on when whoever made it has logged out, and
-    also when their token ends by itself."""
-    if grant.role is Role.AGENT:
-        most, why = ceilings.agent_days * DAY_S, "SPIKEGUARD_AGENT_TOKEN_DAYS"
-    elif ceilings.left_s is not None:
-        most, why = ceilings.left_s, "no token outlives the one that it is made with"
-    else:
-        return grant.expires_in_s
-    if grant.expires_in_s is not None and grant.expires_in_s > most:
-        raise Unprocessable(
-            f"This token may last {most / DAY_S:g} days at most ({why})",
-            "Ask for less, or leave it out to get that",
-            field="expires_in_s",
-            limit=most,
-        )
-    return most if grant.expires_in_s is None else grant.expires_in_s
 
 
 def checked_person(connection: sql.Connection, text: str) -> str:

@@ -31,11 +31,11 @@ from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.access import read_secret
 from spikeguard_server.actors import Actor, ActorKind
+from spikeguard_server.ceilings import Ceilings
 from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.domain.policy import policy_to_mapping
 from spikeguard_server.domain.shadow import judge_shadow, scorecard
 from spikeguard_server.grants import (
-    Ceilings,
     Grant,
     drop_run_policy,
     issue_token,

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Response
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_server.access import DECIDERS, Caller
 from spikeguard_server.actors import Actor
+from spikeguard_server.ceilings import Ceilings
 from spikeguard_server.errors import Forbidden, NotFound, SignInAgain, Unprocessable
-from spikeguard_server.grants import Ceilings, Grant, issue_token, withdraw_token
+from spikeguard_server.grants import Grant, issue_token, withdraw_token
 from spikeguard_server.repository.reading import write_cursor
 from spikeguard_server.repository.tokens import list_tokens
 from spikeguard_server.routes.access_shapes import TokenBody, TokenList, TokenMade, TokenWanted
