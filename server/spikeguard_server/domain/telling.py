@@ -83,6 +83,8 @@ class Said:
 
 
 _SEND = Verdict(Act.SEND)
+_AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
+BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
 
 
 def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
@@ -142,13 +144,16 @@ def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> s
 
 
 def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> Verdict:
-    """One message an incident at a time, unless it asks something or ends it."""
-    if said.last_s_ago is None or topics & (PRESSING | LAST):
+    """One message an incident at a time; one that asks something or ends it waits but shortly."""
+    if said.last_s_ago is None or topics & _AT_ONCE:
         return _SEND
-    left = channel.cooldown_s - said.last_s_ago
+    presses = bool(topics & (PRESSING | LAST))
+    wait = min(BURST_S, channel.cooldown_s) if presses else channel.cooldown_s
+    left = wait - said.last_s_ago
     if left <= 0:
         return _SEND
-    return Verdict(Act.HOLD, f"cooldown of {channel.cooldown_s:.0f} s", left)
+    why = "one message was just sent" if presses else "cooldown"
+    return Verdict(Act.HOLD, f"{why}: {wait:.0f} s between two of one incident", left)
 
 
 def backoff_s(failures: int, asked_s: float | None = None) -> float:

@@ -71,6 +71,7 @@ _OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
 
 ASKING = frozenset({Topic.PROPOSED, Topic.REVISED, Topic.ESCALATED})  # somebody has to decide
 PRESSING = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}  # no cooldown
+OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation
 USUAL = frozenset(Topic) - {Topic.TEST}
 

@@ -22,14 +22,14 @@ _PASSED_ON: Final = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "P
 
 
 def send_by_apprise(
-    url: str, title: str, body: str, kind: str, networks: Sequence[Network]
+    url: str, title: str, body: str, kind: str, networks: Sequence[Network], key: str
 ) -> None:
     """Send by Apprise; raise `DeliveryFailed` where it says that nothing arrived.
 
-    `kind` is one of Apprise's: info, success, warning, failure.
+    `kind` is one of Apprise's: info, success, warning, failure. `key` names the conversation.
     """
     given = {
-        "url": url, "title": title, "body": body, "kind": kind,
+        "url": url, "title": title, "body": body, "kind": kind, "key": key,
         "networks": [str(network) for network in networks],
     }  # fmt: skip
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

@@ -8,6 +8,7 @@ no program.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import site
@@ -80,6 +81,12 @@ def _follow_no_redirect() -> None:
     requests.Session.get_redirect_target = lambda *_: None  # type: ignore[method-assign]
 
 
+def thread_headers(key: str) -> dict[str, str]:
+    """What makes mails of one conversation a thread: all name the same first one."""
+    first = f"<{hashlib.sha256(key.encode()).hexdigest()[:32]}@spikeguard>"
+    return {"In-Reply-To": first, "References": first}
+
+
 def main() -> int:
     """Send what standard input says."""
     given = json.load(sys.stdin)
@@ -94,6 +101,9 @@ def main() -> int:
     box = apprise.Apprise(asset=asset)
     if not box.add(given["url"]):
         return BAD_URL
+    for channel in box:
+        if channel.secure_protocol == "mailtos":  # the one of its kinds that knows threads
+            vars(channel)["headers"].update(thread_headers(given["key"]))
     kind = apprise.NotifyType(given["kind"])
     if box.notify(body=given["body"], title=given["title"], notify_type=kind):
         return SENT

@@ -22,7 +22,7 @@ from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 from spikeguard_server.report.wording import action_of as sentence_of
-from spikeguard_server.report.wording import number, plural
+from spikeguard_server.report.wording import count, number, plural
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.conversations import Conversation
 from spikeguard_server.repository.incidents import attempts_by_number, incident_of
@@ -96,6 +96,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         sure=row.confidence >= policy.act_confidence,
         cause=_cause(connection, row, policy),
         last_command=_last(known),
+        decided=_decided(known),
     )
     return spike, waiting[-1].row.number if waiting else None
 
@@ -136,16 +137,38 @@ def _more(cost: Cost, currency: str) -> str:
     return words
 
 
-def _last(known: Sequence[CommandFacts]) -> str | None:
-    """What became of the newest command that is more than a proposal and more than a look."""
-    decided = [
+def _newest(known: Sequence[CommandFacts]) -> Row | None:
+    """The newest command that is more than a proposal and more than a look."""
+    decided = (
         facts.row
-        for facts in known
+        for facts in reversed(known)
         if facts.row.state != CommandState.PROPOSED and facts.row.verb != "watch"
-    ]
-    if not decided:
+    )
+    return next(decided, None)
+
+
+def _decided(known: Sequence[CommandFacts]) -> str | None:
+    """What became of it, as a title says it."""
+    row = _newest(known)
+    if row is None:
         return None
-    row = decided[-1]
+    state, person = CommandState(row.state), row.decided_by or "the policy"
+    where = "" if row.applied_step is None else f" at step {count(row.applied_step)}"
+    said = {
+        CommandState.APPROVED: f"approved by {person}",
+        CommandState.DELIVERED: f"approved by {person}",
+        CommandState.REJECTED: f"rejected by {person}",
+        CommandState.APPLIED: f"applied{where}",
+        CommandState.JUDGED: f"applied{where}",
+    }.get(state, COMMAND_STATE_WORDS[state])
+    return f"{said}: {sentence_of(action_of(row.arguments))}"
+
+
+def _last(known: Sequence[CommandFacts]) -> str | None:
+    """What became of it, with who decided and why."""
+    row = _newest(known)
+    if row is None:
+        return None
     said = COMMAND_STATE_WORDS[CommandState(row.state)]
     words = f"Last command: {sentence_of(action_of(row.arguments))}: {said}"
     words += f" (decided by {row.decided_by})" if row.decided_by else ""

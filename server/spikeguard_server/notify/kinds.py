@@ -159,7 +159,9 @@ def _alertmanager(channel: Channel, message: Message, by: Carriage) -> None:
 
 def _apprise(channel: Channel, message: Message, by: Carriage) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
-    send_by_apprise(channel.target["url"], message.title, message.body(), kind, by.networks)
+    send_by_apprise(
+        channel.target["url"], message.title, message.body(), kind, by.networks, message.key
+    )
 
 
 _APPRISE_KIND = {Urgency.INFO: "info", Urgency.WARNING: "warning", Urgency.URGENT: "failure"}

@@ -13,7 +13,14 @@ from typing import Any
 
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.evidence import REPLICAS_APART
-from spikeguard_server.domain.topics import ASKING, LAST, Topic, Urgency, urgency_of
+from spikeguard_server.domain.topics import (
+    ASKING,
+    LAST,
+    OF_COMMAND,
+    Topic,
+    Urgency,
+    urgency_of,
+)
 from spikeguard_server.report.wording import ENDINGS, TIMES, count, duration, number, plural, word
 
 
@@ -57,6 +64,7 @@ class Spike:
     sure: bool = True  # whether the policy acts at this confidence
     cause: str = ""  # the likeliest with what speaks for it, in words; "" where it is not known
     last_command: str | None = None  # what became of the newest one, in words
+    decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +208,10 @@ def title_of(
     what = kind if parted else f"{kind} spike"
     if spike.waiting is not None:
         return f"{spike.id}: {what}, decide: {spike.waiting.sentence}"
+    if topics & OF_COMMAND and spike.decided is not None:
+        return f"{spike.id}: {spike.decided}"
+    if Topic.RECURRED in topics:
+        return f"{spike.id}: {what} came back after a command"
     where = "" if parted else f" in {spike.signal}"
     return f"{spike.id}: {what}{where} at step {count(spike.onset_step)}"
 

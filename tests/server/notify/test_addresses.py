@@ -71,7 +71,7 @@ def test_a_redirect_is_not_followed(listener: Listener) -> None:
 
 def apprise(url: str, networks: str = "127.0.0.0/8") -> int:
     """The exit status of the process that Apprise runs in."""
-    given = {"url": url, "title": "a title", "body": "a body", "kind": "info"}
+    given = {"url": url, "title": "a title", "body": "a body", "kind": "info", "key": "k"}
     done = subprocess.run(
         [sys.executable, "-m", "spikeguard_server.notify.apprise_child"],
         input=json.dumps({**given, "networks": [networks] if networks else []}).encode(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import monotonic
@@ -12,7 +13,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import AttemptEnded, Medium, TargetSaved
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.domain.telling import NewSilence
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.notify.notifier import STOP_TIMEOUT_S, Notifier, look
 from spikeguard_server.notify.telling import tell
 from spikeguard_server.repository.channels import add_silence, end_silence
@@ -103,8 +104,12 @@ def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
     desk.tell()
     job.train(301, 700, segment=1, shift=20, batch=50)
     desk.tell()
+    assert desk.results()[-1] == "held"  # what follows within ten seconds is told together
+    desk.later(11)
+    desk.tell()
     told = [request.json() for request in listener.received]
     assert {entry["key"] for entry in told} == {KEY}
+    assert re.fullmatch(r"gpt#1: applied at step 570: roll back to .*", told[1]["title"])
     assert [entry["sequence"] for entry in told] == [1, 2, 3]
     assert [entry["status"] for entry in told] == ["firing", "firing", "resolved"]
     assert "decided by Ada" in told[1]["text"]
@@ -347,3 +352,20 @@ def test_a_hanging_channel_holds_up_no_other(desk: Desk, listener: Listener) -> 
         notifier.stop()
         assert not notifier.alive
         assert monotonic() < began + 2 * STOP_TIMEOUT_S + 2
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_a_title_says_who_decided_what_and_not_that_a_spike_began(
+    desk: Desk, listener: Listener, yes: bool
+) -> None:
+    desk.webhook(listener, cooldown_s=0)
+    desk.tell()
+    if yes:
+        approve(desk.engine, desk.command, desk.revision, "Ada")
+    else:
+        reject(desk.engine, desk.command, desk.revision, "Ada", "we know this data")
+    desk.tell()
+    first, second = (request.json()["title"] for request in listener.received)
+    assert "decide: roll back to" in first
+    word = "approved" if yes else "rejected"
+    assert second.startswith(f"gpt#1: {word} by Ada: roll back to ")
