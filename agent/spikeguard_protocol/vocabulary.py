@@ -29,6 +29,8 @@ class Cause(StrEnum):
     LAYER_FAULT = "layer_fault"  # a numeric fault in one layer
     NON_FINITE_SOURCE = "non_finite_source"  # a NaN or infinity that was computed
     WEIGHT_CORRUPTION = "weight_corruption"  # weights changed by no update, as hardware faults do
+    LOSS_SCALE_OVERFLOW = "loss_scale_overflow"  # fp16: no loss scale fits the gradients
+    STALLED_WEIGHTS = "stalled_weights"  # bf16: updates round to nothing
     UNKNOWN = "unknown"  # what was measured does not tell
 
 

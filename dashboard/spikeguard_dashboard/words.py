@@ -42,6 +42,8 @@ CAUSE: Mapping[str, str] = {
     "layer_fault": "Numeric fault in one layer",
     "non_finite_source": "A value that is not finite",
     "weight_corruption": "Weights changed by no update",
+    "loss_scale_overflow": "No fp16 loss scale fits",
+    "stalled_weights": "Updates that round to nothing",
     "unknown": "Unknown",
 }
 SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit

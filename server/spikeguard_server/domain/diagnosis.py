@@ -13,7 +13,7 @@ from spikeguard_protocol import BatchRange, Kind
 from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.remedies import Diagnosis, Remedy, remedy_of
+from spikeguard_server.domain.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,12 @@ class Finding:
             return _unknown(likely)
         because = "; ".join(likely.reasons[:2]) or "nothing else explains it as well"
         return f"Likely cause ({likely.confidence:.0%}): {self.remedy.title}: {because}."
+
+    @property
+    def advice(self) -> str:
+        """The sentence, and what is to be done where no command does it."""
+        by_hand = self.remedy.back is GoBack.NO and self.remedy.kinds == ACTING
+        return f"{self.sentence} {self.remedy.because}" if by_hand else self.sentence
 
 
 def _unknown(likely: Suspicion | None) -> str:

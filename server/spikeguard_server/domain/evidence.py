@@ -17,6 +17,8 @@ from spikeguard_server.domain.sample import Sample, SampleColumns
 TOKEN_ENTROPY = OptionalSignal.TOKEN_ENTROPY.value
 UNSEEN_TOKENS = OptionalSignal.UNSEEN_TOKENS.value
 WORST_SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
+STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
+UNCHANGED_PARAMETERS = OptionalSignal.UNCHANGED_PARAMETERS.value
 REPLICAS_APART = "replicas_apart"  # ranks whose weights were not those of the most; by the agent
 REPLICA_APART = "replica_apart"  # the lowest of them
 RANKS_LOST_STEP = "ranks_lost_step"  # 1.0 where the sample is rank 0's alone; by the agent
@@ -32,6 +34,8 @@ WATCHED: tuple[str, ...] = (
     TOKEN_ENTROPY,
     UNSEEN_TOKENS,
     WORST_SEQUENCE,
+    STEP_SKIPPED,
+    UNCHANGED_PARAMETERS,
     REPLICAS_APART,
     REPLICA_APART,
     RANKS_LOST_STEP,

@@ -28,6 +28,8 @@ class Diagnosis(StrEnum):
     LAYER_FAULT = Cause.LAYER_FAULT.value
     NON_FINITE_SOURCE = Cause.NON_FINITE_SOURCE.value
     WEIGHT_CORRUPTION = Cause.WEIGHT_CORRUPTION.value
+    LOSS_SCALE_OVERFLOW = Cause.LOSS_SCALE_OVERFLOW.value
+    STALLED_WEIGHTS = Cause.STALLED_WEIGHTS.value
     REPLICAS_APART = "replicas_apart"  # ranks that hold different weights
     UNKNOWN = Cause.UNKNOWN.value
 
@@ -187,6 +189,32 @@ _LAYER = Remedy(
         "Look at {layer}: its kernel, its precision, the device that holds it, its gradients.",
     ),
 )
+_OVERFLOW = Remedy(
+    Diagnosis.LOSS_SCALE_OVERFLOW,
+    "no fp16 loss scale fits",
+    back=GoBack.NO,
+    because=(
+        "No update was applied, so there is nothing to go back from: lower the loss scale or its "
+        "growth, or compute in bf16, and start again from the newest checkpoint."
+    ),
+    follow_ups=(
+        "Look at the loss scale from step {first_step} on: its first value, its growth interval, "
+        "and which layer overflows first. In bf16 none is needed.",
+    ),
+)
+_STALLED = Remedy(
+    Diagnosis.STALLED_WEIGHTS,
+    "updates that round to nothing",
+    back=GoBack.NO,
+    because=(
+        "Going back brings the same: keep fp32 weights for the optimizer, round stochastically, or "
+        "raise the learning rate, from the newest checkpoint on."
+    ),
+    follow_ups=(
+        "Keep fp32 master weights, or round stochastically: most of what would be learned is lost "
+        "while nearly all parameters stay as they are.",
+    ),
+)
 _APART = replace(
     _WEIGHTS,
     diagnosis=Diagnosis.REPLICAS_APART,
@@ -228,6 +256,8 @@ _ACTING: tuple[Remedy, ...] = (
     _WEIGHTS,
     _NON_FINITE,
     _LAYER,
+    _OVERFLOW,
+    _STALLED,
     _APART,
     _UNKNOWN,
 )

@@ -180,6 +180,14 @@ def _asked_already(situation: Situation) -> bool:
     )
 
 
+def _by_hand(situation: Situation, policy: Policy) -> Opinion | None:
+    """No command mends it: what does is a change of the job."""
+    finding = diagnose(situation.incident, policy)
+    if finding.remedy.back is not GoBack.NO:
+        return None
+    return Opinion(None, f"{said_of(situation)} {finding.advice}")
+
+
 def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
     """What came back although its cause was gone back from: going back again is not a plan."""
     finding, again = diagnose(situation.incident, policy), situation.incident.recurrences
@@ -261,6 +269,7 @@ RULES: tuple[Rule, ...] = (
     _recoverable,
     _unsure,
     _too_early,
+    _by_hand,
     _hopeless,
     _given_up,
     _poisoned,

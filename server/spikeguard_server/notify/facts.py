@@ -120,7 +120,7 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
 
 def _cause(connection: sql.Connection, row: Row, policy: Policy) -> str:
     finding = diagnose(incident_of(row, attempts_by_number(connection, row.run_id)), policy)
-    return finding.sentence if finding.known else ""
+    return finding.advice if finding.known else ""
 
 
 def _more(cost: Cost, currency: str) -> str:

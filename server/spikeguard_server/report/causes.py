@@ -18,6 +18,8 @@ TITLES: dict[Cause, str] = {
     Cause.LAYER_FAULT: "Numeric fault in one layer",
     Cause.NON_FINITE_SOURCE: "A value that is not finite",
     Cause.WEIGHT_CORRUPTION: "Weights changed by no update, as by faulty hardware",
+    Cause.LOSS_SCALE_OVERFLOW: "No fp16 loss scale fits",
+    Cause.STALLED_WEIGHTS: "Updates that round to nothing",
     Cause.UNKNOWN: "Unknown",
 }
 

@@ -139,7 +139,7 @@ def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
         diagnosis=finding.remedy.diagnosis,
         known=finding.known,
         title=finding.remedy.title,
-        sentence=finding.sentence,
+        sentence=finding.advice,
         follow_ups=list(follow_ups_of(pace.incident, pace.policy, skips)),
     )
 

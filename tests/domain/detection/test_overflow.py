@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from spikeguard_protocol import Kind
+from spikeguard_protocol import Cause, Kind
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.events import Event, Opened
 from spikeguard_server.domain.monitor import Monitor
@@ -95,3 +95,26 @@ def test_in_large_batches_overflows_are_told_as_one_by_one() -> None:
     one, many = Monitor(), Monitor()
     assert many.observe(rows) == [event for single in rows for event in one.observe([single])]
     assert many.dump() == one.dump()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_scaler_that_finds_no_scale_is_put_down_to_the_number_format(fused: bool) -> None:
+    """Nothing was applied, so that there is nothing to go back from."""
+    told_last = [e for e in told(range(100, 140), fused) if isinstance(e, Opened)][-1]
+    likely = told_last.causes[0]
+    assert likely.cause is Cause.LOSS_SCALE_OVERFLOW
+    assert likely.confidence > 0.6
+    assert likely.mark is not None
+    assert likely.mark.first_step == 100
+
+
+def test_weights_that_stood_still_before_the_onset_are_named_as_the_cause() -> None:
+    def stalled(step: int) -> Sample:
+        up = 0.0 if step < 300 else 0.02 * (step - 299)
+        calm = {"loss": LOSSES[step - 1] + up, "unchanged_parameters": 0.97 + step % 3 / 1000}
+        return Sample(step, calm)
+
+    events = Monitor().observe([stalled(step) for step in range(1, ROWS)])
+    opened = next(event for event in events if isinstance(event, Opened))
+    assert opened.causes[0].cause is Cause.STALLED_WEIGHTS
+    assert "97.1% of the parameters" in opened.causes[0].reasons[0]

@@ -24,6 +24,7 @@ from spikeguard_server.domain.remedies import ACTING, DATA, REMEDIES, Diagnosis,
 from spikeguard_server.domain.situation import Situation
 from tests.domain.policy.situations import done, incident, situation, target
 
+BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
 RAISED = Mark(1198, 1204, ratio=40.0)
 NEAR = Rollback("mem-1190", 1190, BatchRange(1198, 1205))
 
@@ -51,7 +52,7 @@ def test_there_is_a_row_for_every_diagnosis_and_every_kind() -> None:
         row = remedy_of(diagnosis, kind)
         assert row.diagnosis is diagnosis
         assert kind in row.kinds
-        assert (row.back is GoBack.NO) is (kind not in ACTING)
+        assert (row.back is GoBack.NO) is (kind not in ACTING or diagnosis in BY_HAND)
     assert {cause.value for cause in Cause} <= {diagnosis.value for diagnosis in Diagnosis}
 
 
@@ -68,7 +69,9 @@ def test_every_sentence_of_the_table_can_be_filled_in_whatever_is_known() -> Non
                 assert "None" not in text
 
 
-@pytest.mark.parametrize("cause", [c for c in Cause if c.value not in DATA and c != "unknown"])
+@pytest.mark.parametrize(
+    "cause", [c for c in Cause if c.value not in DATA | BY_HAND and c is not Cause.UNKNOWN]
+)
 def test_no_innocent_batch_is_skipped_where_the_fault_lies_outside_the_data(cause: Cause) -> None:
     action, proposal = ask(about(cause))
     assert action.skip is None
@@ -286,3 +289,11 @@ def test_the_same_action_for_another_cause_is_explained_anew() -> None:
         assert not proposal.explains_otherwise(proposal.reason)
     off = propose(about(Cause.LR_TOO_HIGH), changed(lr_too_high={"use": False}))
     assert not off.explains_otherwise(off.reason)
+
+
+@pytest.mark.parametrize("cause", [Cause.LOSS_SCALE_OVERFLOW, Cause.STALLED_WEIGHTS])
+def test_a_number_format_that_fails_is_no_reason_to_go_back(cause: Cause) -> None:
+    proposal = propose(about(cause, kind=Kind.DIVERGENT), DEFAULT_POLICY)
+    assert proposal.action is None
+    assert f"what speaks for {cause}" in proposal.reason
+    assert "newest checkpoint" in proposal.reason

@@ -16,6 +16,7 @@ from spikeguard_server.domain.cause.of_data import (
     clues_of_tokens,
 )
 from spikeguard_server.domain.cause.of_non_finite import clues_of_non_finite
+from spikeguard_server.domain.cause.of_precision import clues_of_precision
 from spikeguard_server.domain.cause.of_rate import clues_of_rate
 from spikeguard_server.domain.cause.of_replicas import clues_of_replicas
 from spikeguard_server.domain.cause.of_return import clues_of_return
@@ -32,6 +33,8 @@ PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
     Cause.LAYER_FAULT: -3.0,
     Cause.NON_FINITE_SOURCE: -1.5,
     Cause.WEIGHT_CORRUPTION: -2.5,
+    Cause.LOSS_SCALE_OVERFLOW: -6.0,  # nothing but their own clue speaks for these two
+    Cause.STALLED_WEIGHTS: -6.0,
 }
 READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_loss,
@@ -41,6 +44,7 @@ READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_replicas,
     clues_of_moment,
     clues_of_rate,
+    clues_of_precision,
     clues_of_non_finite,
     clues_of_return,
 )
