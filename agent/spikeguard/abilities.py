@@ -3,8 +3,8 @@
 It goes into the log, and with the attempt's introduction to the server. What is learnt later, in
 the loop, changes rows: the attempt introduces itself again, and the log has the rows that changed.
 
-Invariants: pure but for `log_*`. A row that says no has a remedy where somebody has to do something
-about it, and only then is it a warning: what was asked for, or is a framework's way, is none.
+Invariants: pure but for `log_*`. A row has a remedy where somebody has to do something about it,
+and only then is it a warning: what was asked for, or is a framework's way, is none.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from spikeguard.data import READ_ONCE, READ_ONCE_REMEDY, DataFeed
+from spikeguard.data import MIXED, READ_ONCE, READ_ONCE_REMEDY, DataFeed
 from spikeguard.faults import log
 from spikeguard.learning_rate import has_rates
+from spikeguard.loop_usage import LoopUsage
 from spikeguard.order_limits import verb_refusal
 from spikeguard.reflex import Reflex, can_drop, can_skip_by_sync
 from spikeguard.ring import Room
@@ -26,6 +27,10 @@ from spikeguard_protocol import Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
 SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
+COUNT_STEPS = "count_steps"  # only where it is a no
+ONE_LOADER = (
+    "Join the loaders to one before guard.batches(), and let go of the iterator of the last"
+)
 WIDTH = 100  # characters of a line in the log
 NOT_ENTERED = "the loop has not entered guard.batches() yet"
 NOT_FROM_BATCHES = "the loop does not take its items from guard.batches()"
@@ -107,11 +112,16 @@ def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> 
     if not settings.snapshot_every:
         return no(REWIND, "Settings.snapshot_every is 0")
     if room is None or not room.holds:
-        limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
-        remedy = "Raise it if the host has the memory, or set snapshot_every=0"
-        return no(REWIND, f"a rank's snapshot is larger than {limit}", remedy)
+        return no_room(settings)
     cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
     return yes(REWIND, cost, f"{room.holds} snapshots, one every {settings.snapshot_every} steps")
+
+
+def no_room(settings: Settings) -> Ability:
+    """There are no snapshots, since none fits."""
+    limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
+    remedy = "Raise it if the host has the memory, or set snapshot_every=0"
+    return no(REWIND, f"a rank's snapshot is larger than {limit}", remedy)
 
 
 def data_abilities(
@@ -128,10 +138,59 @@ def data_abilities(
         return tuple(unknown(name, NOT_ENTERED) for name in names)
     if not feed.in_use:
         return tuple(no(name, NOT_FROM_BATCHES, TAKE_FROM_BATCHES) for name in names)
+    if feed.mixed:
+        return tuple(no(name, MIXED, ONE_LOADER) for name in names)
+    skip = yes(SKIP_BATCHES) if feed.items_per_step is None else no(SKIP_BATCHES, *_counting(feed))
     if feed.read_once:
-        lost = (no(name, READ_ONCE, READ_ONCE_REMEDY) for name in (ROLLBACK, REWIND))
-        return (yes(SKIP_BATCHES), *lost)
-    return (yes(SKIP_BATCHES), _rollback(rewind, checkpoints), rewind)
+        return (skip, *(no(name, READ_ONCE, READ_ONCE_REMEDY) for name in (ROLLBACK, REWIND)))
+    return (skip, _with_habits(_rollback(rewind, checkpoints), feed), rewind)
+
+
+def _counting(feed: DataFeed) -> tuple[str, str]:
+    """Reason and remedy where the loop does not take as many items for a step as it said."""
+    said, takes = feed.micro_batches, feed.items_per_step or 0.0
+    reason = (
+        f"the loop takes {takes:.3g} items of guard.batches() for each guard.step(), and "
+        f"attach(micro_batches={said}) says {said}"
+    )
+    if takes >= 1 and takes == int(takes):
+        return reason, f"Say attach(micro_batches={takes:g})"
+    return reason, f"Call guard.step() once for each optimizer step, made of {said} items"
+
+
+def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
+    """What the loop does that a rollback suffers from."""
+    if rollback.answer is not Answer.YES:
+        return rollback
+    if feed.items_per_step is not None:
+        reason, remedy = _counting(feed)
+        cost = f"{rollback.cost}; what it leaves out are other items than those that are named"
+        return Ability(ROLLBACK, Answer.YES, reason, remedy, cost)
+    if feed.ahead:
+        held = f"{feed.ahead} item{'s' * (feed.ahead > 1)}"
+        return Ability(
+            ROLLBACK,
+            Answer.YES,
+            f"the loop fetches up to {held} ahead of guard.step()",
+            "Fetch the next item after guard.step()",
+            f"{rollback.cost}; first what was fetched ahead, even if it is to be left out",
+        )
+    return rollback
+
+
+def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
+    """What the optimizer's hooks have shown; nothing where all is well."""
+    if usage.unseen:
+        reason = f"the step() of the {optimizer} that attach() was given has not been seen"
+        remedy = (
+            "Give attach() the optimizer whose step() the loop calls, and capture no CUDA graph"
+        )
+        return (no(SKIP_UPDATE, reason, f"{remedy} of it"), no(SCALE_LR, reason, f"{remedy} of it"))
+    if usage.steps_each is not None:
+        reason = f"guard.step() is called {usage.steps_each:.3g} times for each optimizer step"
+        remedy = "Call it once after each optimizer.step(), and say attach(micro_batches=...)"
+        return (no(COUNT_STEPS, reason, remedy),)
+    return ()
 
 
 def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
@@ -211,12 +270,14 @@ def log_table(abilities: Sequence[Ability]) -> None:
 
 
 def log_changes(abilities: Iterable[Ability]) -> None:
-    """What the loop has shown, a line a row."""
+    """What the loop has shown: a line for all rows that say the same."""
+    said: dict[tuple[int, str], list[str]] = {}
     for each in abilities:
-        said = f"{each.name.replace('_', ' ')}: {each.answer}. {sentence_of(each)}"
-        log.log(_level([each]), "%s", said.rstrip(". "))
+        sentence = f"{each.answer}. {sentence_of(each)}".rstrip(". ")
+        said.setdefault((_level([each]), sentence), []).append(each.name.replace("_", " "))
+    for (level, sentence), names in said.items():
+        log.log(level, "%s: %s", ", ".join(names), sentence)
 
 
 def _level(abilities: Iterable[Ability]) -> int:
-    needs_a_hand = any(each.answer is Answer.NO and each.remedy for each in abilities)
-    return logging.WARNING if needs_a_hand else logging.INFO
+    return logging.WARNING if any(each.remedy for each in abilities) else logging.INFO

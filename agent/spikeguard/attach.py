@@ -42,6 +42,7 @@ from spikeguard.layout import Layout
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
+from spikeguard.loop_usage import LoopUsage
 from spikeguard.mailbox import DetailBudget, Mailbox
 from spikeguard.naming import NameBatch
 from spikeguard.outgoing import open_line
@@ -213,6 +214,7 @@ def attach(
             chosen,
         ),
         rewind,
+        LoopUsage(micro_batches),
     )
     guard = Guard(parts, model, optimizer, forward if world.leads else None)
     if outbox is not None and sender is not None:

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spikeguard.abilities import changed, data_abilities, log_changes, merged, within_limits
+from spikeguard.abilities import (
+    changed,
+    data_abilities,
+    log_changes,
+    merged,
+    no_room,
+    step_abilities,
+    within_limits,
+)
 from spikeguard.errors import AttemptAborted, ResumeError
 from spikeguard.faults import log
 from spikeguard.journal import REPEATED
@@ -15,6 +23,7 @@ from spikeguard.parts import Parts
 from spikeguard.targets import Target
 from spikeguard.world import all_agree, share_text
 from spikeguard_protocol import (
+    Answer,
     AttemptStarted,
     Record,
     SegmentReason,
@@ -78,10 +87,15 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
 
 
 def learn_from_loop(parts: Parts) -> bool:
-    """Note what the loop has shown of its data; whether that changes what can be done."""
-    checkpoints = parts.recovery.checkpoints is not None
-    now = data_abilities(parts.feed, parts.rewind, checkpoints, begun=True)
-    news = changed(parts.abilities, within_limits(now, parts.settings))
+    """Note what the loop has shown; whether that changes what can be done."""
+    recovery, settings = parts.recovery, parts.settings
+    if recovery.snapshots is None and parts.rewind.answer is Answer.YES:
+        parts.rewind = no_room(settings)
+    now = (
+        *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
+        *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
+    )
+    news = changed(parts.abilities, within_limits(now, settings))
     parts.abilities = merged(parts.abilities, news)
     if parts.world.leads:
         log_changes(news)

@@ -104,11 +104,13 @@ class Executor:
     def _possible(self) -> tuple[Verb, ...]:
         """What the loop could do, whatever its settings allow."""
         always = (Verb.SCALE_LR, Verb.WATCH) if self._rates.usable else (Verb.WATCH,)
-        data: tuple[Verb, ...] = (Verb.SKIP_BATCHES, Verb.STOP) if self._feed.in_use else ()
-        if self._feed.restarts:
-            data = (Verb.STOP,)  # a framework may have read ahead
+        feed = self._feed
+        counted = feed.in_use and not feed.mixed
+        data: tuple[Verb, ...] = (Verb.STOP,) if feed.in_use else ()
+        if counted and feed.items_per_step is None and not feed.restarts:
+            data = (Verb.SKIP_BATCHES, Verb.STOP)  # a framework may have read ahead
         back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
-        returns = self._feed.in_use and back and not self._feed.read_once
+        returns = counted and back and not feed.read_once
         rollback = (Verb.ROLLBACK,) if returns else ()
         disk = self._recovery.checkpoints
         save = (Verb.CHECKPOINT_NOW,) if disk is not None and disk.on_demand else ()
@@ -282,10 +284,9 @@ class Executor:
             return None, f"it could not be prepared: {type(error).__name__}: {error}"[:500]
 
     def _check_unread(self, batches: BatchRange) -> None:
-        if batches.first < self._feed.position:
-            raise Refusal(
-                f"position {batches.first} was read already; the next one is {self._feed.position}"
-            )
+        unread = self._feed.unread
+        if batches.first < unread:
+            raise Refusal(f"position {batches.first} was read already; the next one is {unread}")
 
     def _load(self, action: Rollback) -> Prepared:
         target = self._recovery.find(action.target)
@@ -382,6 +383,8 @@ class Executor:
             self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
         left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
+        if held := self._feed.stale:
+            said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} trained first"
         self._answer(order, ResultState.APPLIED, said, before)
         self._report(
             SegmentStarted(

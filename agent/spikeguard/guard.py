@@ -12,6 +12,7 @@ caches cold it takes ten times as long: what costs is the number of places in me
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from spikeguard.beginning import introduce, resume
+from spikeguard.beginning import introduce, introduction, learn_from_loop, resume
 from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
 from spikeguard.endings import Endings
@@ -31,6 +32,7 @@ from spikeguard.forward import Forward
 from spikeguard.guarded import enter, held_by, leave
 from spikeguard.hearing import Hearing
 from spikeguard.left_out_log import LeftOutLog
+from spikeguard.loop_usage import STRETCH
 from spikeguard.optimizer_step import OptimizerStep
 from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
@@ -40,6 +42,7 @@ from spikeguard.world import leave_world
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
 Batch = TypeVar("Batch")
+MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
 OTHER_STEP = (
     "the loop calls a step of the optimizer that was taken or compiled before attach(): updates "
     "that are not finite are reported and not dropped. Compile optimizer.step after attach()"
@@ -81,6 +84,9 @@ class Guard:
         self._save_every = _cadence(parts)
         self._optional = parts.collector.optional
         self._begun = self._ended = False
+        self._unfed = False  # began without `batches`
+        self._process, self._updates = os.getpid(), 0
+        parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._entry: OptimizerStep | None = None
         if parts.collector.reflex.by_sync:
             self._entry = OptimizerStep(optimizer, self._judge, self._after_optimizer)
@@ -145,9 +151,15 @@ class Guard:
         iterated anew from the random numbers its pass began with. Raises `ResumeError` where the
         run stands in a later pass over an iterator, which can be read once.
         """
-        self._p.feed.take(loader)
-        self._begin()
-        yield from self._p.feed.batches(loader)
+        feed = self._p.feed
+        if os.getpid() != self._process:  # a worker's: nobody there makes steps
+            yield from loader
+        elif feed.is_beside(loader):
+            yield from feed.batches_beside(loader)
+        else:
+            feed.take(loader)
+            self._begin()
+            yield from feed.batches()
 
     def loss(self, loss: Tensor, weight: float | Tensor | None = None) -> Tensor:
         """Note one micro-batch's loss, mean nats per token; returns the same tensor.
@@ -239,6 +251,11 @@ class Guard:
                 self._save(segment)
         except Exception as error:
             parts.faults.note("save", error)
+        try:
+            if parts.feed.unusual or not steps % STRETCH:
+                self._look_at_loop()
+        except Exception as error:
+            parts.faults.note("begin", error)
 
     def checkpoint(self) -> str | None:
         """Save a checkpoint now, at a step boundary, on all ranks; its name, None if it failed."""
@@ -334,6 +351,7 @@ class Guard:
         return False
 
     def _before_update(self, _: Any = None) -> None:
+        self._updates += 1
         step = self._p.progress.steps + 1
         with self._p.faults.shield("before_step"):
             self._p.collector.before_step(step, self._p.rates.before_step(step))
@@ -370,10 +388,21 @@ class Guard:
                 recovery.checkpoint_due()
         recovery.settle()
 
+    def _look_at_loop(self) -> None:
+        """What nobody was told of yet: the log and the server are."""
+        parts = self._p
+        news = parts.usage.look(parts.feed, self._updates) or parts.feed.unusual
+        parts.feed.unusual = False
+        if news and learn_from_loop(parts):
+            self._report(introduction(parts, self._executor.capabilities()))
+
     def _begin(self) -> None:
         """Tell the server of this attempt, once, when its loop is known."""
         if self._begun:
+            self._p.feed.unusual |= self._unfed and self._p.feed.in_use
+            self._unfed = False
             return
+        self._unfed = not self._p.feed.in_use
         self._begun = True
         with self._p.faults.shield("begin"):
             introduce(self._p, self._executor.capabilities(), self._report)

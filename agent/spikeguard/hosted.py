@@ -46,10 +46,15 @@ class HostedFeed(DataFeed):
     ) -> None:
         super().__init__(ledger, micro_batches, replay_limit_s)
         self.in_use = True
-        self.micro_batches = micro_batches
+
+    @property
+    def unread(self) -> int:
+        """The next position; what the framework has read beyond it nobody knows."""
+        return self.position
 
     def finish_step(self) -> int:
         """The framework made a step of the next position that is not left out."""
+        self.steps += 1
         done = self.ledger.end_of_skip(self.position)
         self.position = done + 1
         return done

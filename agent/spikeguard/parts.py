@@ -13,6 +13,7 @@ from spikeguard.data import DataFeed
 from spikeguard.faults import Faults
 from spikeguard.journal import Journal
 from spikeguard.learning_rate import ScaledRates
+from spikeguard.loop_usage import LoopUsage
 from spikeguard.mailbox import Mailbox
 from spikeguard.offline import Shelf
 from spikeguard.outbox import Outbox
@@ -46,3 +47,4 @@ class Parts:
     version: str
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data
+    usage: LoopUsage

@@ -93,6 +93,7 @@ class Recovery:
     def _give_up_snapshots(self) -> None:
         self._faults.note("snapshots", "one snapshot is larger than Settings.snapshot_bytes")
         held, self.snapshots = self.snapshots, None
+        self._feed.unusual = True  # a way back less: to be told
         for target in held.targets if held is not None else ():
             self._report(TargetDeleted(target.name))
 

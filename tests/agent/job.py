@@ -162,7 +162,7 @@ def assert_same(one: Any, other: Any, path: str = "") -> None:
         assert one == other, path
 
 
-def order(job: Job, action: Action, number: int = 1, **changes: Any) -> str:
+def order(job: Any, action: Action, number: int = 1, **changes: Any) -> str:
     """Put an order into the job's mailbox, as the sender would; returns the command."""
     details: dict[str, Any] = {
         "attempt": job.guard.attempt,
@@ -177,14 +177,16 @@ def order(job: Job, action: Action, number: int = 1, **changes: Any) -> str:
     return command
 
 
-def result(job: Job, command: str) -> CommandResult:
+def result(job: Any, command: str) -> CommandResult:
     """What the journal says became of `command`."""
-    return job.guard._p.journal.results[command]
+    found: CommandResult = job.guard._p.journal.results[command]
+    return found
 
 
-def target_at(job: Job, step: int, medium: Medium) -> str:
+def target_at(job: Any, step: int, medium: Medium) -> str:
     """The name of the newest target of that step."""
     recovery = job.guard._p.recovery
     held = recovery.snapshots.targets if recovery.snapshots and medium is Medium.MEMORY else []
     saved = recovery.candidates() if medium is Medium.DISK else []
-    return next(target.name for target in (*held, *saved) if target.step == step)
+    names: Iterator[str] = (target.name for target in (*held, *saved) if target.step == step)
+    return next(names)

@@ -158,7 +158,7 @@ def test_a_number_of_any_kind_is_taken_as_its_own(tmp_path: Path) -> None:
     assert [type(n) for n in numbers] == [int, int, float]
     counts: dict[str, Any] = {"tokens_per_step": np.int64(4096), "micro_batches": 2.0}
     guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path, **counts)
-    assert type(guard._p.tokens_per_step) is type(guard._p.feed._micro_batches) is int
+    assert type(guard._p.tokens_per_step) is type(guard._p.feed.micro_batches) is int
     guard.finish()
 
 

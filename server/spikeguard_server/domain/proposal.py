@@ -18,6 +18,7 @@ from spikeguard_protocol import (
     Watch,
     verb_of,
 )
+from spikeguard_server.domain.caveats import caveats
 from spikeguard_server.domain.command_life import TAKEN_BACK, WAITING
 from spikeguard_server.domain.order_limits import reach_note, within_limits, within_reach
 from spikeguard_server.domain.own_rules import by_own_rule
@@ -96,8 +97,11 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
     steps = policy.expires_after_steps
     if isinstance(opinion.action, Watch):
         steps = opinion.action.steps
-    at_step = None if opinion.action is None else situation.step + steps
-    return Proposal(opinion.action, opinion.reason, policy.expires_in_s, at_step, opinion.cause)
+    if opinion.action is None:
+        return Proposal(None, opinion.reason, policy.expires_in_s, None, opinion.cause)
+    reason = f"{opinion.reason} {caveats(opinion.action, situation, policy)}".strip()
+    at_step = situation.step + steps
+    return Proposal(opinion.action, reason, policy.expires_in_s, at_step, opinion.cause)
 
 
 # --- what every rule's opinion has to pass ---

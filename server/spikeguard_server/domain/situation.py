@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spikeguard_protocol import (
+    Ability,
     Action,
     CommandState,
     Health,
@@ -74,9 +75,14 @@ class Situation:
     past: tuple[PastCommand, ...] = ()  # oldest first
     limits: OrderLimits = OrderLimits()
     step_time_of: int = 0  # steps that the pace is the median of
+    abilities: tuple[Ability, ...] = ()  # what the live attempt says of them, and why
 
     def can(self, verb: Verb) -> bool:
         return verb in self.capabilities
+
+    def ability(self, verb: Verb) -> Ability | None:
+        """What the attempt says of `verb`; None where it says nothing."""
+        return next((each for each in self.abilities if each.name == verb.value), None)
 
     @property
     def of_incident(self) -> tuple[PastCommand, ...]:

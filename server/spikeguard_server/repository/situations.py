@@ -10,7 +10,7 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb
+from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.incident import Incident
@@ -51,6 +51,7 @@ def situation_of(
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
+    settings = settings_of(connection, run.run_id, attempt.number)
     return Situation(
         incident=incident,
         step=run.last_step or 0,
@@ -59,7 +60,8 @@ def situation_of(
         capabilities=frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
         tokens_per_step=attempt.tokens_per_step,
         past=past_commands(connection, run.run_id, incident.number, now),
-        limits=read_limits(settings_of(connection, run.run_id, attempt.number)),
+        limits=read_limits(settings),
+        abilities=abilities_from_settings(settings),
     )
 
 

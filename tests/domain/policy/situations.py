@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spikeguard_protocol import (
+    Ability,
     Action,
     BatchRange,
     CommandState,
@@ -74,9 +75,20 @@ def situation(
     targets: tuple[Target, ...] = TARGETS,
     capabilities: frozenset[Verb] = EVERY_VERB,
     past: tuple[PastCommand, ...] = (),
+    abilities: tuple[Ability, ...] = (),
 ) -> Situation:
     """What is asked of the policy at `step`."""
-    return Situation(about or incident(), step, step, targets, capabilities, 1.5, 524_288, past)
+    return Situation(
+        about or incident(),
+        step,
+        step,
+        targets,
+        capabilities,
+        1.5,
+        524_288,
+        past,
+        abilities=abilities,
+    )
 
 
 def done(

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spikeguard_protocol import (
+    Ability,
+    Answer,
     BatchRange,
     CommandState,
     Health,
@@ -422,6 +424,60 @@ def test_what_the_attempt_cannot_do_is_not_proposed() -> None:
     nothing = ask(situation(capabilities=frozenset()))
     assert nothing.action is None
     assert "a person has to act" in nothing.reason
+
+
+# --- what the loop itself stands in the way of ---
+
+UNFED = Ability(
+    "rollback",
+    Answer.NO,
+    "the loop does not take its items from guard.batches()",
+    "Iterate over guard.batches(loader)",
+)
+AHEAD = Ability(
+    "rollback",
+    Answer.YES,
+    "the loop fetches 1 item ahead of guard.step()",
+    "Fetch the next item after guard.step()",
+    "what was fetched ahead is trained first",
+)
+
+
+def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps() -> None:
+    no_rollback = EVERY_VERB - {Verb.ROLLBACK}
+    for about in (incident(), incident(kind=Kind.DIVERGENT, excess=math.nan)):
+        asked = ask(situation(about, capabilities=no_rollback, abilities=(UNFED,)))
+        assert asked.action is not None
+        assert "The loop does not take its items from guard.batches()." in asked.reason
+        assert "Iterate over guard.batches(loader)." in asked.reason
+        assert "restart the job from ckpt-1150 (disk, step 1150, 50 steps before" in asked.reason
+
+
+def test_a_checkpoint_in_memory_is_nothing_to_restart_from() -> None:
+    in_memory = (target(1190, Health.HEALTHY, Medium.MEMORY),)
+    no_rollback = EVERY_VERB - {Verb.ROLLBACK}
+    asked = ask(situation(targets=in_memory, capabilities=no_rollback, abilities=(UNFED,)))
+    assert "A rollback cannot be carried out" in asked.reason
+    assert "restart the job" not in asked.reason
+
+
+def test_what_heals_by_itself_is_no_reason_to_restart() -> None:
+    healing = incident(kind=Kind.RECOVERABLE)
+    no_rollback = EVERY_VERB - {Verb.ROLLBACK}
+    asked = ask(situation(healing, capabilities=no_rollback, abilities=(UNFED,)))
+    assert "Iterate over guard.batches(loader)." in asked.reason
+    assert "restart the job" not in asked.reason
+
+
+def test_a_rollback_says_what_it_loses_in_a_loop_that_fetches_ahead() -> None:
+    asked = ask(situation(abilities=(AHEAD,)))
+    assert rollback(asked) == rollback(ask(situation()))
+    assert asked.reason.endswith(
+        "The loop fetches 1 item ahead of guard.step(). What was fetched ahead is trained first. "
+        "Fetch the next item after guard.step()."
+    )
+    sound = replace(AHEAD, remedy="", reason="", cost="the steps since then are trained again")
+    assert ask(situation(abilities=(sound,))).reason == ask(situation()).reason
 
 
 # --- an approval that comes late ---

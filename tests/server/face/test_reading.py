@@ -97,6 +97,21 @@ def test_what_can_be_done_in_a_job_is_shown_with_its_attempt(live: Live, job: Jo
         assert attempt["settings"] == {"optimizer": "AdamW"}
 
 
+def test_every_proposal_says_what_the_loop_stands_in_the_way_of(job: Job) -> None:
+    unfed = Ability("rollback", Answer.NO, "the loop reads elsewhere", "Use guard.batches(loader)")
+    told = abilities_to_settings([unfed])
+    job.send(AttemptStarted(None, 1, ("scale_lr", "watch", "stop"), "0.1.0", 4096, told))
+    for _ in range(4):
+        job.send(job.steps(100), job.saved())
+    for _ in range(4):
+        job.train(40, excess=3.0)
+    (proposed,) = job.incident()["commands"]
+    assert proposed["verb"] == "watch"
+    said = "A rollback cannot be carried out. The loop reads elsewhere. Use guard.batches(loader)."
+    assert said in proposed["reason"]
+    assert "restart the job from step-" in proposed["reason"]
+
+
 def test_abilities_that_say_nothing_known_are_left_out(live: Live, job: Job) -> None:
     """Settings are any agent's, also a newer one's or one that lies."""
     settings = {"ability.rollback": "perhaps", "ability.": "yes", "ability.clip.cost": "nothing"}

@@ -1,0 +1,446 @@
+"""How a loop takes its items: what is fetched ahead is not lost, what cannot be counted is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from spikeguard import CheckpointDirectory, Guard, Settings, attach
+from spikeguard_protocol import (
+    Ability,
+    Answer,
+    AttemptStarted,
+    BatchRange,
+    Medium,
+    ResultState,
+    Rollback,
+    Samples,
+    SkipBatches,
+    Verb,
+    abilities_from_settings,
+)
+
+from .job import Job, order, result, target_at
+from .wire import Wire, await_that, served
+
+OFTEN = Settings(snapshot_every=5, send_interval_s=0.02, slow_signals_every=20)
+
+
+class Numbers:
+    """Items that are their own numbers; begins anew with each `iter()`."""
+
+    def __init__(self, count: int = 400) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (torch.full((1, 1), float(number)) for number in range(self.count))
+
+
+class Stateful(Numbers):
+    """The same with a state."""
+
+    def __init__(self, count: int = 400) -> None:
+        super().__init__(count)
+        self.read = 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while self.read < self.count:
+            self.read += 1
+            yield torch.full((1, 1), float(self.read - 1))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = state["read"]
+
+
+class Rows(torch.utils.data.Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, number: int) -> Tensor:
+        return torch.full((1,), float(number))
+
+
+def rows() -> StatefulDataLoader[Tensor]:
+    return StatefulDataLoader(Rows(), batch_size=1, num_workers=1, prefetch_factor=3)
+
+
+class Loop:
+    """A loop that trains on numbers and remembers which."""
+
+    def __init__(self, folder: Path, every: int = 5, **attaching: Any) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        checkpoints = CheckpointDirectory(folder / "checkpoints", every=every, background=False)
+        self.guard: Guard = attach(
+            self.model,
+            self.optimizer,
+            run="test",
+            checkpoints=checkpoints,
+            **{"settings": OFTEN, **attaching},
+        )
+        self.trained: list[int] = []
+
+    def train(self, *items: Tensor, stepped: bool = True) -> None:
+        """One optimizer step of `items`."""
+        for item in items:
+            self.trained.append(int(item))
+            self.guard.loss(self.model(item).mean()).backward()
+        self.guard.clip_grad_norm_(1.0)
+        if stepped:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.guard.step()
+
+    def train_ahead(self, items: Iterator[Tensor], steps: int, micro: int = 1) -> None:
+        """As nanoGPT: the next item is fetched before the step is made. Until `guard.steps`."""
+        held = next(items)
+        while self.guard.steps < steps:
+            using = []
+            for _ in range(micro):
+                using.append(held)
+                held = next(items)
+            self.train(*using)
+
+    def row(self, name: str) -> Ability:
+        return next(each for each in self.guard._p.abilities if each.name == name)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    records = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    return [r.getMessage() for r in records if "no server" not in r.getMessage()]
+
+
+# --- fetched ahead ---
+
+
+@pytest.mark.parametrize("loader", [Numbers, Stateful, rows])
+@pytest.mark.parametrize("micro", [1, 3])
+def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
+    tmp_path: Path, loader: Any, micro: int
+) -> None:
+    trained: list[int] = []
+    for steps in (10, 20, 30):
+        loop = Loop(tmp_path, micro_batches=micro)
+        loop.guard.resume()
+        loop.train_ahead(iter(loop.guard.batches(loader())), steps, micro)
+        trained += loop.trained
+        assert loop.guard.position == steps
+        loop.guard.finish()
+        assert loop.guard.faults == {}
+    assert trained == list(range(30 * micro))
+
+
+def test_a_restart_at_any_checkpoint_goes_on_with_the_next_item(tmp_path: Path) -> None:
+    """Also between two copies of the loader's state, and behind batches that were skipped."""
+    loop = Loop(tmp_path, every=1)
+    items = iter(loop.guard.batches(Stateful()))
+    held = next(items)
+    for step in range(1, 18):
+        using, held = held, next(items)
+        loop.train(using)
+        if step == 4:
+            order(loop, SkipBatches(BatchRange(9, 12)))
+    loop.guard.finish()
+    assert loop.trained == [*range(9), *range(12, 20)]
+    again = Loop(tmp_path, every=1)
+    assert again.guard.resume() == 17
+    again.train_ahead(iter(again.guard.batches(Stateful())), 19)
+    again.guard.finish()
+    assert again.trained == [20, 21]
+
+
+@pytest.mark.parametrize("loader", [Numbers, Stateful])
+def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
+    tmp_path: Path, loader: Any
+) -> None:
+    """Only what the loop holds already is trained before; the record and the positions say so."""
+    with served(Wire()) as wire:
+        loop = Loop(tmp_path, every=0, server=wire.url, token="t")
+        items = iter(loop.guard.batches(loader()))
+        held = next(items)
+        for step in range(1, 30):
+            using, held = held, next(items)
+            if step == 14:
+                name = target_at(loop, 10, Medium.MEMORY)
+                command = order(
+                    loop,
+                    Rollback(name, 10, BatchRange(11, 13)),
+                )
+            loop.train(using)
+        loop.guard.finish()
+        assert loop.trained == [*range(14), 14, 10, *range(13, 26)]
+        assert result(loop, command).state is ResultState.APPLIED
+        assert "1 more, fetched before, is trained first" in result(loop, command).reason
+        told = [b.first for s in wire.records(Samples) for b in s.positions if b is not None]
+        assert told == loop.trained
+
+
+def test_a_skip_of_what_was_fetched_already_is_refused(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    loop.train_ahead(iter(loop.guard.batches(Numbers())), 5)
+    command = order(loop, SkipBatches(BatchRange(5, 7)))
+    loop.train(torch.ones(1, 1))
+    assert result(loop, command).state is ResultState.REFUSED
+    assert "position 5 was read already" in result(loop, command).reason
+    loop.guard.finish()
+
+
+def test_that_a_loop_fetches_ahead_is_said_once_with_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(Wire()) as wire, caplog.at_level(logging.INFO, "spikeguard"):
+        loop = Loop(tmp_path, server=wire.url, token="t")
+        loop.train_ahead(iter(loop.guard.batches(Numbers())), 40)
+        (said,) = warned(caplog)
+        assert said.startswith("rollback: yes. the loop fetches up to 1 item ahead of guard.step()")
+        assert said.endswith("Fetch the next item after guard.step()")
+        await_that(lambda: len(wire.records(AttemptStarted)) == 2)
+        newest = abilities_from_settings(wire.records(AttemptStarted)[-1].settings)
+        assert loop.row("rollback") in newest
+        assert Verb.ROLLBACK in loop.guard.capabilities
+        loop.guard.finish()
+
+
+def prefetched(items: Iterable[Tensor], depth: int) -> Iterator[Tensor]:
+    """By a thread of its own."""
+    waiting: queue.Queue[Tensor | None] = queue.Queue(depth)
+
+    def fetch() -> None:
+        for item in items:
+            waiting.put(item)
+        waiting.put(None)
+
+    threading.Thread(target=fetch, daemon=True).start()
+    while (item := waiting.get()) is not None:
+        yield item
+
+
+def test_a_thread_that_prefetches_loses_nothing_at_a_restart(tmp_path: Path) -> None:
+    trained: list[int] = []
+    for steps in (50, 100):
+        loop = Loop(tmp_path)
+        loop.guard.resume()
+        for item in islice(prefetched(loop.guard.batches(Stateful(100)), 6), 50):
+            loop.train(item)
+        assert loop.guard.steps == steps
+        assert loop.guard._p.feed.items_per_step is None
+        trained += loop.trained
+        loop.guard.finish()
+    assert trained == list(range(100))
+
+
+# --- ordinary loops: nothing to say ---
+
+
+def test_a_loop_that_evaluates_wraps_and_accumulates_over_passes_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last items of a pass make no whole step; an evaluation may take its items anywhere."""
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path, micro_batches=4)
+        for _ in range(6):
+            using: list[Tensor] = []
+            for number, item in enumerate(islice(loop.guard.batches(Numbers(42)), 42), 1):
+                using.append(item)
+                if number % 4 == 0:
+                    loop.train(*using)
+                    using = []
+                if number % 16 == 0:
+                    for seen in Numbers(3):
+                        loop.model(seen)
+                    for seen in loop.guard.batches(Numbers(5)):  # by mistake: it does not count
+                        loop.model(seen)
+        assert loop.guard.steps == loop.guard.position == 60
+        assert warned(caplog) == []
+        assert {each.answer for each in loop.guard._p.abilities} == {Answer.YES}
+        loop.guard.finish()
+
+
+def test_a_step_of_what_is_left_of_a_pass_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path, micro_batches=4)
+        for _ in range(8):
+            items = iter(loop.guard.batches(Numbers(21)))
+            while using := list(islice(items, 4)):
+                loop.train(*using)
+        assert warned(caplog) == []
+        assert loop.guard.position == 48
+        loop.guard.finish()
+
+
+# --- loops that the guard cannot follow ---
+
+
+def test_a_loop_without_batches_is_told_so_with_the_remedy_until_it_uses_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(Wire()) as wire, caplog.at_level(logging.INFO, "spikeguard"):
+        loop = Loop(tmp_path, server=wire.url, token="t")
+        assert loop.row("rollback").answer is Answer.UNKNOWN
+        for item in islice(Numbers(), 40):
+            loop.train(item)
+        (said,) = warned(caplog)
+        assert "rollback" in said
+        assert "does not take its items from guard.batches()" in said
+        assert "Iterate over guard.batches(loader)" in said
+        assert Verb.ROLLBACK not in loop.guard.capabilities
+        assert loop.row("rollback").answer is Answer.NO
+        for item in islice(loop.guard.batches(Numbers()), 4):
+            loop.train(item)
+        assert loop.row("rollback").answer is Answer.YES
+        await_that(lambda: len(wire.records(AttemptStarted)) == 2)
+        first, last = (
+            {a.name: a.answer for a in abilities_from_settings(started.settings)}
+            for started in wire.records(AttemptStarted)
+        )
+        assert (first["rollback"], last["rollback"]) == (Answer.NO, Answer.YES)
+        assert Verb.ROLLBACK in wire.records(AttemptStarted)[-1].capabilities
+        loop.guard.finish()
+
+
+def test_two_loaders_for_one_step_are_told_of_and_nothing_goes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        text, code = loop.guard.batches(Numbers()), loop.guard.batches(Stateful())
+        for one, other in islice(zip(text, code, strict=False), 12):
+            loop.train(one + other)
+        assert not {Verb.ROLLBACK, Verb.SKIP_BATCHES} & set(loop.guard.capabilities)
+        (said,) = warned(caplog)
+        assert "Join the loaders to one before guard.batches()" in said
+        name = target_at(loop, 5, Medium.MEMORY)
+        command = order(loop, Rollback(name, 5))
+        loop.train(torch.ones(1, 1))
+        assert result(loop, command).state is ResultState.REFUSED
+        loop.guard.finish()
+
+
+@pytest.mark.parametrize(("said", "taken"), [(1, 2), (4, 3), (8, 1)])
+def test_items_of_a_step_that_are_not_micro_batches_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: int, taken: int
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path, micro_batches=said)
+        items = iter(loop.guard.batches(Numbers()))
+        for _ in range(33):
+            loop.train(*islice(items, taken))
+        (text,) = [text for text in warned(caplog) if "rollback" in text]
+        assert f"takes {taken} items of guard.batches() for each guard.step()" in text
+        assert text.endswith(f"Say attach(micro_batches={taken})")
+        assert Verb.SKIP_BATCHES not in loop.guard.capabilities
+        assert loop.guard.position == loop.guard.steps  # as ever where it is wrong
+        loop.guard.finish()
+    again = Loop(tmp_path, micro_batches=said)
+    assert again.guard.resume() == 30
+    again.train(*islice(again.guard.batches(Numbers()), taken))
+    assert again.trained == [*range(30 * taken, 31 * taken)]
+    again.guard.finish()
+
+
+def test_a_loop_that_makes_several_steps_of_one_item_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        for item in islice(loop.guard.batches(Numbers()), 12):
+            for _ in range(4):
+                loop.train(item)
+        (said,) = [text for text in warned(caplog) if "rollback" in text]
+        assert "takes 0.25 items" in said
+        loop.guard.finish()
+
+
+def test_steps_without_the_optimizers_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        for number, item in enumerate(islice(loop.guard.batches(Numbers()), 48), 1):
+            loop.train(item, stepped=number % 4 == 0)
+        (said,) = warned(caplog)
+        assert said.startswith("count steps: no. guard.step() is called 4 times for each optimizer")
+        loop.guard.finish()
+
+
+def test_an_optimizer_whose_step_nobody_calls_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        loop.optimizer = torch.optim.AdamW(loop.model.parameters(), fused=True)  # another one
+        for item in islice(loop.guard.batches(Numbers()), 40):
+            loop.train(item)
+        (said,) = warned(caplog)
+        assert said.startswith("skip update, scale lr: no. the step() of the AdamW")
+        loop.guard.finish()
+
+
+class Wrapped(IterableDataset[Tensor]):
+    """`guard.batches` inside of a dataset, as a worker iterates over it."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from self.guard.batches(Numbers(40))
+
+
+def test_batches_within_a_worker_process_are_none_of_the_loops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        loader = DataLoader(
+            Wrapped(loop.guard), batch_size=None, num_workers=1, multiprocessing_context="fork"
+        )
+        for item in loader:
+            loop.train(item)
+        assert loop.trained == list(range(40))
+        assert loop.row("rollback").answer is Answer.NO
+        assert os.getpid() == loop.guard._process
+        loop.guard.finish()
+
+
+def test_a_target_in_an_earlier_loader_with_a_state_is_refused(tmp_path: Path) -> None:
+    """Its state is another loader's."""
+    loop = Loop(tmp_path)
+    for item in loop.guard.batches(Stateful(12)):
+        loop.train(item)
+    name = target_at(loop, 10, Medium.MEMORY)
+    items = iter(loop.guard.batches(Stateful(50)))
+    loop.train(next(items))
+    command = order(loop, Rollback(name, 10))
+    loop.train(next(items))
+    assert result(loop, command).state is ResultState.REFUSED
+    assert "earlier loader" in result(loop, command).reason
+    loop.guard.finish()
+
+
+def test_a_ring_that_is_given_up_is_told_of(tmp_path: Path) -> None:
+    job = Job(tmp_path, settings=Settings(snapshot_every=5, snapshot_bytes=2**20))
+    job.ema.average = [torch.zeros(2**20)]
+    job.ema.update = lambda: None  # type: ignore[method-assign]
+    job.train_to(12)
+    (row,) = [each for each in job.guard._p.abilities if each.name == "rewind_from_memory"]
+    assert row.answer is Answer.NO
+    assert "Settings.snapshot_bytes" in row.reason
+    job.guard.finish()
