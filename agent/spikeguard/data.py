@@ -21,6 +21,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +43,7 @@ READ_ONCE_REMEDY = (
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED = 3  # steps until a loop is said to fetch ahead; so many alike: micro_batches may be wrong
+IN_DOUBT = 16  # steps until that is judged
 
 
 class Fetched(NamedTuple):
@@ -96,6 +98,7 @@ class DataFeed:
         self._returns = 0  # how often it was
         self._handed_before = 0  # the last step
         self._ahead_told = 0
+        self._fetched_by: int | None = None  # which thread
         self.alike = self.taken = 0  # steps in a row that took as many items, not micro_batches
         self._marks: list[Mark] = []
         self._read = 0  # items read since the pass began
@@ -122,9 +125,20 @@ class DataFeed:
         return isinstance(self._loader, Iterator) and not _has_state(self._loader)
 
     @property
-    def holds_any(self) -> bool:
-        """Whether the loop has items of steps to come."""
-        return bool(self._fetched)
+    def threaded(self) -> bool:
+        """Whether another thread than this one, which makes the steps, fetches the items."""
+        return self._fetched_by not in (None, get_ident())
+
+    @property
+    def _in_doubt(self) -> bool:
+        """Whether more items than expected may rather be a wrong `micro_batches`, not told yet."""
+        more = self.alike >= SETTLED and self.taken > self.micro_batches
+        return more and self.steps <= IN_DOUBT and not self.threaded
+
+    @property
+    def held(self) -> int:
+        """Positions of steps to come of which the loop has items."""
+        return len(self._fetched)
 
     @property
     def unread(self) -> int:
@@ -181,6 +195,7 @@ class DataFeed:
             self.position = item.position
         if self._micro == 0 and item.position != self._left_over:
             self._fetched.append(item)
+        self._fetched_by = get_ident()
         self._read += 1
         self.handed += 1
         if self._micro + 1 < self.micro_batches:
@@ -228,7 +243,7 @@ class DataFeed:
         whole = (len(self._fetched) - self._stale - 1) * self.micro_batches
         self.ahead = max(self.ahead, whole + (self._micro or self.micro_batches))
         told = self.ahead <= 2 * self._ahead_told
-        if not told and self.steps >= SETTLED > self.alike:
+        if not told and self.steps >= SETTLED and not self._in_doubt:
             self._ahead_told, self.unusual = self.ahead, True
 
     def capture(self) -> Tree:
@@ -238,7 +253,7 @@ class DataFeed:
         if not self.in_use:
             return tree
         now = Fetched(self.position, self._pass, self._read, self._pass_random)
-        ahead = len(self._fetched) > self._stale and self.alike < SETTLED
+        ahead = len(self._fetched) > self._stale and not self._in_doubt
         first = self._fetched[self._stale] if ahead else now
         if _has_state(self._loader):
             return {**tree, "kind": "state", "loaders": self._loaders, **self._state_at(first, now)}

@@ -2,7 +2,7 @@
 
 Looked at once in 16 steps. Items that are fetched ahead, the end of a pass and a gradient scaler
 that skips steps make single stretches differ, so only two in a row tell, or the same wrong number
-of items at each of the last steps.
+of items at each of the last steps. A thread that fills a queue may fetch more for long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from spikeguard.data import DataFeed
 
 STRETCH: Final = 16  # steps
 ALIKE: Final = 8  # steps in a row with the same wrong number of items
+MOST_HELD: Final = 4_096  # positions that a loop has fetched ahead, whatever fetches them
 FEW: Final = 0.75  # of `micro_batches`, on average
 SKIPPED: Final = 0.5  # of the calls of `guard.step()` without the optimizer's
 
@@ -39,14 +40,15 @@ class LoopUsage:
         return self._look_at_updates(updates, steps, done) or news
 
     def _look_at_items(self, feed: DataFeed, steps: int, items: int) -> bool:
-        each = items / steps
-        more, fewer = each >= self._micro + 1, each <= FEW * self._micro and not feed.holds_any
-        self._odd = self._odd + 1 if more or fewer else 0
         if feed.items_per_step is not None:
             return False
-        if feed.alike >= ALIKE:
+        each = items / steps
+        more = each >= self._micro + 1 and not feed.threaded
+        fewer = each <= FEW * self._micro and not feed.held
+        self._odd = self._odd + 1 if more or fewer else 0
+        if feed.alike >= ALIKE and (more or (each < self._micro and not feed.held)):
             feed.items_per_step = float(feed.taken)
-        elif self._odd >= 2:
+        elif self._odd >= 2 or feed.held > MOST_HELD:
             feed.items_per_step = each
         return feed.items_per_step is not None
 

@@ -334,7 +334,7 @@ def test_two_loaders_for_one_step_are_told_of_and_nothing_goes_back(
         loop.guard.finish()
 
 
-@pytest.mark.parametrize(("said", "taken"), [(1, 2), (4, 3), (8, 1)])
+@pytest.mark.parametrize(("said", "taken"), [(1, 2), (8, 7), (8, 1)])
 def test_items_of_a_step_that_are_not_micro_batches_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, said: int, taken: int
 ) -> None:
