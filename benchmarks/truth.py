@@ -154,12 +154,17 @@ _WRONG = ("wrong_cause", "wrong_remedy", "missing_followups", "wrong_outcome", "
 
 def table(rows: Sequence[Judged], missing: int = 0) -> str:
     """A line a run, what is wrong with it below, and the bars."""
-    lines = [f"{len(rows)} runs, {missing} not made, on {machine()}"]
+    lines = [
+        f"{len(rows)} runs, {missing} not made, on {machine()}",
+        "run: causes | remedies proposed | outcomes | cost said of the step log's | follow-ups | "
+        "statements",
+    ]
     for row in rows:
         lines.append(
             f"{row.case}, seed {row.seed}, {row.delay} steps later: "
             f"{'; '.join(row.causes) or 'no incident'} | {'; '.join(row.remedies) or 'nothing'} | "
-            f"{'; '.join(row.outcomes) or '-'} | {row.cost}"
+            f"{'; '.join(row.outcomes) or '-'} | {row.cost} | {row.follow_ups} follow-ups | "
+            f"{len(row.false)} false in {row.texts} texts"
         )
         for name in _WRONG:
             lines += [f"    {name.replace('_', ' ')}: {text}" for text in getattr(row, name)]

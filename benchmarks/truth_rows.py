@@ -41,6 +41,8 @@ class Judged:
     remedies: list[str] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
     cost: str = ""
+    texts: int = 0  # different ones that were read: page, terminal, messages, post-mortem, API
+    follow_ups: int = 0
     needs_action: bool = False
     proposed: bool = False
     outcomes_right: int = 0
@@ -103,6 +105,7 @@ def judge(record: Record, twin: Sequence[dict[str, float]]) -> Judged:
     for decision in record.decisions:
         _remedy(row, decision, context)
     _cost(row, context)
+    row.texts = len(record.texts)
     row.false = _false(context)
     return row
 
@@ -139,6 +142,7 @@ def _cause(row: Judged, incident: dict[str, Any], context: _Context) -> None:
         row.wrong_cause.append(f"{incident['id']}: {cause} {sure:.0%}")
         return
     follow_ups = _follow_ups(context.record, incident)
+    row.follow_ups += (follow_ups or "").count("\n- ")
     about = [word for truth in truths if cause in truth.causes for word in truth.about]
     if follow_ups is not None and not any(word in follow_ups.lower() for word in about):
         row.missing_followups.append(f"{incident['id']}: none speaks of {about[0]}")
