@@ -7,11 +7,11 @@ server. Held against three things that the product has no part in: what was inje
 written by hand, `truth_cases.py`), the twin without a fault, and the benchmark's own record of
 every step.
 
-Time: a run trains 660 steps, and again those that it goes back over, some 800 in all; a step takes
-15 ms of a core alone and 20 with agent, server and reader, a start 3 s: about 20 s of a core a run,
-96 runs some 20 minutes of 2 idle cores. The first 100 steps and the twin are trained once a seed:
-every run of a seed starts from that checkpoint. Rows whose record lies in DIR are not run again,
-so that what was cut short goes on; `--judge` runs nothing.
+Time: a run trains 750 steps, and again those that it goes back over, some 950 in all; a step takes
+15 ms of a core alone and 20 with agent, server and reader, a start 3 s: about 22 s of a core a run,
+96 runs some 20 to 25 minutes of 2 idle cores. The first 100 steps and the twin are trained once a
+seed: every run of a seed starts from that checkpoint. Rows whose record lies in DIR are not run
+again, so that what was cut short goes on; `--judge` runs nothing.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Lengths:
 
     prefix: int = 100  # that all runs of a seed share; a checkpoint is due then. 0: they share none
     fault: int = 330  # the step at which the first fault comes
-    steps: int = 760  # of every run; those that go back train more
+    steps: int = 850  # of every run, a decision 350 steps late included; those that go back add
     step_time_s: float = 0.02  # the pace: "100 steps later" is 2 s, long enough to look
 
 
