@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TypeGuard
 
-from spikeguard_client import Ability, Change, Command, Cost, Incident
+from spikeguard_client import Ability, Change, Command, Cost, Incident, IncidentDetail
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
@@ -268,6 +268,13 @@ def waiting_cost(value: Cost) -> str:
             f"{count(value['step_time_of'])} steps before the spike."
         )
     return " ".join(said)
+
+
+def first_signal(incident: IncidentDetail) -> str:
+    """The first signal that moved, and where: as the post-mortem says it."""
+    moves = incident["evidence"]["first_moves"] or {incident["signal"]: incident["onset_step"]}
+    signal = min(moves, key=lambda name: (moves[name], name == "loss"))
+    return f"{title(signal)}, step {count(moves[signal])}"
 
 
 def story(incident: Incident) -> str:

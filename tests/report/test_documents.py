@@ -457,3 +457,18 @@ def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem
     told = body(facts)
     assert (told["left_out"][1]["names"], told["left_out_count"]) == (["doc-7"], 40)
     assert "Batches left out" not in markdown(words(rolled_back))
+
+
+def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
+    healed: PostMortem,
+) -> None:
+    trend = healed.incident.trend
+    assert trend is not None
+    incident = replace(
+        healed.incident, signal="grad_norm", worst_z={"grad_norm": math.inf},
+        first_moves={"grad_norm": healed.incident.onset_step}, pre_loss=2.177,
+        peak_loss=trend.at(healed.incident.peak_step) - 0.1,
+    )  # fmt: skip
+    said = markdown(replace(healed, incident=incident))
+    assert "A gradient was not finite; the loss did not rise" in said
+    assert "The loss rose" not in said

@@ -241,7 +241,7 @@ def _lead(step: int | None, loss: int | None) -> str:
 def _places(incident: IncidentDetail) -> list[tuple[str, Content]]:
     delay = incident["detected_step"] - incident["onset_step"]
     return [
-        ("First signal to move", words.title(incident["signal"])),
+        ("First signal to move", words.first_signal(incident)),
         ("Data at the onset", words.batches(incident["onset_batches"])),
         ("Detected", f"{delay:,} steps after onset" if delay != 1 else "1 step after onset"),
         ("Loss before, nats per token", words.figure(incident["pre_loss"])),

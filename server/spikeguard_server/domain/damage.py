@@ -56,6 +56,15 @@ def non_finite(incident: Incident) -> bool:
     return not all(math.isfinite(value) for value in [*worst, excess])
 
 
+def rose(incident: Incident) -> bool:
+    """Whether the loss itself rose: its finite peak stands out of the trend."""
+    if incident.peak_loss is None:
+        return False
+    if incident.trend is None:
+        return incident.signal == Signal.LOSS
+    return stands_out(incident, incident.peak_loss - incident.trend.at(incident.peak_step))
+
+
 def stands_out(incident: Incident, excess: float | None) -> bool:
     """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
     if excess is None or incident.trend is None:

@@ -102,6 +102,7 @@ def _environment() -> Environment:
         "batches": batches,
         "count": count,
         "duration": duration,
+        "first_signal": first_signal,
         "moment": moment,
         "nats": nats,
         "number": number,
@@ -149,6 +150,14 @@ def duration(seconds: float | None) -> str:
 def moment(value: datetime) -> str:
     """`2026-03-14 03:07:12 UTC`."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def first_signal(incident: Mapping[str, Any]) -> str:
+    """The first signal that moved, and where: as the post-mortem says it."""
+    moves = incident.get("evidence", {}).get("first_moves", {})
+    moves = moves or {incident["signal"]: incident["onset_step"]}
+    signal = min(moves, key=lambda name: (moves[name], name == "loss"))
+    return f"{words(signal)}, step {moves[signal]}"
 
 
 def sentence(command: Mapping[str, Any]) -> str:

@@ -80,9 +80,7 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
 
 def lead_of(facts: PostMortem) -> Lead | None:
     """Which signal moved first; None where no first move is on record."""
-    moves = dict(facts.incident.first_moves)
-    for precursor in facts.precursors:
-        moves[precursor.signal] = min(precursor.step, moves.get(precursor.signal, precursor.step))
+    moves = facts.incident.first_moves
     if not moves:
         return None
     signal = min(moves, key=lambda name: (moves[name], name == Signal.LOSS))

@@ -5,8 +5,12 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
+import math
+
 from spikeguard_protocol import Outcome, Signal, verb_of
+from spikeguard_server.domain.damage import non_finite, rose
 from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.incident import Incident
 from spikeguard_server.report.causes import causes_of
 from spikeguard_server.report.document import (
     Block,
@@ -93,18 +97,33 @@ def _sections(facts: PostMortem) -> list[Section]:
 
 def _summary(facts: PostMortem) -> str:
     incident, spent = facts.incident, spent_by(facts)
-    size = "The loss was not finite"
-    if incident.signal == REPLICAS_APART:
-        size = "Ranks of the job parted: they no longer held the same weights"
-    elif incident.peak_loss is not None:
-        before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
-        size = f"The loss rose{before} to {number(incident.peak_loss)}"
-    words = [f"{size}; it was seen {_delay(facts)}.", _OUTCOMES[incident.outcome]]
+    words = [
+        f"{_what_happened(incident)}; it was seen {_delay(facts)}.",
+        _OUTCOMES[incident.outcome],
+    ]
     if spent.steps:
         took = "" if spent.again_s is None else f", {duration(spent.again_s)}"
         were = "was" if spent.steps == 1 else "were"
         words.append(f"{plural(spent.steps, 'step')} {were} trained again{took}.")
     return " ".join(words)
+
+
+def _what_happened(incident: Incident) -> str:
+    """Of the loss only what it did: where a gradient alone was not finite, it did not rise."""
+    lossless = not math.isfinite(incident.worst_z.get(Signal.LOSS, 0.0))
+    if incident.signal == REPLICAS_APART:
+        return "Ranks of the job parted: they no longer held the same weights"
+    if rose(incident) and incident.peak_loss is not None:
+        before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
+        after = ", and was not finite" if lossless else ""
+        return f"The loss rose{before} to {number(incident.peak_loss)}{after}"
+    if lossless or incident.peak_loss is None:
+        return "The loss was not finite"
+    if non_finite(incident) and not incident.stuck:
+        return "A gradient was not finite; the loss did not rise"
+    if incident.stuck:
+        return "Update after update was dropped; the loss did not rise"
+    return f"{word(incident.signal).capitalize()} left its baseline; the loss did not rise"
 
 
 def _delay(facts: PostMortem) -> str:
