@@ -289,6 +289,8 @@ def _jump(incident: Incident) -> str:
     pre, peak = incident["pre_loss"], incident["peak_loss"]
     if pre is None or peak is None:
         return f"{title(signal)} left its baseline at step {step}"
+    if peak <= pre:
+        return f"{title(signal)} left its baseline at step {step}; the loss did not rise"
     first = "" if signal == "loss" else f", after {title(signal).lower()} had moved first"
     rose = f"The loss rose from {figure(pre)} to {figure(peak)}"
     return f"{rose} from step {step} on (peak at step {count(incident['peak_step'])}){first}"

@@ -126,3 +126,9 @@ def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -
     incident = read(Incident, story.incident(peak_loss="nan", excess="nan"))
     assert "to NaN" in words.story(incident)
     assert words.story(incident).endswith("it has not come back.")
+
+
+def test_a_loss_that_did_not_rise_is_not_said_to_have_risen() -> None:
+    quiet = story.incident(signal="grad_norm", pre_loss=2.177, peak_loss=2.04)
+    said = words.story(read(Incident, quiet))
+    assert said.startswith("Gradient norm left its baseline at step 1,246; the loss did not rise")
