@@ -198,6 +198,9 @@ def _not_allowed(decision: Decision, incident: dict[str, Any], context: _Context
         first = min(context.log.rows[index].step for _, index in faults)
         if int(arguments["step"]) >= first and not _later(faults, context):
             yield f"it lies behind the fault at step {first}"
+    classes = [CLASS_OF[fault.name] for fault, _ in faults]
+    if decision.verb == "stop" and len(set(classes)) == len(classes):
+        yield "nothing came twice that a stop would be for"
     skip = arguments.get("skip")
     if skip and not any(truth.skips for truth in truths) and not HEDGED.search(decision.reason):
         yield "innocent batches are skipped"

@@ -134,7 +134,8 @@ def _record(document: str = POST_MORTEM, **changes: Any) -> Record:
     arguments = {"step": 45, "skip": None, "lr_factor": 0.05, **changes.get("arguments", {})}
     paces = changes.get("paces", [0.1, 0.1])
     cost = {"steps": 40, "seconds": 4.0}
-    decision = Decision("run#1.2", "rollback", arguments, "Back.", cost, 80, 85, 85, "", paces)
+    verb = changes.get("verb", "rollback")
+    decision = Decision("run#1.2", verb, arguments, "Back.", cost, 80, 85, 85, "", paces)
     steps = [
         {"step": float(r.step), "position": float(r.position), "loss": r.loss} for r in log.rows
     ]
@@ -155,6 +156,7 @@ def _judged(**changes: Any) -> Judged:
         ("wrong_cause", {"causes": [{"cause": "weight_corruption", "confidence": 0.9}]}),
         ("wrong_remedy", {"arguments": {"skip": [49, 56]}}),
         ("wrong_remedy", {"arguments": {"step": 55}}),
+        ("wrong_remedy", {"verb": "stop"}),
         ("wrong_outcome", {"outcome": "healed"}),
         ("wrong_outcome", {"outcome": "level_accepted"}),
         ("wrong_cost", {"document": POST_MORTEM.replace("| 45 |", "| 80 |")}),
