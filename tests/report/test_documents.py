@@ -472,3 +472,9 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
     said = markdown(replace(healed, incident=incident))
     assert "A gradient was not finite; the loss did not rise" in said
     assert "The loss rose" not in said
+
+
+def test_the_kind_is_explained_by_what_was_seen_before_the_cure(rolled_back: PostMortem) -> None:
+    (said,) = re.findall(r"Lingering, with a confidence of [^:]*: ([^\n]*)", markdown(rolled_back))
+    assert "above trend" in said
+    assert "rollback" not in said

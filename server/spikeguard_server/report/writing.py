@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 
 from spikeguard_protocol import Outcome, Signal, verb_of
+from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import non_finite, rose
+from spikeguard_server.domain.episode import CURES
 from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.report.causes import causes_of
@@ -259,9 +261,16 @@ def _classification(facts: PostMortem) -> tuple[Block, ...]:
 
 
 def _reason_of_kind(facts: PostMortem) -> str:
-    """The last reason for the kind itself; what closed the incident stands in the outcome."""
+    """The last reason for the kind itself, from before a command changed what there was to see;
+    what closed the incident stands in the outcome."""
     incident, end = facts.incident, facts.incident.closed_step
-    said = [r for r in facts.revisions if r.kind is incident.kind and r.step != end]
+    cures = [c for c in facts.commands if c.state in EXECUTED and verb_of(c.action) in CURES]
+    done = min((c.finished_at for c in cures if c.finished_at is not None), default=None)
+    said = [
+        r
+        for r in facts.revisions
+        if r.kind is incident.kind and r.step != end and (done is None or r.at < done)
+    ]
     return said[-1].reason if said else incident.reason
 
 
