@@ -10,26 +10,37 @@ from __future__ import annotations
 import copy
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim import SGD, Muon, Optimizer
 
-from benchmarks.naming_plan import FORK, PERTURBATION, PERTURBED, STEPS, Healthy, Run, runs_of
+from benchmarks.naming_plan import (
+    FORK,
+    PERTURBATION,
+    PERTURBED,
+    STEPS,
+    Healthy,
+    OptimizerName,
+    Run,
+)
 from spikeguard_trainer.data import BatchLoader, Corpus
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
 from spikeguard_trainer.model import VOCABULARY, Shape, Transformer
-from spikeguard_trainer.schedule import make_optimizer, make_scheduler
+from spikeguard_trainer.schedule import WEIGHT_DECAY, lr_share, make_optimizer
 
 SHAPE = Shape(width=32, layers=1, heads=2, hidden=88, context=32)
-ROWS, LEARNING_RATE, WARMUP = 96, 3e-3, 20
+LEARNING_RATE, WARMUP, TOTAL = 3e-3, 20, 2 * (FORK + STEPS)
+SGD_LEARNING_RATE, MUON_LEARNING_RATE = 0.3, 0.02
 SIGNALS = (
     "loss",
     "grad_norm",
@@ -66,24 +77,26 @@ class Job:
         torch.manual_seed(healthy.seed)
         self.healthy, self.corpus = healthy, corpus
         self.model = Transformer(SHAPE)
-        self.optimizer = make_optimizer(self.model, lr=LEARNING_RATE, beta2=healthy.beta2)
-        self.scheduler = make_scheduler(self.optimizer, warmup=WARMUP, total=2 * (FORK + STEPS))
+        self.optimizers = _optimizers_of(self.model, healthy)
+        self.groups = [group for one in self.optimizers for group in one.param_groups]
+        self.rates = [float(group["lr"]) for group in self.groups]
         self.steps = 0
+        self._schedule()
         self.counts = torch.zeros(VOCABULARY, dtype=torch.int64)  # of bytes trained on
         self.layers: list[Layers] = []
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, copied."""
-        parts = (self.model, self.optimizer, self.scheduler)
-        kept = [part.state_dict() for part in parts]
+        kept = [self.model.state_dict(), *(one.state_dict() for one in self.optimizers)]
         return copy.deepcopy({"parts": kept, "steps": self.steps, "counts": self.counts})
 
     def go_back(self, state: dict[str, Any]) -> None:
         state = copy.deepcopy(state)
-        model, optimizer, scheduler = state["parts"]
+        model, *optimizers = state["parts"]
         self.model.load_state_dict(model)
-        self.optimizer.load_state_dict(optimizer)
-        self.scheduler.load_state_dict(scheduler)
+        for optimizer, kept in zip(self.optimizers, optimizers, strict=True):
+            optimizer.load_state_dict(kept)
+        self.groups = [group for one in self.optimizers for group in one.param_groups]
         self.steps, self.counts = state["steps"], state["counts"]
 
     def train(self, steps: int, faults: Sequence[Fault] = ()) -> Measured:
@@ -91,7 +104,7 @@ class Job:
         seed = self.healthy.seed
         loader = BatchLoader(
             self.corpus.training,
-            rows=ROWS,
+            rows=self.healthy.rows,
             context=SHAPE.context,
             seed=seed,
             corrupt=partial(corrupt_batch, tuple(faults), seed),
@@ -99,11 +112,20 @@ class Job:
         loader.skip_to(self.steps)
         nowhere = Path("faults.json.none")
         injector = FaultInjector(
-            faults, self.model, self.optimizer, memory=nowhere, seed=seed, writes=False
+            faults, self.model, self._together(), memory=nowhere, seed=seed, writes=False
         )
         self.layers = []
         rows = np.array([self.step(next(loader), injector) for _ in range(steps)])
         return Measured(rows, np.array(self.layers, dtype=np.float32))
+
+    def _together(self) -> Optimizer:
+        """What a fault strikes: the groups and the state of all optimizers."""
+        if len(self.optimizers) == 1:
+            return self.optimizers[0]
+        merged = Optimizer(list(self.model.parameters()), {})
+        merged.param_groups = self.groups
+        merged.state = cast(Any, ChainMap(*(cast(Any, one.state) for one in self.optimizers)))
+        return merged
 
     def step(self, batch: Any, injector: FaultInjector) -> list[float]:
         """Train on one batch; what was measured, in the order of SIGNALS."""
@@ -113,20 +135,32 @@ class Job:
         weights = list(self.model.parameters())
         with injector.strike(self.steps, batch.position):
             before = [weight.detach().clone() for weight in weights]  # after the fault's own change
-            lr = float(self.optimizer.param_groups[0]["lr"])
+            lr = float(self.groups[0]["lr"])
             limit = self.healthy.clip or math.inf
             layers = _norms([weight.grad for weight in weights if weight.grad is not None])
             grad_norm = torch.nn.utils.clip_grad_norm_(weights, limit)
-            self.optimizer.step()
-        self.scheduler.step()
-        self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers:
+                optimizer.step()
+        self._schedule()
+        self.model.zero_grad(set_to_none=True)
         with torch.no_grad():
             moved = torch._foreach_sub([weight.detach() for weight in weights], before)
-            moments = [self.optimizer.state[weight]["exp_avg_sq"] for weight in weights]
-            norms = (_norm(moved) / lr, _norm(moments), _norm(weights))
+            norms = (_norm(moved) / lr, self._second_moment(), _norm(weights))
             self.layers.append([layers, _norms(weights)])
         tokens = self._look_at(batch.tokens)
         return [float(value) for value in (loss.detach(), grad_norm, *norms, lr, *tokens)]
+
+    def _schedule(self) -> None:
+        """Set the learning rates of the next step."""
+        share = lr_share(self.steps, warmup=WARMUP, total=TOTAL)
+        for group, rate in zip(self.groups, self.rates, strict=True):
+            group["lr"] = rate * share
+
+    def _second_moment(self) -> Tensor:
+        """Its L2 norm over the parameters that have one, () fp32; NaN where none has."""
+        states = (state for one in self.optimizers for state in one.state.values())
+        moments = [state["exp_avg_sq"] for state in states if "exp_avg_sq" in state]
+        return _norm(moments) if moments else torch.tensor(math.nan)
 
     def _look_at(self, tokens: Tensor) -> tuple[float, float]:
         """Entropy in nats of the batch's bytes, and the share of them that are new."""
@@ -135,6 +169,19 @@ class Job:
         unseen = float(count[self.counts == 0].sum() / count.sum())
         self.counts += count
         return float(-(part * part.log()).sum()), unseen
+
+
+def _optimizers_of(model: Transformer, healthy: Healthy) -> list[Optimizer]:
+    """The optimizers of a run, at their peak learning rates."""
+    if healthy.optimizer is OptimizerName.ADAMW:
+        return [make_optimizer(model, lr=LEARNING_RATE, beta2=healthy.beta2)]
+    if healthy.optimizer is OptimizerName.SGD:
+        weights = list(model.parameters())
+        return [SGD(weights, lr=SGD_LEARNING_RATE, momentum=0.9, nesterov=True)]
+    adamw = make_optimizer(model, lr=LEARNING_RATE, beta2=healthy.beta2)
+    inner = list(adamw.param_groups[0]["params"])
+    del adamw.param_groups[0]
+    return [Muon(inner, lr=MUON_LEARNING_RATE, weight_decay=WEIGHT_DECAY), adamw]
 
 
 def _norms(tensors: Sequence[Tensor]) -> list[float]:
@@ -156,13 +203,22 @@ def perturb(job: Job, seed: int) -> None:
                 weight.add_(noise * PERTURBATION * weight.square().mean().sqrt())
 
 
-def make(folder: Path, corpus: Corpus, healthy: Healthy) -> Iterator[str]:
-    """Train `healthy`, its twins and its destabilised runs that are not there yet; their names."""
-    runs: dict[str, Callable[[Job], Measured]] = {str(healthy): lambda job: job.train(STEPS)}
+def make(
+    folder: Path,
+    corpus: Corpus,
+    healthy: Healthy,
+    destabilised: Iterable[Run],
+    steps: int = STEPS,
+) -> Iterator[str]:
+    """Train `healthy`, its twins and its destabilised runs that are not there yet; their names.
+
+    Each for `steps` past the fork.
+    """
+    runs: dict[str, Callable[[Job], Measured]] = {str(healthy): lambda job: job.train(steps)}
     for number in range(PERTURBED):
-        runs[f"{healthy}_twin{number}"] = partial(_perturbed, number)
-    for run in runs_of(healthy):
-        runs[str(run)] = partial(_faulty, run)
+        runs[f"{healthy}_twin{number}"] = partial(_perturbed, number, steps)
+    for run in destabilised:
+        runs[str(run)] = partial(_faulty, run, steps)
     missing = {name: act for name, act in runs.items() if not file_of(folder, name).exists()}
     if not missing:
         return
@@ -176,13 +232,13 @@ def make(folder: Path, corpus: Corpus, healthy: Healthy) -> Iterator[str]:
         yield name
 
 
-def _perturbed(number: int, job: Job) -> Measured:
+def _perturbed(number: int, steps: int, job: Job) -> Measured:
     perturb(job, number)
-    return job.train(STEPS)
+    return job.train(steps)
 
 
-def _faulty(run: Run, job: Job) -> Measured:
-    return job.train(STEPS, (run.fault,))
+def _faulty(run: Run, steps: int, job: Job) -> Measured:
+    return job.train(steps, (run.fault,))
 
 
 def file_of(folder: Path, name: str) -> Path:

@@ -62,7 +62,7 @@ def _generate(folder: Path, chosen: Sequence[Healthy]) -> None:
 
 def _make(folder: Path, healthy: Healthy) -> list[str]:
     torch.set_num_threads(1)  # the model is too small for more
-    return list(make(folder, read_corpus(None), healthy))
+    return list(make(folder, read_corpus(None), healthy, runs_of(healthy)))
 
 
 def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import product
 
 import numpy as np
@@ -47,6 +48,14 @@ NEVER_TUNED = FaultName.WEIGHT_SCALE
 LASTING = STEPS  # a fault of this length never ends
 
 
+class OptimizerName(StrEnum):
+    """What a run is trained with."""
+
+    ADAMW = "adamw"
+    SGD = "sgd"  # momentum 0.9, Nesterov's
+    MUON = "muon"  # for the matrices inside, AdamW for the rest
+
+
 @dataclass(frozen=True, slots=True)
 class Healthy:
     """A run without faults, from which others are forked."""
@@ -54,9 +63,15 @@ class Healthy:
     seed: int
     beta2: float
     clip: float
+    optimizer: OptimizerName = OptimizerName.ADAMW
+    rows: int = 96  # sequences of a batch: a quarter of them doubles the noise of the loss
 
     def __str__(self) -> str:
-        return f"s{self.seed}_b{self.beta2:g}_c{self.clip:g}"
+        name = f"s{self.seed}_b{self.beta2:g}_c{self.clip:g}"
+        usual = self.optimizer is OptimizerName.ADAMW
+        return (
+            name + ("" if usual else f"_{self.optimizer}") + (f"_r{self.rows}" * (self.rows != 96))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ def _injector(job: Job, fault: Fault | None) -> FaultInjector:
     return FaultInjector(
         () if fault is None else (fault,),
         job.model,
-        job.optimizer,
+        job.optimizers[0],
         memory=Path("faults.json.none"),
         seed=job.healthy.seed,
         writes=False,
@@ -247,7 +247,7 @@ def _injector(job: Job, fault: Fault | None) -> FaultInjector:
 
 def _lower(job: Job, factor: float) -> None:
     """For the next step only: the schedule sets every rate anew after it."""
-    for group in job.optimizer.param_groups:
+    for group in job.groups:
         group["lr"] = group["lr"] * factor
 
 
