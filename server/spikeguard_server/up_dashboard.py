@@ -1,8 +1,8 @@
 """The dashboard as a child process of `spikeguard up`.
 
-Law: it is found, never imported, and gets nothing of ours but the server's address and a token
-that can only look. It ends with us: by our hand, by the kernel's if we were killed, and by the
-next `up` where the kernel can't.
+Law: it is found, never imported, and gets nothing of ours but the server's address, a token that
+can only look, and the socket that it answers on. It ends with us: by our hand, by the kernel's if
+we were killed, and by the next `up` where the kernel can't.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import ctypes
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,15 +33,45 @@ def installed() -> bool:
 
 
 @contextmanager
-def dashboard(directory: Path, port: int, server: str, token: str) -> Iterator[None]:
-    """Run the dashboard on `port` of the loopback; its log lies in `directory`."""
+def dashboard(
+    directory: Path, listener: socket.socket, server: str, token: str
+) -> Iterator[Dashboard]:
+    """Run the dashboard on `listener`, which stays ours; its log lies in `directory`."""
     end_left_over(directory / PID)
-    child = _start(directory, port, environment_for(server, token))
+    child = Dashboard(directory, listener, environment_for(server, token))
     try:
-        yield
+        child.restart()
+        yield child
     finally:
-        _end(child)
+        child.end()
         (directory / PID).unlink(missing_ok=True)
+
+
+class Dashboard:
+    """The process that shows the pages. Its port is held by us, so nobody answers in its place."""
+
+    name = "the dashboard"
+
+    def __init__(
+        self, directory: Path, listener: socket.socket, environment: Mapping[str, str]
+    ) -> None:
+        self.log = directory / LOG
+        self._directory, self._listener, self._environment = directory, listener, environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process is None or self._process.poll() is not None
+
+    def restart(self) -> None:
+        """Start it, after its end or for the first time."""
+        self.end()
+        self._process = _start(self._directory, self._listener, self._environment)
+
+    def end(self) -> None:
+        """End its process, if there is one."""
+        if self._process is not None:
+            _end(self._process)
 
 
 def environment_for(server: str, token: str) -> dict[str, str]:
@@ -73,20 +104,24 @@ def end_left_over(pid_file: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _start(directory: Path, port: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    owner = os.getpid()
+def _start(
+    directory: Path, listener: socket.socket, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    descriptor = listener.fileno()
+    prepare = _prepare_child(os.getpid())
     held = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signal.pthread_sigmask(signal.SIG_BLOCK, held)  # a child must not be lost between two lines
     try:
         with (directory / LOG).open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", PACKAGE, "--host", "127.0.0.1", "--port", str(port)],
+                [sys.executable, "-m", PACKAGE, "--descriptor", str(descriptor)],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=(descriptor,),
                 start_new_session=True,  # Ctrl-C is for us, who stop it in order
-                preexec_fn=lambda: _end_with(owner),
+                preexec_fn=prepare,
             )
         (directory / PID).write_text(str(child.pid))
         return child
@@ -94,13 +129,22 @@ def _start(directory: Path, port: int, environment: Mapping[str, str]) -> subpro
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
 
 
-def _end_with(owner: int) -> None:
-    """Runs in the child before it becomes the dashboard: let the kernel end it with us."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != owner:  # it went before the kernel was asked
-            os._exit(1)
+def _prepare_child(owner: int) -> Callable[[], None]:
+    """What runs in the child before it becomes the dashboard: the kernel ends it with us.
+
+    A child that a thread started ends with that thread; the thread that supervises ends as we do.
+    The library is opened here: in the child, a lock that another thread held would stay held.
+    """
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != owner:  # it went before the kernel was asked
+                os._exit(1)
+
+    return prepare
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ import logging
 import math
 import socket
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Thread
 from types import FrameType
@@ -21,6 +22,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.app import create_app
 from spikeguard_server.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.feed import Feed
+from spikeguard_server.listening import listen
 from spikeguard_server.log_limits import limit_repeats
 from spikeguard_server.migrations import NewerSchema, migrate
 from spikeguard_server.repository.reading_standby import is_standby
@@ -30,7 +32,6 @@ from spikeguard_server.up_database import opened, settings_of
 
 _log = logging.getLogger(__name__)
 GRACE_S = 10  # for requests that are under way when we are told to stop
-BACKLOG = 2048
 
 
 def run(options: Namespace) -> int:
@@ -76,30 +77,18 @@ def migrate_database(options: Namespace) -> int:
     return 0
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; raise `CommandFailed` where the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, or asyncio leaves Nagle's algorithm on: 40 ms an answer.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise CommandFailed(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another with --port"
-        ) from error
-    listener.listen(BACKLOG)
-    return listener
-
-
-def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> None:
-    """Answer on `listener` until SIGINT or SIGTERM."""
+def serve(
+    settings: Settings,
+    engine: sql.Engine,
+    listener: socket.socket,
+    on_stop: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer on `listener` until SIGINT or SIGTERM; a thread calls `on_stop` as it comes."""
     raise_descriptor_limit(settings)
     app = create_app(settings, engine)
     config = server_config(app)
     limit_repeats()
-    Server(config, app.state.feed).run(sockets=[listener])
+    Server(config, app.state.feed, on_stop).run(sockets=[listener])
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
@@ -120,10 +109,16 @@ def server_config(app: FastAPI) -> uvicorn.Config:
 class Server(uvicorn.Server):
     """Ends streams when it is told to stop; it would wait for them otherwise."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+    def __init__(
+        self, config: uvicorn.Config, feed: Feed, on_stop: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
-        self._feed = feed
+        self._feed, self._on_stop = feed, on_stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        Thread(target=self._feed.stop).start()  # a signal's handler waits for no lock
+        Thread(target=self._stop).start()  # a signal's handler waits for no lock
         super().handle_exit(sig, frame)
+
+    def _stop(self) -> None:
+        self._on_stop()
+        self._feed.stop()

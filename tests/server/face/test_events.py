@@ -21,12 +21,13 @@ from spikeguard_protocol import Role, RunId
 from spikeguard_server import feed
 from spikeguard_server.app import create_app
 from spikeguard_server.grants import Grant
+from spikeguard_server.listening import listen
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.repository.reading_feed import Happening
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
-from spikeguard_server.up_serve import Server, listen, server_config
+from spikeguard_server.up_serve import Server, server_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,10 +23,10 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role, encode
 from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.listening import listen
 from spikeguard_server.migrations import migrate
 from spikeguard_server.postgres import embedded
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import listen
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving

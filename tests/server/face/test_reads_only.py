@@ -22,9 +22,10 @@ from spikeguard_client import ApiError, Client
 from spikeguard_protocol import Message, Role, RunId
 from spikeguard_server.access import TABLE
 from spikeguard_server.app import create_app
+from spikeguard_server.listening import listen
 from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import SettingError, Settings, read_settings
-from spikeguard_server.up_serve import listen, server_config
+from spikeguard_server.up_serve import server_config
 from tests.agent.wire import await_that
 from tests.server.face.serving import SILENT_S
 

@@ -10,8 +10,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,11 @@ class Up:
 
     def log(self) -> str:
         return (self.directory / "up.log").read_text()
+
+    def postmaster(self) -> int:
+        """The process of the database."""
+        pid_file = self.directory / "data" / "postgres" / "data" / "postmaster.pid"
+        return int(pid_file.read_text().splitlines()[0])
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Another word of `spikeguard` beside it."""
@@ -311,3 +318,90 @@ def test_a_link_key_that_is_too_short_is_named_and_kept(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="fewer than 32 characters"):
         _kept_link_key(file)
     assert file.read_text() == "short\n"
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The port of somebody else's page, which answers every address with 200."""
+    page = ThreadingHTTPServer(("127.0.0.1", 0), AnyPage)
+    threading.Thread(target=page.serve_forever, daemon=True).start()
+    yield page.server_address[1]
+    page.shutdown()
+    page.server_close()
+
+
+class AnyPage(BaseHTTPRequestHandler):
+    """A page that is healthy whatever it is asked."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"a stranger's page")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"), [("--dashboard-port", "--dashboard-port"), ("--port", "--port")]
+)
+def test_a_port_that_somebody_holds_is_never_announced(
+    up: Up, stranger: int, option: str, remedy: str
+) -> None:
+    process = up.start("--dashboard-port", "0", option, str(stranger))
+    assert process.wait(30) == 1
+    assert not (up.directory / "ready.json").exists()
+    assert not (up.directory / "credentials.json").exists()
+    said = up.log()
+    assert "spikeguard is up" not in said
+    assert f"127.0.0.1:{stranger}" in said
+    assert f"process {os.getpid()}" in said
+    assert f"choose another with {remedy}" in said
+
+
+def test_killed_children_are_started_again_and_nothing_acknowledged_is_lost(up: Up) -> None:
+    up.environment["SPIKEGUARD_CHILD_RESTARTS"] = "1"
+    process = up.start("--dashboard-port", "0")
+    ready = up.ready()
+    _send_message(ready, 1)
+    pages = int((up.directory / "data" / "dashboard.pid").read_text())
+    os.kill(pages, signal.SIGKILL)
+    os.kill(up.postmaster(), signal.SIGKILL)
+    _until(lambda: _answers(f"{ready['dashboard']}/_stcore/health"), up)
+    _until(lambda: _answers(f"{ready['server']}/readyz"), up)
+    assert int((up.directory / "data" / "dashboard.pid").read_text()) != pages
+    assert "the dashboard ended and is started again (1 of 1 within 600 s)" in up.log()
+    assert "Postgres ended and is started again (1 of 1 within 600 s)" in up.log()
+    kept = up.command("audit", "r", "--jsonl", "--limit", "0").stdout
+    assert kept, "the run that was acknowledged is not known any more"
+    _send_message(ready, 2)  # which is refused unless the first is stored
+    os.kill(up.postmaster(), signal.SIGKILL)
+    assert process.wait(30) == 1
+    assert "Postgres ended 2 times within 600 s" in up.log()
+    assert str(up.directory / "data" / "postgres" / "postgres.log") in up.log()
+    assert up.all_gone(), up.log()
+
+
+def _send_message(ready: dict[str, Any], sequence: int) -> None:
+    agent = Path(ready["agent_token_file"]).read_text().strip()
+    body = {"version": 1, "project": "default", "run": "r", "attempt": "0" * 16}
+    answer = httpx.post(
+        f"{ready['server']}/v1/messages",
+        headers={"Authorization": f"Bearer {agent}"},
+        json={**body, "sequence": sequence, "age_s": 0, "records": []},
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(address, timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _until(holds: Callable[[], bool], up: Up) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until, up.log()
+        time.sleep(0.1)

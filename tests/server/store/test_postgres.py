@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from spikeguard_server import postgres
-from spikeguard_server.postgres import EmbeddedError, embedded
+from spikeguard_server.postgres import EmbeddedError, embedded, running
 
 OWNER = """
 import sys, time
@@ -113,6 +113,58 @@ def test_a_stale_pid_that_is_somebody_elses_by_now_harms_nobody(home: Path) -> N
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_child_that_hangs_after_its_server_was_killed_keeps_no_new_one_out(home: Path) -> None:
+    """It holds the shared memory of the data directory: two servers would write to one disk."""
+    with running(home / "pg") as server:
+        ask(server.url, "create table kept as select 42 as answer")
+        with psycopg.connect(server.url.replace("+psycopg", "")) as hangs:
+            child = psutil.Process(hangs.info.backend_pid)
+            [postmaster] = [p for p in servers(home / "pg") if "postgres" in p.name()]
+            child.suspend()
+            postmaster.kill()
+            until(server.ended)
+            server.restart()
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        assert ask(server.url, "select answer from kept") == (42,)
+        assert len([p for p in servers(home / "pg") if "postgres" in p.name()]) == 1
+    assert servers(home / "pg") == []
+
+
+def test_a_killed_keeper_counts_as_an_end_and_leaves_nothing(home: Path) -> None:
+    with running(home / "pg", durable=False) as server:
+        assert not server.ended()
+        [postmaster] = [p for p in servers(home / "pg") if "postgres" in p.name()]
+        keeper = postmaster.parent()
+        assert keeper is not None
+        keeper.kill()
+        until(server.ended)
+    assert servers(home / "pg") == []
+
+
+def test_a_socket_lock_with_a_pid_that_is_somebody_elses_by_now_stops_no_start(home: Path) -> None:
+    with embedded(home / "pg", durable=False):
+        pass
+    account = (home / "pg").stat()
+    bystander = subprocess.Popen(["sleep", "60"], user=account.st_uid, group=account.st_gid)
+    try:
+        lock = home / "pg" / ".s.PGSQL.5432.lock"
+        lock.write_text(f"{bystander.pid}\n{home / 'pg' / 'data'}\n0\n5432\n{home / 'pg'}\n")
+        os.chown(lock, account.st_uid, account.st_gid)
+        with embedded(home / "pg", durable=False) as url:
+            assert ask(url, "select 1") == (1,)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_second_owner_is_told_to_go_elsewhere(
