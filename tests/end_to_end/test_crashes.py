@@ -195,7 +195,7 @@ def test_a_crash_after_a_rollback_brings_neither_the_bad_data_nor_the_bad_checkp
 ) -> None:
     """The job is killed right after it went back, before any checkpoint of the new segment."""
     options = (*SIZE, "--steps", str(STEPS), "--run", "killed-job", "--checkpoint-every", "50",
-               "--fault", f"gradient_ascent@{FAULT_STEP}:10:50")  # fmt: skip
+               "--fault", f"bad_batch.repeated@{FAULT_STEP}:60")  # fmt: skip
     place, environment = folder / "killed-job", site.agent_environment(SEND_S)
     job = Job.start(children, place, environment, *options, *PACE)
     _approve_until_applied(site, "killed-job")

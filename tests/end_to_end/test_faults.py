@@ -18,7 +18,9 @@ from tests.end_to_end.conftest import Follow
 STEPS = 420
 SIZE = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS)]
 PACE = ["--step-time", "0.015"]
-DAMAGE = ("lr_bump@220", "bit_flip@220")  # `benchmarks.story` tells of two more, and more seeds
+# Each with how far from its twin it may end: past a raised learning rate the run goes on at a low
+# one, here for a tenth of its steps. `benchmarks.story` tells of two more faults, and more seeds.
+DAMAGE = {"lr_bump@220": 0.02, "bit_flip@220": 0.01}
 BRUISES = ("nan_grad@130", "bad_batch@200", "bad_batch.shuffled@270", "bad_batch.repeated@340")
 
 
@@ -80,12 +82,11 @@ def test_a_damaged_run_is_rolled_back_and_ends_where_its_twin_ends(
         assert 217 <= first["step"] <= 222
         assert (first["signal"], first["layers_known"]) == ("grad_norm", 15)
     [rollback] = _done(incidents, "rollback")
-    first, end = rollback["arguments"]["skip"]
     assert rollback["arguments"]["step"] < 220
-    assert first <= 219 < end, "the faulty batch was not among those skipped"
+    assert rollback["arguments"]["skip"] is None, "the data is innocent of this fault"
     summary = job.summary()
     assert (summary["steps"], summary["rollbacks"]) == (STEPS, 1)
-    assert summary["validation_loss"] == pytest.approx(twin(), rel=0.01)
+    assert summary["validation_loss"] == pytest.approx(twin(), rel=DAMAGE[fault])
     _check_postmortem(service, incident, rollback)
 
 
