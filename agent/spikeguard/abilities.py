@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from spikeguard.data import MIXED, READ_ONCE, READ_ONCE_REMEDY, DataFeed
-from spikeguard.faults import log
+from spikeguard.faults import LINES, log
 from spikeguard.learning_rate import has_rates
 from spikeguard.loop_usage import LoopUsage
 from spikeguard.order_limits import verb_refusal
@@ -266,7 +266,9 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 def log_table(abilities: Sequence[Ability]) -> None:
     """The whole of it, a warning where somebody has to do something about a row."""
-    log.log(_level(abilities), "what can be done in this job:\n%s", table_of(abilities))
+    log.log(
+        _level(abilities), "what can be done in this job:\n%s", table_of(abilities), extra=LINES
+    )
 
 
 def log_changes(abilities: Iterable[Ability]) -> None:

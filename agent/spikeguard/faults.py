@@ -9,10 +9,29 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from numbers import Number
 from types import TracebackType
 
+from spikeguard_protocol.escaping import printable
+
 log = logging.getLogger("spikeguard")
+LINES = {"lines": True}  # `extra` of a message whose arguments are lines, escaped already
 QUIET_S = 60.0  # between two log lines about the same place
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    """What a server, a file or an error says stays on the message's line, as it can be read."""
+    if isinstance(record.args, tuple):
+        keep = "\n" if hasattr(record, "lines") else ""
+        record.args = tuple(_escaped(argument, keep) for argument in record.args)
+    return True
+
+
+def _escaped(argument: object, keep: str) -> object:
+    return argument if isinstance(argument, Number) else printable(str(argument), keep)
+
+
+log.addFilter(_escape)
 
 
 class Shield:

@@ -11,7 +11,6 @@ import fcntl
 import getpass
 import json
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from spikeguard.errors import AttachError
 from spikeguard.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.settings import Settings, with_environment
 from spikeguard.sync import homes, run_of
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.wording import table
 from spikeguard_protocol import (
     Action,
@@ -34,7 +33,7 @@ from spikeguard_protocol import (
     action_words,
     from_json,
 )
-from spikeguard_protocol.terminal import printable
+from spikeguard_protocol.escaping import printable
 
 HEAD = ("AT", "STEP", "ORDER", "WHAT", "STATE", "WHAT HOLDS AT THE NEXT START")
 
@@ -51,7 +50,7 @@ def journal(options: Namespace) -> int:
         for order in orders:
             print(json.dumps(order))
         return 0
-    print(f"run {run_of(home)}, {printable(str(home))}")
+    say(f"run {run_of(home)}, {home}")
     print(table(HEAD, [_row(order) for order in orders]) if orders else "Nothing was ordered.")
     return 0
 
@@ -76,7 +75,7 @@ def _read(home: Path, limits: Settings | None) -> Journal:
     if torn and limits is None:
         lines = ", ".join(map(str, torn[:8]))
         count = f"{len(torn)} lines of {path} were" if len(torn) > 1 else f"1 line of {path} was"
-        print(f"spikeguard: {count} cut short and count for nothing: {lines}", file=sys.stderr)
+        say(f"spikeguard: {count} cut short and count for nothing: {lines}", to_error=True)
     return held
 
 
@@ -132,7 +131,7 @@ def _words(order: dict[str, Any]) -> str:
 
 def _undo(home: Path, held: Journal, command: str) -> int:
     if (earlier := held.undone.get(command)) is not None:
-        print(f"{command} was undone already, by {printable(earlier.by)} on {_time(earlier.at)}")
+        say(f"{command} was undone already, by {earlier.by} on {_time(earlier.at)}")
         return 0
     if command not in held.ordered:
         raise CommandFailed(_why_not(held, command))
@@ -140,11 +139,11 @@ def _undo(home: Path, held: Journal, command: str) -> int:
     if not effects:
         raise CommandFailed(f"{command} left nothing that a start would repeat: nothing to undo")
     add_undo(home / UNDONE, Undo(command, time.time(), getpass.getuser()))
-    print(f"{command} is undone from the next start of the run on. It no longer holds that it:")
+    say(f"{command} is undone from the next start of the run on. It no longer holds that it:")
     for effect in effects:
-        print(f"  {effect}")
+        say(f"  {effect}")
     for attempt in _running(home):
-        print(f"Attempt {attempt} is running here: it goes on as it is until it is started again.")
+        say(f"Attempt {attempt} is running here: it goes on as it is until it is started again.")
     print(
         "An attempt that runs now, here or elsewhere, keeps to the order until it is started again."
         " Abandoned checkpoints that were removed meanwhile do not come back, and batches that the"

@@ -21,7 +21,7 @@ from spikeguard.leftovers import leftovers
 from spikeguard.outbox import Outbox
 from spikeguard.sender import stored_or_not
 from spikeguard.transport import Advice, Transport, Verdict
-from spikeguard_cli.command import CommandFailed, warn_of_plain_http
+from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_protocol import Message, RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
@@ -179,7 +179,7 @@ def _say_end(run: RunId, sent: int, refused: int, alive: list[str]) -> None:
     if alive:
         words += f"; left alone, since it runs: attempt {', '.join(alive)}"
     _progress_line("")
-    print(words)
+    say(words)
 
 
 def _progress_line(text: str) -> None:

@@ -30,8 +30,8 @@ from spikeguard_protocol import (
     encode,
     read_ack,
 )
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_protocol.terminal import printable
 
 ANSWER_TIMEOUTS = 2  # from the request's end to the answer's: so many of `timeout_s`
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
@@ -57,10 +57,10 @@ def _create(api: Api, options: Namespace) -> int:
     }
     made = api.post("/v1/tokens", {k: v for k, v in wanted.items() if v is not None})
     print(made["token"])
-    print(
+    say(
         f"token {made['id']}: {token_words(made)}. It is shown this once; whoever holds it may do "
         "this.",
-        file=sys.stderr,
+        to_error=True,
     )
     return 0
 
@@ -117,7 +117,7 @@ def _list(api: Api, options: Namespace) -> int:
     found = list(api.items("/v1/tokens", MAX_LISTED))
     print(table(TOKEN_HEAD, [token_row(t) for t in found]) if found else "No token works.")
     for token in filter(_ends_soon, found):
-        print(expiry_words(token), file=sys.stderr)
+        say(expiry_words(token), to_error=True)
     return 0
 
 
@@ -133,7 +133,7 @@ def token_row(token: Mapping[str, Any]) -> list[str]:
 
 def _revoke(api: Api, options: Namespace) -> int:
     api.delete(f"/v1/tokens/{options.id}", reason=options.reason)
-    print(revoked_words(options.id))
+    say(revoked_words(options.id))
     return 0
 
 
@@ -174,7 +174,7 @@ def _show(api: Api, options: Namespace) -> int:
         print(to_toml(api.get("/v1/policy", project=options.project)["policy"]), end="")
         return 0
     found = api.get(f"{run_path(RunId(options.project, options.run))}/policy")
-    print(f"# {_policy_name(found)}")
+    say(f"# {_policy_name(found)}")
     print(to_toml(found["policy"]), end="")
     return 0
 
@@ -191,13 +191,13 @@ def _import(api: Api, options: Namespace) -> int:
         run = RunId(options.project, options.run)
         body = {"policy": _toml(text, options.file, is_yaml), "reason": options.reason}
         written = api.put(f"{run_path(run)}/policy", body)
-        print(f"{_policy_name(written)} is in force for {run} alone")
+        say(f"{_policy_name(written)} is in force for {run} alone")
         return 0
     written = api.put_document(
         "/v1/policy/document", text.encode(), project=options.project,
         format="yaml" if is_yaml else "toml", reason=options.reason,
     )  # fmt: skip
-    print(f"{_policy_name(written)} is in force for project {options.project}")
+    say(f"{_policy_name(written)} is in force for project {options.project}")
     return 0
 
 
@@ -221,7 +221,7 @@ def _drop(api: Api, options: Namespace) -> int:
     run = RunId(options.project, options.run)
     api.delete(f"{run_path(run)}/policy", reason=options.reason)
     left = api.get(f"{run_path(run)}/policy")
-    print(f"{run} follows its project again: {_policy_name(left)}")
+    say(f"{run} follows its project again: {_policy_name(left)}")
     return 0
 
 
@@ -229,7 +229,7 @@ def _switch(api: Api, options: Namespace) -> int:
     body = {"project": options.project, "reason": options.reason}
     written = api.post(f"/v1/policy/{options.word}", body)
     stands = "on: nothing is approved, nothing delivered" if options.word == "halt" else "off"
-    print(f"policy {written['version']}: the kill switch of project {options.project} is {stands}")
+    say(f"policy {written['version']}: the kill switch of project {options.project} is {stands}")
     return 0
 
 
@@ -246,7 +246,7 @@ def _scorecard(api: Api, options: Namespace) -> int:
     print(table(SCORE_HEAD, rows) if rows else "The shadow has decided nothing yet.")
     if rows:
         saved = card["saved_steps"]
-        print(f"{card['decisions']} decisions, {saved} steps saved where that is known")
+        say(f"{card['decisions']} decisions, {saved} steps saved where that is known")
     return 0
 
 
@@ -287,20 +287,20 @@ def _put_channel(api: Api, options: Namespace) -> int:
         raise CommandFailed(f"{options.file} is no TOML: {error}") from error
     body = wanted if options.reason is None else {**wanted, "reason": options.reason}
     made = api.put(channel_path(options.project, options.name), body)
-    print(f"channel {made['name']} of project {options.project} is written: {made['kind']}")
+    say(f"channel {made['name']} of project {options.project} is written: {made['kind']}")
     return 0
 
 
 def _remove_channel(api: Api, options: Namespace) -> int:
     api.delete(channel_path(options.project, options.name), reason=options.reason)
-    print(f"channel {options.name} of project {options.project} is told nothing any more")
+    say(f"channel {options.name} of project {options.project} is told nothing any more")
     return 0
 
 
 def _test_channel(api: Api, options: Namespace) -> int:
     tested = api.post(f"{channel_path(options.project, options.name)}/test", {})
     reason = f": {tested['reason']}" if tested["reason"] else ""
-    print(f"{tested['result']}{reason} ({tested['took_ms']:.0f} ms)")
+    say(f"{tested['result']}{reason} ({tested['took_ms']:.0f} ms)")
     return 0 if tested["result"] == "sent" else 1
 
 
@@ -336,7 +336,7 @@ def _channel_options(parser: ArgumentParser) -> None:
 def _browser(options: Namespace) -> int:
     """A link that signs a browser in once; to a command's page where one is named."""
     api = Api(load_credentials())
-    print(api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})["link"])
+    say(api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})["link"])
     print(
         "It signs a browser on the server's machine in, once, within 10 minutes.", file=sys.stderr
     )

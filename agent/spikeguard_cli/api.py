@@ -7,16 +7,16 @@ promises becomes `CommandFailed` with the server's own words and remedy.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from spikeguard_cli.command import CommandFailed, warn_of_plain_http
+from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials, load_login
 from spikeguard_protocol import Role
+from spikeguard_protocol.escaping import printable
 
 TIMEOUT_S = 15.0
 
@@ -27,7 +27,7 @@ class Refused(CommandFailed):
     def __init__(self, status: int, body: dict[str, Any]) -> None:
         error = body.get("error", {})
         message, remedy = error.get("message", f"HTTP {status}"), error.get("remedy")
-        super().__init__(f"{message}. {remedy}" if remedy else message)
+        super().__init__(printable(f"{message}. {remedy}" if remedy else f"{message}"))
         self.status = status
         self.code = error.get("code")
         self.body = error
@@ -83,10 +83,10 @@ class Api:
                 raise
             if (login := self._login_instead()) is None:
                 raise _with_source(refusal, self.credentials) from refusal
-            print(
+            say(
                 f"spikeguard: {self.credentials.source} holds a training job's token; going on "
                 f"with the login in {login.source}",
-                file=sys.stderr,
+                to_error=True,
             )
             self.credentials = login
             return self._ask(method, path, body)
@@ -125,7 +125,10 @@ class Api:
 
 def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
     given = {key: value for key, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
+    try:
+        return f"{path}?{urlencode(given)}" if given else path
+    except UnicodeEncodeError as error:
+        raise CommandFailed(f"{printable(error.object)} is no UTF-8: type it as text") from error
 
 
 def _with_source(refusal: Refused, used: Credentials) -> Refused:

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command
+from spikeguard_cli.command import Command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path
@@ -16,9 +16,7 @@ def archive(options: Namespace) -> int:
     """Leave a run out of lists, metrics and quotas."""
     run = RunId.parse(options.run)
     _put(options, run, "archive")
-    print(
-        f"Archived {run}. It comes back when it trains again, or with: spikeguard unarchive {run}"
-    )
+    say(f"Archived {run}. It comes back when it trains again, or with: spikeguard unarchive {run}")
     return 0
 
 
@@ -26,7 +24,7 @@ def unarchive(options: Namespace) -> int:
     """Show a run again."""
     run = RunId.parse(options.run)
     _put(options, run, "unarchive")
-    print(f"{run} is listed again.")
+    say(f"{run} is listed again.")
     return 0
 
 
@@ -37,7 +35,7 @@ def delete(options: Namespace) -> int:
         print("Nothing was deleted.")
         return 1
     Api(load_credentials()).delete(run_path(run), reason=options.reason)
-    print(f"Deleted {run}. Its record stays: spikeguard audit {run}")
+    say(f"Deleted {run}. Its record stays: spikeguard audit {run}")
     return 0
 
 

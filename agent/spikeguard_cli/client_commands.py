@@ -12,7 +12,7 @@ from typing import Any
 from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
-from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.credentials import (
     Credentials,
     credentials_path,
@@ -31,8 +31,8 @@ from spikeguard_cli.wording import (
     table,
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import command_path, incident_path, run_path
-from spikeguard_protocol.terminal import printable
 
 
 def login(options: Namespace) -> int:
@@ -42,7 +42,7 @@ def login(options: Namespace) -> int:
     session = _session(Api(Credentials(server, token)), token, options.name)
     path = credentials_path()
     save_credentials(Credentials(server, session["token"], session["name"]), path)
-    print(f"Logged in at {server} as {session['name']} ({session['role']}); kept in {path}")
+    say(f"Logged in at {server} as {session['name']} ({session['role']}); kept in {path}")
     return 0
 
 
@@ -110,7 +110,7 @@ def approve(options: Namespace) -> int:
         return 1
     body = {"revision": revision}
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
-    print(f"Approved: {command_words(done)}. The run applies it at its next step boundary.")
+    say(f"Approved: {command_words(done)}. The run applies it at its next step boundary.")
     return 0
 
 
@@ -120,7 +120,7 @@ def reject(options: Namespace) -> int:
     command = _proposed(api, options.id)
     body = {"revision": options.revision or command["revision"], "reason": options.reason}
     _decide(api, CommandId.parse(command["id"]), "reject", body)
-    print(f"Rejected {command['id']}: {options.reason}")
+    say(f"Rejected {command['id']}: {options.reason}")
     return 0
 
 
@@ -131,7 +131,7 @@ def postmortem(options: Namespace) -> int:
     document = Api(load_credentials()).read(path, format=options.format)
     if options.output:
         Path(options.output).write_bytes(document)
-        print(options.output)
+        say(options.output)
     else:
         text = document.decode()
         sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)

@@ -13,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.plain_http import plain_http_warning
 
 
@@ -39,7 +40,12 @@ class Command:
 def warn_of_plain_http(server: str) -> None:
     """One line on stderr before a token goes to another machine in the clear."""
     if (warning := plain_http_warning(server, os.environ)) is not None:
-        print(f"spikeguard: warning: {warning}", file=sys.stderr)
+        say(f"spikeguard: warning: {warning}", to_error=True)
+
+
+def say(sentence: str, *, to_error: bool = False) -> None:
+    """One line for the person at the terminal, whatever stands in the names that it repeats."""
+    print(printable(sentence), file=sys.stderr if to_error else sys.stdout)
 
 
 class CommandFailed(Exception):

@@ -22,6 +22,7 @@ from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.wording import LEDGER_HEAD, ledger_row, table
 from spikeguard_protocol import RunId
+from spikeguard_protocol.escaping import csv_text
 from spikeguard_protocol.paths import run_path
 
 Entry = dict[str, Any]
@@ -66,16 +67,19 @@ def _of_run(what: str, limit: int) -> Iterable[Entry]:
 
 
 def _print_csv(entries: Iterable[Entry]) -> None:
-    """A line an entry; what is a list or an object stands there as JSON."""
+    """A line an entry; what is a list or an object stands there as JSON, text as
+    `csv_text` writes it: a batch may be called like a formula."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
     sheet.writeheader()
     for entry in entries:
         first, end = entry["batches"] or (None, None)
-        written = {
-            name: json.dumps(value) if isinstance(value, list | dict) else value
-            for name, value in entry.items()
-        }
+        written = {name: _cell(value) for name, value in entry.items()}
         sheet.writerow({**written, "first": first, "end": end})
+
+
+def _cell(value: Any) -> Any:
+    text = json.dumps(value) if isinstance(value, list | dict) else value
+    return csv_text(text) if isinstance(text, str) else text
 
 
 def _options(parser: ArgumentParser) -> None:

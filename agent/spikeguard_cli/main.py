@@ -6,10 +6,11 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
+from io import TextIOWrapper
 
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_protocol import ProtocolError
-from spikeguard_protocol.terminal import printable
+from spikeguard_protocol.escaping import printable
 
 NEWLINE = "\n"
 GROUP = "spikeguard.commands"
@@ -23,6 +24,7 @@ def find_commands() -> list[Command]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    _write_what_the_terminal_cannot()
     commands = {command.name: command for command in find_commands()}
     options = _parser(list(commands.values())).parse_args(arguments)
     command = commands[options.command]
@@ -39,6 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _write_what_the_terminal_cannot() -> None:
+    """A character that the output's encoding lacks is written as its escape, and fails nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _parser(commands: list[Command]) -> ArgumentParser:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from spikeguard_protocol.terminal import printable
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from urllib.parse import quote, urlencode
 
 from spikeguard_dashboard import words
 from spikeguard_dashboard.palette import TONE
 from spikeguard_protocol import RunId
+from spikeguard_protocol.escaping import html_text as escape
 
 
 @dataclass(frozen=True, slots=True)

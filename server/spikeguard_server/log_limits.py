@@ -1,6 +1,8 @@
-"""A message that is logged again and again is written once a minute, with how often it came.
+"""How this process writes its log: each message is one line, and repetitions are left out.
 
-While the database is away everything that this process does by itself fails several times a second.
+While the database is away everything that this process does by itself fails several times a second:
+a message that is logged again and again is written once a minute, with how often it came. What
+comes from outside is escaped, and a traceback is indented, so that no text looks like another line.
 """
 
 from __future__ import annotations
@@ -9,11 +11,29 @@ import logging
 from collections import OrderedDict
 from threading import Lock
 from time import monotonic
-from typing import Final
+from typing import Any, Final
+
+from spikeguard_protocol.escaping import printable
 
 EVERY_S: Final = 60.0
 MAX_KEPT: Final = 1000  # kinds of messages
 _Kind = tuple[str, int, str, str]
+
+
+class LineFormatter(logging.Formatter):
+    """One line a message; what is not printable in it is written as its escape."""
+
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line itself."""
+        return printable(super().formatMessage(record).rstrip())
+
+    def formatException(self, ei: Any) -> str:
+        """The traceback below it."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"    {printable(line)}" for line in lines)
 
 
 class RepeatLimit(logging.Filter):
@@ -45,10 +65,11 @@ def limit_repeats() -> None:
     limit = RepeatLimit()
     handler = logging.StreamHandler()
     handler.addFilter(limit)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LineFormatter())
     ours = logging.getLogger("spikeguard_server")
     ours.addHandler(handler)
     ours.propagate = False
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         for other in logging.getLogger(name).handlers:
             other.addFilter(limit)
+            other.setFormatter(LineFormatter())

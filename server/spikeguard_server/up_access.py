@@ -7,7 +7,6 @@ error. Everything done here stands in the audit under the name of the account th
 from __future__ import annotations
 
 import getpass
-import sys
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ from spikeguard_cli.access_commands import (
     revoked_words,
     scope_of,
 )
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import CommandId, IncidentId, RunId
@@ -100,9 +99,9 @@ def _create(connection: sql.Connection, options: Namespace) -> int:
         connection, _grant(options), operator_name(), options.reason, _ceilings(options)
     )
     print(secret)
-    print(
+    say(
         f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
-        file=sys.stderr,
+        to_error=True,
     )
     return 0
 
@@ -116,7 +115,7 @@ def _register(connection: sql.Connection, options: Namespace) -> int:
     token = register_token(
         connection, grant, secret, operator_name(), options.reason, _ceilings(options)
     )
-    print(f"token {token.id}: {_words(token)}", file=sys.stderr)
+    say(f"token {token.id}: {_words(token)}", to_error=True)
     return 0
 
 
@@ -129,13 +128,13 @@ def _list(connection: sql.Connection, options: Namespace) -> int:
     found = list_tokens(connection, None, limit=MAX_LISTED)
     print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
     for token in expiring_agents(connection):
-        print(expiry_words(asdict(token)), file=sys.stderr)
+        say(expiry_words(asdict(token)), to_error=True)
     return 0
 
 
 def _revoke(connection: sql.Connection, options: Namespace) -> int:
     withdraw_token(connection, options.id, None, operator_name(), options.reason)
-    print(revoked_words(options.id))
+    say(revoked_words(options.id))
     return 0
 
 
@@ -168,18 +167,18 @@ def _import(connection: sql.Connection, options: Namespace) -> int:
     by, why = operator_name(), options.reason
     if options.run is None:
         written = put_policy(connection, options.project, plain, by, reason=why)
-        print(f"{written.name} is in force for project {options.project}")
+        say(f"{written.name} is in force for project {options.project}")
         return 0
     run = RunId(options.project, options.run)
     written = put_run_policy(connection, run, plain, by, reason=why)
-    print(f"{written.name} is in force for {run} alone")
+    say(f"{written.name} is in force for {run} alone")
     return 0
 
 
 def _drop(connection: sql.Connection, options: Namespace) -> int:
     run = RunId(options.project, options.run)
     left = drop_run_policy(connection, run, operator_name(), options.reason)
-    print(f"{run} follows its project again: {left.name}")
+    say(f"{run} follows its project again: {left.name}")
     return 0
 
 
@@ -196,7 +195,7 @@ def _halt(connection: sql.Connection, options: Namespace) -> int:
         connection, options.project, halted=halted, reason=options.reason, by=operator_name()
     )
     stands = "on: nothing is approved, nothing delivered" if halted else "off"
-    print(f"policy {written.version}: the kill switch of project {options.project} is {stands}")
+    say(f"policy {written.version}: the kill switch of project {options.project} is {stands}")
     return 0
 
 
@@ -217,7 +216,7 @@ def _scorecard(connection: sql.Connection, options: Namespace) -> int:
     ]
     print(table(SCORE_HEAD, lines) if lines else "The shadow has decided nothing yet.")
     if lines:
-        print(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
+        say(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
     return 0
 
 
@@ -231,7 +230,7 @@ def _show(connection: sql.Connection, options: Namespace) -> int:
         key = existing_run(connection, RunId(options.project, options.run))
     policy = policy_of(connection, options.project, key)
     if key is not None:
-        print(f"# {policy.name}")
+        say(f"# {policy.name}")
     print(to_toml(policy_to_mapping(policy)), end="")
     return 0
 

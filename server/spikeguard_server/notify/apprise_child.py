@@ -105,7 +105,8 @@ def main() -> int:
         if channel.secure_protocol == "mailtos":  # the one of its kinds that knows threads
             vars(channel)["headers"].update(thread_headers(given["key"]))
     kind = apprise.NotifyType(given["kind"])
-    if box.notify(body=given["body"], title=given["title"], notify_type=kind):
+    text = apprise.NotifyFormat.TEXT  # escaped by Apprise where a service takes markup
+    if box.notify(given["body"], given["title"], notify_type=kind, body_format=text):
         return SENT
     return REFUSED if guard.refused else NOT_SENT
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from spikeguard_protocol import Kind
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.evidence import REPLICAS_APART
 from spikeguard_server.domain.topics import (
     ASKING,
@@ -82,6 +83,9 @@ class Message:
     spike: Spike | None = None
     links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", printable(self.title))
+
     @property
     def over(self) -> bool:
         """Whether it ends the conversation."""
@@ -112,7 +116,8 @@ class Message:
     def body(self) -> str:
         """The message as plain text, one fact a line."""
         lines = _of_run(self) if self.spike is None else _of_spike(self.spike)
-        return "\n".join([*lines, *(f"{name}: {url}" for name, url in self.links.items())])
+        links = (f"{name}: {url}" for name, url in self.links.items())
+        return "\n".join(map(printable, [*lines, *links]))
 
     def facts(self) -> dict[str, Any]:
         """The message as plain data, for programs."""

@@ -10,8 +10,10 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from spikeguard_protocol import CommandState
+from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access import Caller
 from spikeguard_server.domain.command_life import TAKEN_BACK
@@ -97,7 +99,13 @@ def _render(template: str, page: Page, **facts: Any) -> str:
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("spikeguard_server.pages", "templates")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
     made.filters |= {
         "batches": batches,
         "count": count,
@@ -112,6 +120,13 @@ def _environment() -> Environment:
         "words": words,
     }
     return made
+
+
+def _shown(value: Any) -> Any:
+    """What the templates show of `value`: text by the one function that writes it as HTML."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return Markup(html_text(str(value)))
+    return value
 
 
 def words(text: str) -> str:

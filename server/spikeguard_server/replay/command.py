@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.replay.policy_options import assumed_of, configure_policy, policy_of
 from spikeguard_server.replay.reading_options import configure_reading, wanted_of
 
@@ -40,14 +40,14 @@ def _run(options: Namespace) -> int:
 
     log = read_log(options.file, wanted_of(options))
     if log.guessed:
-        print(f"spikeguard: {log.guessed}", file=sys.stderr)
+        say(f"spikeguard: {log.guessed}", to_error=True)
     portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)
     findings = replay(log.samples, portions=portions)
     more, text = _advice(options, log.samples)
     if options.json:
         print(json.dumps(findings.plain() | more))
     else:
-        print(listing(findings) + text)
+        print(printable(listing(findings) + text, keep="\n"))
     if options.plot is not None:
         _draw(options, log.samples, findings)
     return 0

@@ -6,8 +6,7 @@ variables, so that one picture serves light, dark and paper.
 
 from __future__ import annotations
 
-from html import escape
-
+from spikeguard_protocol.escaping import html_text as escape
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Picture, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.style import STYLE

@@ -7,14 +7,12 @@ text stays readable in an editor.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable
 
+from spikeguard_protocol.escaping import markdown_text as escape
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Picture, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.writing import document_of
-
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 def markdown_of(facts: PostMortem) -> str:
@@ -34,11 +32,6 @@ def _drawn(facts: PostMortem) -> str:
     from spikeguard_server.report.plots import png_of  # matplotlib would slow every start by 0.7 s
 
     return base64.b64encode(png_of(facts)).decode()
-
-
-def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _section(section: Section) -> Iterable[str]:
