@@ -10,12 +10,16 @@ import stat
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spikeguard_cli.main import main
+from tests.hostile import HOSTILE, acted_on
 
 COST = {
     "steps": 40,
@@ -115,6 +119,13 @@ def home(tmp_path: Path, server: Server) -> dict[str, str]:
     file = tmp_path / "credentials.json"
     file.write_text(json.dumps({"server": server.url, "token": "secret", "name": "ada"}))
     return {**os.environ, "SPIKEGUARD_CREDENTIALS": str(file)}
+
+
+@pytest.fixture
+def login(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same for commands that run in this process."""
+    monkeypatch.setenv("SPIKEGUARD_CREDENTIALS", home["SPIKEGUARD_CREDENTIALS"])
+    return Path(home["SPIKEGUARD_CREDENTIALS"])
 
 
 def spikeguard(
@@ -378,3 +389,41 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
     done = spikeguard(dict(os.environ), "login", "--name", "ada", "--token-file", missing)
     assert done.returncode == 1
     assert done.stderr == f"spikeguard: {missing}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_a_server_says_reaches_the_terminal_as_text(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    del login
+    refusal = {"error": {"message": text, "remedy": text}}
+    server.answers["/v1/runs"] = (404, refusal)
+    made = {"token": "T", "id": text, "role": "operator", "person": text, "run": None,
+            "project": text, "expires_in_s": None}  # fmt: skip
+    server.answers["/v1/tokens"] = (200, made)
+    tested = {"result": "failed", "reason": text, "took_ms": 3.0}
+    server.answers["/v1/channels/default/oncall/test"] = (200, tested)
+    policy = {"policy": {"currency": text, text: {text: [text]}}}
+    server.answers["/v1/policy"] = (200, policy)
+    for arguments in (
+        ("runs",),
+        ("token", "create", "--role", "operator", "--person", "Ada"),
+        ("channels", "test", "oncall"),
+    ):
+        main(arguments)
+        told = capsys.readouterr()
+        for line in (told.out + told.err).splitlines():
+            assert acted_on(line, keep="") == []
+            assert not line.startswith("FORGED")
+    main(("policy", "show"))
+    shown = capsys.readouterr().out
+    assert acted_on(shown) == []
+    assert tomllib.loads(shown) == policy["policy"]
+
+
+def test_a_reason_that_is_no_text_is_refused_in_words(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del login, server
+    assert main(("delete", "gpt-1", "--yes", "--reason", "over\udcff")) == 1
+    assert "is no UTF-8" in capsys.readouterr().err

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from html import unescape
+
+import pytest
+
 from spikeguard_dashboard import markup
 from spikeguard_dashboard.markup import Column
 from spikeguard_protocol import RunId
+from tests.hostile import HARMLESS, HOSTILE, acted_on
 
 NASTY = "<script>alert('x')</script>\"&"
 
@@ -30,6 +35,25 @@ def test_every_piece_escapes_what_it_is_given() -> None:
     for made in pieces:
         assert "<script" not in made.text
         assert NASTY not in made.text
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_piece_reorders_or_hides_what_stands_beside_it(text: str) -> None:
+    pieces = (
+        markup.chip("open", text),
+        markup.soft(text),
+        markup.link(text, "./run"),
+        markup.facts([(text, text)]),
+        markup.table([Column("A", named=True)], [[text]], stacked=True),
+        markup.prose(text),
+    )
+    for made in pieces:
+        assert acted_on(unescape(made.text)) == []
+
+
+def test_every_script_stays_readable() -> None:
+    for text in HARMLESS:
+        assert text in markup.soft(text).text
 
 
 def test_what_one_types_is_told_from_what_one_reads() -> None:

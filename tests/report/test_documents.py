@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt as CommonMark
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome
 from spikeguard_server.domain.cause.layers import FirstLayer
@@ -19,6 +20,7 @@ from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import MOST_REVISIONS, document_of
+from tests.hostile import HOSTILE, acted_on
 from tests.report.story import STEP_TIME_S, divergent, healing, lingering
 
 MAX_BYTES = 200_000
@@ -84,6 +86,11 @@ def markdown(facts: PostMortem) -> str:
     return render(facts, "md").decode()
 
 
+def read_markdown(text: str) -> Page:
+    """What a reader of Markdown with GitHub's tables makes of it, HTML passed on."""
+    return Page(CommonMark("commonmark").enable(["table", "strikethrough"]).render(text))
+
+
 def words(facts: PostMortem) -> PostMortem:
     """The same without its picture, which takes longer than everything else."""
     return replace(facts, curves=())
@@ -146,6 +153,23 @@ def test_what_people_wrote_cannot_become_markup(rolled_back: PostMortem) -> None
     assert "<script" not in text.replace("\\<script", "")
     assert "\n# not a heading" not in text
     assert "](http" not in text.replace("\\](http", "")
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_read_as_it_is_written(rolled_back: PostMortem, text: str) -> None:
+    def said(text: str) -> PostMortem:
+        command = replace(
+            rolled_back.commands[-1], decided_by=text[:80], decision_reason=text, result=text,
+            end_reason=text, judgement=text,
+        )  # fmt: skip
+        return words(replace(rolled_back, commands=(command,), notes=(text,)))
+
+    shown = read_markdown(markdown(said(text)))
+    for made in (shown, Page(html(said(text)))):
+        assert acted_on(made.text) == []
+        assert not {tag for tag, _ in made.tags} & {"script", "img", "a", "s"}
+    tags = [tag for tag, _ in shown.tags]
+    assert tags == [tag for tag, _ in read_markdown(markdown(said("a word"))).tags]
 
 
 def test_every_command_is_there_with_who_decided_and_when(rolled_back: PostMortem) -> None:

@@ -1,0 +1,148 @@
+"""What people, jobs and files write reaches a terminal, a page and a spreadsheet as text alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_protocol import BatchesSkipped, BatchRange, Role, SegmentId, SegmentPoint
+from tests.hostile import HARMLESS, HOSTILE, acted_on
+from tests.server.face.conftest import Live
+from tests.server.face.test_decisions import KEY, browser, confirm_page
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job
+
+TEXTS = (*HOSTILE.values(), *HARMLESS)
+
+
+@pytest.fixture
+def login(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.tokens[Role.ADMIN])
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command prints."""
+    assert main(arguments) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def is_told_safely(text: str) -> None:
+    assert acted_on(text) == []
+    assert not re.search(r"^FORGED", text, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("login")
+def test_reasons_are_listed_one_a_line_whatever_is_in_them(
+    live: Live, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with live.person("Ada", Role.ADMIN) as admin:
+        for text in TEXTS:
+            body = {"project": job.run, "reason": text}
+            assert admin.post("/v1/policy/halt", json=body).status_code in (200, 409), text
+            assert admin.post("/v1/policy/resume", json=body).status_code in (200, 409), text
+    shown = told(capsys, "audit", "--limit", str(2 * len(TEXTS)))
+    is_told_safely(shown)
+    lines = [line for line in shown.splitlines()[1:] if not line.startswith("    ")]
+    assert len(lines) == 2 * len(TEXTS)
+    for harmless in HARMLESS:
+        assert harmless in shown
+
+
+def skipped(job: Job) -> BatchesSkipped:
+    names = tuple(text[:200] for text in TEXTS)
+    here = SegmentPoint(SegmentId(job.attempt, 0), 3)
+    return BatchesSkipped(BatchRange(3, 3 + len(names)), 0, here, names=names)
+
+
+@pytest.mark.usefixtures("login")
+def test_names_of_batches_reach_terminal_and_spreadsheet_as_text(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for first in range(0, len(TEXTS), 4):
+        here = skipped(job)
+        names = here.names[first : first + 4]
+        job.send(BatchesSkipped(BatchRange(first, first + 4), 0, here.point, names=names))
+    is_told_safely(told(capsys, "ledger", f"default/{job.run}"))
+    rows = list(csv.reader(io.StringIO(told(capsys, "ledger", f"default/{job.run}", "--csv"))))
+    assert len(rows) == 1 + -(-len(TEXTS) // 4)
+    for cell in chain(*rows):
+        assert acted_on(cell) == []
+        assert not cell.startswith(("=", "+", "-", "@"))
+
+
+@pytest.mark.usefixtures("login")
+def test_tokens_and_what_becomes_of_a_proposal_are_told_as_text(
+    live: Live, spiked: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with live.person("Ada", Role.ADMIN) as admin:
+        for text in TEXTS:
+            wanted = {"role": "agent", "name": text[:80], "reason": text}
+            assert admin.post("/v1/tokens", json=wanted).status_code < 500
+    shown = told(capsys, "token", "list")
+    is_told_safely(shown)
+    assert "\\x1b]52;c;" in shown
+    is_told_safely(told(capsys, "incidents", f"default/{spiked.run}"))
+    is_told_safely(told(capsys, "runs"))
+    is_told_safely(told(capsys, "channels", "list"))
+
+
+@pytest.mark.parametrize("word", ["bidi and lines", "markup"])
+def test_the_page_of_a_decision_shows_a_reason_and_nothing_of_it_acts(
+    live: Live, job: Job, word: str
+) -> None:
+    proposal = job.spike().incident()["proposal"]
+    reason = {
+        "bidi and lines": "".join(HOSTILE[k] for k in ("override", "isolate", "title", "tags")),
+        "markup": HOSTILE["html"] + HOSTILE["entities"] + HOSTILE["template"] + HARMLESS[0],
+    }[word]
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        path = confirm_page(job, proposal)
+        (key,) = KEY.findall(page.get(path).text)
+        form = {"key": key, "revision": proposal["revision"], "verdict": "reject"}
+        page.post(path, data={**form, "reason": reason})
+        shown = page.get(path).text
+    assert "Rejected by Ada" in shown
+    assert acted_on(shown) == []
+    assert acted_on(unescape(shown)) == []
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "\\u202e" in shown if word == "bidi and lines" else HARMLESS[0] in shown
+
+
+@pytest.mark.parametrize("reason", [r"\ud800", r"\u0000", r"a\udfffb"])
+def test_half_characters_and_nul_are_refused_or_kept_and_break_nothing(
+    live: Live, job: Job, reason: str
+) -> None:
+    with live.person("Ada", Role.ADMIN) as admin:
+        answer = admin.post(
+            "/v1/policy/halt", content=f'{{"project": "{job.run}", "reason": "{reason}"}}',
+            headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+        assert answer.status_code == (200 if reason == r"\u0000" else 422), answer.text
+        assert admin.get("/v1/audit").status_code == 200
+
+
+def test_a_terminal_that_lacks_a_character_is_shown_its_escape(live: Live, job: Job) -> None:
+    with live.person("Ada", Role.ADMIN) as admin:
+        body = {"project": job.run, "reason": "Ада"}
+        assert admin.post("/v1/policy/halt", json=body).status_code == 200
+    environment = {
+        **os.environ, "SPIKEGUARD_SERVER": live.url, "PYTHONIOENCODING": "ascii",
+        "SPIKEGUARD_TOKEN": live.tokens[Role.ADMIN],
+    }  # fmt: skip
+    command = [sys.executable, "-m", "spikeguard_cli.main", "audit", "--limit", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert rb"\u0410\u0434\u0430" in done.stdout
