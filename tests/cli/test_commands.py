@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -427,3 +429,23 @@ def test_a_reason_that_is_no_text_is_refused_in_words(
     del login, server
     assert main(("delete", "gpt-1", "--yes", "--reason", "over\udcff")) == 1
     assert "is no UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_cell_of_an_exported_ledger_is_a_formula(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    del login
+    entry = {
+        "kind": "command", "at": None, "command": "gpt-1#1.1", "step": 3, "verb": "stop",
+        "arguments": {}, "state": "failed", "reason": text, "result": text, "batches": None,
+        "names": [text], "rank": None,
+    }  # fmt: skip
+    server.answers["/v1/runs/default/gpt-1/ledger"] = (200, {"items": [entry], "next_cursor": None})
+    assert main(("ledger", "gpt-1", "--csv")) == 0
+    _head, row = csv.reader(io.StringIO(capsys.readouterr().out))
+    for cell in row:
+        assert acted_on(cell) == []
+        assert not cell.lstrip().startswith(("=", "+", "-", "@"))
+    assert main(("ledger", "gpt-1", "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == entry
