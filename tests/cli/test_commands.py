@@ -436,7 +436,7 @@ def test_no_cell_of_an_exported_ledger_is_a_formula(
     login: Path, server: Server, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     del login
-    entry = {
+    entry: dict[str, Any] = {
         "kind": "command", "at": None, "command": "gpt-1#1.1", "step": 3, "verb": "stop",
         "arguments": {}, "state": "failed", "reason": text, "result": text, "batches": None,
         "names": [text], "rank": None,
