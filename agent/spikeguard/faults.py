@@ -17,6 +17,7 @@ from spikeguard_protocol.escaping import printable
 log = logging.getLogger("spikeguard")
 LINES = {"lines": True}  # `extra` of a message whose arguments are lines, escaped already
 QUIET_S = 60.0  # between two log lines about the same place
+MAX_SAID = 500  # characters of an error; torch names every backend that it knows
 
 
 def _escape(record: logging.LogRecord) -> bool:
@@ -74,7 +75,9 @@ class Faults:
     def note(self, place: str, error: BaseException | str) -> None:
         """Count one failure; log the first of a place and then at most one a minute."""
         self.counts[place] += 1
-        self.newest = f"{place}: {error!r}" if isinstance(error, BaseException) else error
+        if isinstance(error, BaseException):
+            error = f"{place}: {error!r}"[:MAX_SAID]
+        self.newest = error
         now = time.monotonic()
         if now - self._told.get(place, -QUIET_S) < QUIET_S:
             return

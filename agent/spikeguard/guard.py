@@ -208,12 +208,12 @@ class Guard:
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor:
         """Like `torch.nn.utils.clip_grad_norm_` over the model's parameters; None only measures.
 
-        Returns the global L2 norm before clipping, () on the device.
+        Returns the global L2 norm before clipping, () on the device; NaN, with the gradients as
+        they are and a fault counted, where neither the agent nor torch can take it.
         """
         with self._p.faults.shield("clip"):
             return self._p.collector.clip(max_norm)
-        limit = float("inf") if max_norm is None else max_norm
-        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+        return self._clip_by_torch(float("inf") if max_norm is None else max_norm)
 
     def clip_(self, rule: Rule) -> Tensor:
         """Clip by `Fixed`, `ZClip`, `AdaGC` or `Hybrid` (`spikeguard.clipping`); one rule a loop.
@@ -222,7 +222,15 @@ class Guard:
         """
         with self._p.faults.shield("clip"):
             return self._p.collector.clip_by(rule)
-        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), float("inf"))
+        return self._clip_by_torch(float("inf"))
+
+    def _clip_by_torch(self, limit: float) -> Tensor:
+        """What torch makes of it. Where that fails too the gradients stay as they are, and the norm
+        is NaN: one rank's own part of it would be taken for the whole."""
+        with self._p.faults.shield("clip"):
+            return torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+        device = next((p.device for p in self._model.parameters()), None)
+        return torch.full((), math.nan, device=device)
 
     def step(self) -> None:
         """Call once after each optimizer step, when gradients are spent."""

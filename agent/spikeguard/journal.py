@@ -68,6 +68,11 @@ class Scaling:
         return cls(command, read_lineage(plain["lineage"]), scale, plain["asked"])
 
 
+IF_REMOVED = {  # what a run then does, by the kind of the line
+    "run": "it says whose journal this is, and orders nothing",
+    "begun": "what it ordered is then forgotten, and batches that it left out are read again",
+    "result": "the order that it ended then counts as one that was interrupted",
+}
 UNDONE = "undone.jsonl"  # beside the journal: what people have taken back
 REPEATED = 16  # newest results of earlier attempts that an attempt tells again
 
@@ -189,15 +194,16 @@ class Journal:
         ended = {_command_of(entry) for _, entry in entries if entry["entry"] == "result"}
         for number, entry in entries:
             try:
+                check_entry(entry)
                 self._apply(self._allowed_part(entry, ended), run)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if isinstance(error, AttachError):
-                    raise
+            except AttachError:
+                raise
+            except Exception as error:  # whatever the line holds, other ranks wait for an answer
                 raise AttachError(
                     "directory",
                     f"line {number} of {path} is damaged ({type(error).__name__}: {error})"[:500],
-                    "Restore the file from a copy, or remove that line: what it ordered is then "
-                    "forgotten",
+                    "Restore the file from a copy, or remove that line: "
+                    + IF_REMOVED.get(str(entry["entry"]), "nothing else depends on it"),
                 ) from error
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -380,6 +386,20 @@ def verb_in(entry: dict[str, Any]) -> Verb | None:
         return verb_of(from_json(Action, action))
     except ProtocolError:  # of a newer release
         return None
+
+
+def check_entry(entry: dict[str, Any]) -> None:
+    """Raise for an order that was never written so: the loop would meet it steps later.
+
+    What the other kinds of line hold is checked where it is read.
+    """
+    if entry["entry"] != "begun":
+        return
+    CommandResult(entry["command"], ResultState.FAILED, "", entry["step"])  # as a restart tells it
+    first_and_end = entry["skip"] or []
+    afters = [after for _, _, after in entry["abandoned"]]
+    if any(type(number) is not int for number in (entry["step"], *first_and_end, *afters)):
+        raise ValueError("a step or a position is no whole number")
 
 
 def _command_of(entry: dict[str, Any]) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from spikeguard import Guard, attach
 from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, Toward, ZClip
 from spikeguard.clipping.rules import clipped_to
 from spikeguard_protocol import Medium, Rollback, Samples
@@ -292,3 +294,26 @@ def test_the_gradients_are_scaled_and_the_statistics_reported(tmp_path: Path) ->
         names = set(wire.records(Samples)[-1].signals)
     assert {"grad_clipped", "grad_norm_z", "grad_norm_mean", "clip_rate", "spike_rate"} <= names
     assert FAST.drop_z == 0.0
+
+
+@pytest.mark.parametrize("clip", [lambda g: g.clip_grad_norm_(1.0), lambda g: g.clip_(Fixed(1.0))])
+def test_gradients_that_nobody_can_clip_are_left_alone_and_stop_no_step(
+    clip: Callable[[Guard], Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torch takes no norm of a sparse gradient: what it raises must not reach the loop."""
+    embedding = nn.Embedding(10, 4, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
+    guard = attach(embedding, optimizer, run="sparse", directory=tmp_path, settings=FAST)
+    before = embedding.weight.detach().clone()
+    for _ in range(3):
+        guard.loss(loss := embedding(torch.tensor([1])).sum())
+        loss.backward()
+        assert clip(guard).isnan()
+        optimizer.step()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    assert guard.steps == 3
+    assert guard.faults["clip"] >= 3
+    assert max(len(record.getMessage()) for record in caplog.records) < 2000
+    assert torch.equal(embedding.weight[1], before[1] - 3 * 0.5)

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spikeguard.journal import Journal, Scaling
+from spikeguard.errors import AttachError
+from spikeguard.journal import IF_REMOVED, Journal, Scaling
 from spikeguard.learning_rate import LrScale
 from spikeguard.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
+from spikeguard.settings import Settings
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,
     ResultState,
     RunId,
+    ScaleLr,
     SegmentId,
     SegmentPoint,
+    to_json,
 )
 
 RUN = RunId("default", "test")
 A0, A1, A2 = (SegmentId("a" * 16, number) for number in range(3))
 B0 = SegmentId("b" * 16, 0)
+RATE = LrScale(0.5, 40, 9)
 DONE = CommandResult("test#1.1", ResultState.APPLIED, "back to 40", 60)
 
 
@@ -161,3 +168,54 @@ def test_an_order_that_could_not_be_made_durable_leaves_no_trace(
             journal.begin("test#1.1", 60, BatchRange(45, 50), [Abandonment(A0, 40)])
     again = Journal(path, RUN)
     assert (again.ledger.ranges, again.abandonments, again.begun) == ([], [], {})
+
+
+HOSTILE: tuple[Any, ...] = (None, 1, -1, 1.5, "x", [], {}, [1], [[]], True, float("inf"), 10**400)
+
+
+def bent(value: Any) -> Iterator[Any]:
+    """`value` with each of its parts left out, and with each replaced by something else."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            yield {other: value[other] for other in value if other != key}
+            yield from ({**value, key: put} for put in (*HOSTILE, *bent(held)))
+    elif isinstance(value, list):
+        for n, held in enumerate(value):
+            yield value[:n] + value[n + 1 :]
+            yield from ([*value[:n], put, *value[n + 1 :]] for put in (*HOSTILE, *bent(held)))
+
+
+def test_a_line_that_is_bent_in_any_way_is_refused_by_its_number_or_harms_no_step(
+    tmp_path: Path,
+) -> None:
+    """What it held is asked for in the loop, where nothing could refuse it any more."""
+    path = tmp_path / "journal.jsonl"
+    journal = written(path)
+    journal.begin("test#1.2", 70, scaling=Scaling("test#1.2", line((A0, 40)), RATE, asked=True))
+    lines = [json.loads(held) for held in path.read_text().splitlines()]
+    lines[-1] |= {"attempt": "a" * 16, "action": to_json(ScaleLr(0.5, 40))}
+    for n, whole in enumerate(lines):
+        for put in bent(whole):
+            path.write_text("".join(map(jsonl, [*lines[:n], put, *lines[n + 1 :]])))
+            said = use(path)
+            named = f"line {n + 1} of" in said and IF_REMOVED[whole["entry"]] in said
+            assert not said or named or "the journal of run" in said
+
+
+def use(path: Path) -> str:
+    """Read the journal and ask it what a loop asks; what it was refused with, or nothing."""
+    try:
+        read = Journal(path, RUN, Settings())
+    except AttachError as refused:
+        return str(refused)
+    for result in read.unfinished():
+        to_json(result)
+    Journal(None, RUN, Settings()).adopt(read.shared())
+    is_abandoned(line((A0, 45)), read.abandonments)
+    read.scaling_since(None)
+    read.ledger.end_of_skip(46)
+    return ""
+
+
+def jsonl(entry: Any) -> str:
+    return json.dumps(entry) + "\n"

@@ -180,11 +180,17 @@ def test_text_in_a_journal_cannot_drive_the_terminal(
 ) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(path, RUN).begin("test#1.1", 3, BatchRange(5, 7))
-    wicked = "test#1.1\x1b[2J\r\u202eok\x9b1m"
-    path.write_text(path.read_text().replace('"test#1.1"', json.dumps(wicked)))
+    control = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+    wicked = "ok\x1b[2J\r\u202eok\x9b1m"
+    undo = {"entry": "undone", "command": "test#1.1", "at": 1.0, "by": wicked}
+    path.with_name("undone.jsonl").write_text(json.dumps(undo) + "\n")
     for said in (shown(capsys, str(tmp_path)), shown(capsys, str(tmp_path), "--json")):
-        assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
-    assert r"test#1.1\x1b[2J\r\u202eok\x9b1m" in shown(capsys, str(tmp_path))
+        assert control.search(said) is None
+    assert r"ok\x1b[2J\r\u202eok\x9b1m" in shown(capsys, str(tmp_path))
+    path.write_text(path.read_text().replace('"test#1.1"', json.dumps(wicked)))
+    said = refused(capsys, str(tmp_path))
+    assert control.search(said) is None
+    assert r"ok\x1b[2J\r\u202eok\x9b1m" in said
 
 
 def test_a_journal_that_is_torn_damaged_or_anothers_is_told_and_left_as_it_is(
