@@ -149,11 +149,14 @@ class Loop:
         if incident is None or incident.state is IncidentState.CLOSED:
             return False
         told = replace(incident, causes=()) if self.blind else incident
-        action = propose(self._situation(told), DEFAULT_POLICY).action
+        proposal = propose(self._situation(told), DEFAULT_POLICY)
+        action = proposal.action
         if action is None:
             return False
         number, step = incident.number, self.job.steps
-        self.past.append(PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0))
+        self.past.append(
+            PastCommand(action, CommandState.JUDGED, number, True, step, step, 0.0, proposal.reason)
+        )
         if verb_of(action) is not Verb.WATCH:
             self.commands.append(action)
             self.causes.extend(one.cause.value for one in incident.causes[:1])

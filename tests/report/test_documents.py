@@ -502,3 +502,13 @@ def test_the_kind_is_explained_by_what_was_seen_before_the_cure(rolled_back: Pos
     (said,) = re.findall(r"Lingering, with a confidence of [^:]*: ([^\n]*)", markdown(rolled_back))
     assert "above trend" in said
     assert "rollback" not in said
+
+
+def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
+    rolled_back: PostMortem,
+) -> None:
+    """The incident opened on a gradient that was not finite; the loss rose two steps later."""
+    early = replace(rolled_back.incident, first_moves={"grad_norm": 4186}, signal="grad_norm")
+    text = render(replace(rolled_back, incident=early), Format.MARKDOWN)
+    assert "never moved" not in str(text)
+    assert "the loss rose later" in str(text)

@@ -44,7 +44,7 @@ class Course:
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
         episode.note_drops(settings.drop_limit)
-        if not episode.treated and not episode.went_back:
+        if episode.reads_cause:
             episode.evidence.see(sample)
         if not bad and (z := episode.deviations(sample.step, loss)) is not None:
             episode.note_loss(z)
@@ -178,7 +178,7 @@ class Course:
         """Judge whether the command worked, by the rows past `Episode.judged_from`."""
         episode, state, settings = self.episode, self.state, self.state.settings
         episode.verb_rows += sample.step > episode.judged_from
-        episode.evidence.see_again(sample.batches)
+        episode.evidence.see_again(sample.batches, episode.went_back)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
         stuck = episode.drops >= settings.drop_limit
         apart = self._apart_again()
@@ -229,6 +229,8 @@ class Course:
         state.detector.clear()
         episode.come_back()
         episode.evidence.come_back(onset.step, onset.batches)
+        if episode.went_back and not stayed:
+            episode.evidence = episode.evidence.anew(state.traces)
         for at, value in rows:
             episode.see(at, value, state.settings)
         kind = Kind.DIVERGENT if bad else Kind.LINGERING

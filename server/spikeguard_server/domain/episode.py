@@ -138,6 +138,13 @@ class Episode:
         return onset if self.verb is Verb.ROLLBACK else max(onset, self.verb_step)
 
     @property
+    def reads_cause(self) -> bool:
+        """Whether rows still tell the cause: those before a command, or from a return on."""
+        if self.evidence.first_step is not None:
+            return self.verb is None
+        return not self.treated and not self.went_back
+
+    @property
     def newest_onset(self) -> int:
         """Where it began, or came back."""
         again = self.evidence.again_step
@@ -215,6 +222,7 @@ class Episode:
     def treat(self, step: int, verb: Verb) -> None:
         """A command was applied."""
         self.verb, self.verb_step, self.treated, self.calmed = verb, step, True, False
+        self.evidence.beyond = False
         self.forget_course()
 
     def go_back(self) -> None:

@@ -135,6 +135,10 @@ class Evidence:
     again_step: int | None = None  # where it came back after a command
     again_batches: BatchRange | None = None
     passed: bool = False  # the onset's batches were trained on again and nothing stood out
+    first_step: int | None = None  # where it began, if these rows are of where it came back
+    first_batches: BatchRange | None = None
+    left_out: BatchRange | None = None  # from the onset's batches on, after going back
+    beyond: bool = False  # batches behind the onset's were trained on since the newest command
 
     def see(self, sample: Sample) -> None:
         """Take one more sample of the incident."""
@@ -145,15 +149,33 @@ class Evidence:
                 if len(trace.steps) < AFTER:
                     trace.add(sample.step, _rounded(value))
 
-    def see_again(self, batches: BatchRange | None) -> None:
+    def see_again(self, batches: BatchRange | None, went_back: bool) -> None:
         """`batches` were trained on after a command."""
         then = self.onset_batches
-        if batches is not None and then is not None:
-            self.passed |= then.first < batches.end and batches.first < then.end
+        if batches is None or then is None:
+            return
+        self.passed |= then.first < batches.end and batches.first < then.end
+        if self.beyond or batches.first < then.end:
+            return
+        self.beyond = True
+        if went_back and not self.passed:
+            self.left_out = BatchRange((self.first_batches or then).first, batches.first)
 
     def come_back(self, step: int, batches: BatchRange | None) -> None:
         """The spike came back at `step`, which consumed `batches`."""
         self.again_step, self.again_batches, self.passed = step, batches, False
+
+    def anew(self, traces: Traces) -> Evidence:
+        """The rows around where it came back: a second fault is no repetition of the first."""
+        step, began = self.again_step, self.first_step
+        assert step is not None
+        fresh = gather(traces, step, self.again_batches, self.trend, alone=False)
+        fresh.again_step, fresh.again_batches, fresh.left_out = (
+            step, self.again_batches, self.left_out,
+        )  # fmt: skip
+        fresh.first_step = self.onset_step if began is None else began
+        fresh.first_batches = self.onset_batches if began is None else self.first_batches
+        return fresh
 
     def whole(self, name: str) -> Trace:
         """Every row that is kept of a signal."""

@@ -25,6 +25,7 @@ LEADING: tuple[str, ...] = (
     Signal.PARAM_NORM.value,
 )
 LEAST = 1e-30
+ANEW = 20  # calm rows after which a signal that moves has begun anew
 
 
 def log_norm(value: float) -> float:
@@ -135,7 +136,7 @@ class Leading:
         return True
 
     def _move(self, step: int, z: float) -> None:
-        if self.first_step is None:
+        if self.first_step is None or self.quiet >= ANEW:
             self.first_step, self.first_z = step, z
         self.away = self.away + 1 if self.quiet == 0 else 1
         self.first_z = max(self.first_z, z)

@@ -189,10 +189,13 @@ def _by_hand(situation: Situation, policy: Policy) -> Opinion | None:
 
 
 def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
-    """What came back although its cause was gone back from: going back again is not a plan."""
-    finding, again = diagnose(situation.incident, policy), situation.incident.recurrences
+    """What came back although its cause was gone back from: going back again is not a plan. Another
+    fault behind it is no repetition."""
+    finding = diagnose(situation.incident, policy)
     after = finding.remedy.stop_after
-    if after is None or again < after:
+    if after is None or not situation.incident.recurrences:
+        return None
+    if _gone_back_from(finding.name, situation) < after:
         return None
     return Opinion(
         Stop(), f"{finding.sentence} {finding.remedy.at_stop} {said_of(situation)}".strip()
@@ -297,6 +300,14 @@ def _watched_until(situation: Situation) -> int | None:
 
 def _executed_rollbacks(situation: Situation) -> list[Rollback]:
     return [action for action, state in rollbacks(situation) if state in EXECUTED]
+
+
+def _gone_back_from(cause: str, situation: Situation) -> int:
+    """Rollbacks of this incident that were carried out and put down to `cause`."""
+    return sum(
+        past.verb is Verb.ROLLBACK and past.state in EXECUTED and cause in past.reason
+        for past in situation.of_incident
+    )
 
 
 def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:

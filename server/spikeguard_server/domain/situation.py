@@ -43,6 +43,7 @@ class PastCommand:
     applied_step: int | None = None
     decided_step: int | None = None  # newest step when it was approved or rejected
     decided_s_ago: float | None = None  # since it was approved or rejected
+    reason: str = ""  # with which it was proposed
 
     @property
     def verb(self) -> Verb:

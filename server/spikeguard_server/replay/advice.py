@@ -179,7 +179,14 @@ class _Watcher:
         mode = self.policy.approval_of(verb).mode
         watched = verb is Verb.WATCH and mode is ApprovalMode.AUTO
         if watched:
-            done = PastCommand(action, CommandState.APPLIED, number, True, situation.step)
+            done = PastCommand(
+                action,
+                CommandState.APPLIED,
+                number,
+                True,
+                situation.step,
+                reason=proposal.reason,
+            )
             self.past.append(done)
         else:
             self.past.append(PastCommand(action, CommandState.PROPOSED, number))

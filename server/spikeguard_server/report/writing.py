@@ -200,7 +200,7 @@ def _evidence_said(facts: PostMortem) -> list[str]:
     if incident.recurred_batches is not None:
         said.append(f"It came back at batch positions {incident.recurred_batches}.")
     if lead is not None:
-        said.append(_lead_sentence(lead.signal, lead.step, lead.steps))
+        said.append(_lead_sentence(lead.signal, lead.step, lead.steps, rose(incident)))
     if incident.dropped:
         said.append("The reflex kept the onset's update out of the weights.")
     if incident.stuck:
@@ -222,7 +222,9 @@ def _signals(facts: PostMortem) -> Table:
     return Table(header, rows, frozenset({1, 2, 3}))
 
 
-def _lead_sentence(signal: str, step: int, steps: int | None) -> str:
+def _lead_sentence(signal: str, step: int, steps: int | None, loss_rose: bool) -> str:
+    if steps is None and loss_rose:
+        return f"{word(signal)} moved first, at step {step:,}; the loss rose later."
     if steps is None:
         return f"{word(signal)} moved first, at step {step:,}; the loss itself never moved."
     if steps == 0:

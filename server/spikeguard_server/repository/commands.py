@@ -137,6 +137,7 @@ def _past(row: CommandRow, now: datetime) -> PastCommand:
         applied_step=row.applied_step,
         decided_step=row.decided_step,
         decided_s_ago=age,
+        reason=row.reason,
     )
 
 

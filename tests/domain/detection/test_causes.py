@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,6 +222,100 @@ def test_updates_that_outgrow_their_gradients_point_to_the_second_moment() -> No
     found = newest(told(stale))
     assert found[0].cause is Cause.STALE_SECOND_MOMENT
     assert "2-fold" in reasons(found)
+
+
+def test_a_reset_second_moment_shows_in_the_sampled_updates_of_the_first_steps() -> None:
+    """The exact norms are seldom sent before an onset; gradients explode only behind the update."""
+
+    def reset(step: int) -> Mapping[str, float]:
+        sampled = {"update_norm_sampled": 200.0 if step >= ONSET - 1 else 3.0}
+        if step < ONSET:
+            return sampled
+        norms = {"grad_norm": 300.0 + step, "update_norm": 3000.0, "adam_v_norm": 900.0}
+        return {**sampled, **norms, "loss": 30.0 * 1.01 ** (step - ONSET)}
+
+    rows = [
+        row(step, reset, () if step % 10 == 5 or step > ONSET else SLOW) for step in range(1, 361)
+    ]
+    found = newest(Monitor().observe(rows))
+    assert found[0].cause is Cause.STALE_SECOND_MOMENT
+    assert found[0].confidence > 0.6
+    assert "by step 300" in reasons(found)
+    assert found[0].mark is not None
+    assert found[0].mark.first_step == ONSET - 1
+
+
+@pytest.mark.parametrize(
+    ("second", "cause"),
+    [
+        ({"lr": 3e-2}, Cause.LR_TOO_HIGH),
+        ({"param_norm": 120.0}, Cause.WEIGHT_CORRUPTION),
+    ],
+    ids=["another", "the same"],
+)
+def test_what_comes_back_is_explained_by_its_own_rows(
+    second: dict[str, float], cause: Cause
+) -> None:
+    """Weights changed by no update at first; what follows the rollback is told from it."""
+    monitor = Monitor()
+    bare = ("token_entropy", "unseen_tokens")
+    monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
+    past = Monitor.load(monitor.dump())
+    hit = {"loss": 6.0, "grad_norm": 9.0}
+    first = lasting({**hit, "param_norm": 120.0})
+    events = monitor.observe([row(step, first, bare) for step in range(251, 341)])
+    assert newest(events)[0].cause is Cause.WEIGHT_CORRUPTION
+    monitor.rewind(past)
+    monitor.intervened(250, Verb.ROLLBACK)
+
+    def again(step: int) -> Mapping[str, float]:
+        return (second if step >= 333 else {}) | (hit if step >= 335 else {})
+
+    events = monitor.observe([row(step, again, bare) for step in range(251, 380)])
+    assert any(isinstance(event, Recurred) for event in events)
+    found = newest(events)
+    assert found[0].cause is cause
+    assert found[0].confidence > 0.6
+
+
+def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> None:
+    """A longer stretch of bad data comes back with the next batches of it, time after time."""
+    monitor = Monitor()
+    bare = ("token_entropy", "unseen_tokens", *SLOW)
+    monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
+    past = monitor.dump()
+    bad = lasting({"loss": 6.0, "grad_norm": 9.0})
+    events = monitor.observe([row(step, bad, bare) for step in range(251, 341)])
+    before = {one.cause: one.confidence for one in newest(events)}
+    for left_out in (5, 16):
+        monitor.rewind(Monitor.load(past))
+        monitor.intervened(250, Verb.ROLLBACK)
+        rows = [row(step, bad, bare) for step in range(251, 380)]
+        events = monitor.observe([behind(sample, left_out) for sample in rows])
+        recurred = next(event for event in events if isinstance(event, Recurred))
+        after = {one.cause: one.confidence for one in recurred.causes}
+        assert after[Cause.BAD_BATCH] > before[Cause.BAD_BATCH]
+        assert after[Cause.BAD_BATCH] > after[Cause.LR_TOO_HIGH]
+        assert "right behind" in " ".join(recurred.causes[0].reasons)
+
+
+def behind(sample: Sample, left_out: int) -> Sample:
+    """The same step with later batches, if it comes after those that are left out."""
+    if sample.step < ONSET - 2:
+        return sample
+    first = sample.step - 1 + left_out
+    return replace(sample, batches=BatchRange(first, first + 1))
+
+
+def test_a_signal_that_moved_once_and_was_calm_since_did_not_move_first() -> None:
+    def early(step: int) -> Mapping[str, float]:
+        if step >= ONSET:
+            return {"loss": 6.0, "grad_norm": 30.0}
+        return {"grad_norm": 9.0} if step == ONSET - 40 else {}
+
+    events = told(early)
+    opened = next(event for event in events if isinstance(event, Opened))
+    assert opened.first_moves["grad_norm"] == ONSET
 
 
 def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:

@@ -126,16 +126,29 @@ def test_a_spoilt_second_moment_is_gone_back_from_to_before_and_warmed_up() -> N
 
 
 def test_weights_that_changed_by_no_update_twice_stop_the_run() -> None:
-    action, _ = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, 1200, rank=3)))
+    action, first = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, 1200, rank=3)))
     assert (action.step, action.skip, action.lr_factor) == (1190, None, None)
     again = incident(
         causes=blamed(Cause.WEIGHT_CORRUPTION), recurrences=1, recurred_step=1400, settled=True,
         newest_step=1430,
     )  # fmt: skip
-    stop = propose(situation(again, step=1430, past=(done(action),)), DEFAULT_POLICY)
+    once = replace(done(action), reason=first.reason)
+    stop = propose(situation(again, step=1430, past=(once,)), DEFAULT_POLICY)
     assert stop.action == Stop()
     assert "came back" in stop.reason
     assert "device" in stop.reason
+
+
+def test_a_second_fault_behind_a_rollback_is_no_repetition_of_the_first() -> None:
+    """The rate was at fault and gone back from; weights that change now did so once."""
+    action, first = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
+    again = incident(
+        causes=blamed(Cause.WEIGHT_CORRUPTION), recurrences=1, recurred_step=1400, settled=True,
+        newest_step=1430,
+    )  # fmt: skip
+    past = (replace(done(action), reason=first.reason),)
+    proposal = propose(situation(again, step=1430, past=past), DEFAULT_POLICY)
+    assert isinstance(proposal.action, Rollback)
 
 
 def test_what_comes_back_with_the_batches_of_its_onset_is_skipped_after_all() -> None:

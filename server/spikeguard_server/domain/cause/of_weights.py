@@ -25,6 +25,7 @@ from spikeguard_server.domain.cause.measured import (
     first_measured,
     moves,
     ratios,
+    usual,
 )
 from spikeguard_server.domain.cause.suspicion import Clue, Mark
 from spikeguard_server.domain.evidence import Evidence
@@ -81,25 +82,51 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
 
 
 def _outgrown(evidence: Evidence) -> Iterator[Clue]:
-    name, grad = (first_measured(evidence, names) for names in (UPDATE_NORMS, GRAD_NORMS))
-    if name is None or grad is None or clipped_at(evidence, grad) is not None:
+    grad = first_measured(evidence, GRAD_NORMS)
+    if grad is None or clipped_at(evidence, grad) is not None:
         return
-    rows = [row for row in _at_one_rate(evidence, name) if math.isfinite(row[1])][:FIRST_ROWS]
-    if not rows:
+    gradients = ratios(evidence, grad)
+    grown = [(s, grew, _asked_by(gradients, s)) for s, grew in _first_updates(evidence)]
+    grown = [row for row in grown if math.isfinite(row[2])]
+    if not grown:
         return
-    step, grew = max(rows, key=lambda row: row[1])
-    gradients = [ratio for at, ratio in ratios(evidence, grad) if at <= step]
-    if any(not math.isfinite(ratio) for ratio in gradients):
-        return
-    asked = max(1e-6, *gradients) if gradients else 1.0
+    step, grew, asked = max(grown, key=lambda row: row[1] / row[2])
     if grew >= LARGE and grew >= GREW * asked:
         reason = (
             f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
             "the second moment that divides them was too small"
         )
-        yield Clue(Cause.STALE_SECOND_MOMENT, 3.0 + min(2.0, math.log(grew / asked / GREW)), reason)
+        weight = 3.0 + min(2.0, math.log(grew / asked / GREW))
+        yield Clue(Cause.STALE_SECOND_MOMENT, weight, reason, _sudden(grown, step))
     elif grew < GREW:
         yield Clue(Cause.STALE_SECOND_MOMENT, -1.5)
+
+
+def _first_updates(evidence: Evidence) -> list[tuple[int, float]]:
+    """(step, growth of the update) of the first rows of every update norm that is measured: the
+    exact one is seldom sent before an onset, the sampled one at every step."""
+    named = [name for name in UPDATE_NORMS if usual(evidence, name)]
+    rows = [
+        [row for row in _at_one_rate(evidence, name) if math.isfinite(row[1])] for name in named
+    ]
+    return [row for of_one in rows for row in of_one[:FIRST_ROWS]]
+
+
+def _sudden(grown: list[tuple[int, float, float]], last: int) -> Mark | None:
+    """The steps from the first update that outgrew its gradients on; None where none before it is
+    known to have been as ever: the state may have been spoilt for long."""
+    rows = sorted(row for row in grown if row[0] <= last)
+    first = next((step for step, grew, asked in rows if grew >= GREW * asked), last)
+    calm = any(step < first and grew < GREW for step, grew, _ in rows)
+    return Mark(first, last) if calm else None
+
+
+def _asked_by(gradients: list[tuple[int, float]], step: int) -> float:
+    """How far gradients grew up to `step`: updates may grow with them."""
+    grown = [ratio for at, ratio in gradients if at <= step]
+    if not all(map(math.isfinite, grown)):
+        return math.inf
+    return max(1e-6, *grown) if grown else 1.0
 
 
 def _at_one_rate(evidence: Evidence, name: str) -> list[tuple[int, float]]:
