@@ -300,7 +300,8 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     if said.where != "message" or sentence != said.words.splitlines()[0].strip():
         return
     told = said.topics & {"approved", "applied", "rejected", "refused"}
-    if told and re.search(r"spike(?: in [\w ]+)? at step|decide:", sentence):
+    new = r"(?:spike|non-finite \w+|updates dropped|ranks apart) at step|decide:"
+    if told and re.search(new, sentence):
         yield f"the message tells that it was {', '.join(sorted(told))}"
 
 

@@ -66,7 +66,9 @@ def incident_row(incident: dict[str, Any]) -> list[str]:
     return [
         incident["id"],
         incident["state"],
+        incident.get("title", "-"),  # older servers send none
         f"{incident['kind']} ({incident['confidence']:.0%})",
+        first_words(incident.get("first_signal")),
         str(incident["onset_step"]),
         number(incident["peak_loss"]),
         incident.get("outcome") or "-",
@@ -74,8 +76,16 @@ def incident_row(incident: dict[str, Any]) -> list[str]:
     ]
 
 
+def first_words(first: dict[str, Any] | None) -> str:
+    """`grad_norm 4186`: the first signal to move, and its step; older servers tell none."""
+    return "-" if first is None else f"{first['signal']} {first['step']}"
+
+
 AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")
-INCIDENT_HEAD = ("INCIDENT", "STATE", "KIND", "ONSET", "PEAK LOSS", "OUTCOME", "PROPOSED")
+INCIDENT_HEAD = (
+    "INCIDENT", "STATE", "WHAT", "KIND", "FIRST TO MOVE", "ONSET", "PEAK LOSS", "OUTCOME",
+    "PROPOSED",
+)  # fmt: skip
 
 
 def audit_row(entry: dict[str, Any]) -> list[str]:

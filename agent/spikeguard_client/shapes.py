@@ -204,6 +204,13 @@ class Trend(TypedDict):
     scale: float  # robust standard deviation
 
 
+class FirstMove(TypedDict):
+    """The first signal to move, and where."""
+
+    signal: str
+    step: int
+
+
 class Incident(TypedDict):
     """One spike in a list."""
 
@@ -222,7 +229,12 @@ class Incident(TypedDict):
     closed_step: int | None
     onset_batches: Batches | None
     segment: SegmentRef
-    signal: str
+    signal: str  # that opened it
+    first_signal: FirstMove
+    symptom: str
+    title: str  # what every view calls it
+    summary: str  # what happened, without a full stop
+    loss_rose: bool
     pre_loss: float | None
     peak_loss: float | None
     excess: float | None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TypeGuard
 
-from spikeguard_client import Ability, Change, Command, Cost, Incident, IncidentDetail
+from spikeguard_client import Ability, Change, Command, Cost, Incident
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
@@ -270,11 +270,10 @@ def waiting_cost(value: Cost) -> str:
     return " ".join(said)
 
 
-def first_signal(incident: IncidentDetail) -> str:
-    """The first signal that moved, and where: as the post-mortem says it."""
-    moves = incident["evidence"]["first_moves"] or {incident["signal"]: incident["onset_step"]}
-    signal = min(moves, key=lambda name: (moves[name], name == "loss"))
-    return f"{title(signal)}, step {count(moves[signal])}"
+def first_signal(incident: Incident) -> str:
+    """The first signal that moved, and where."""
+    first = incident["first_signal"]
+    return f"{title(first['signal'])}, step {count(first['step'])}"
 
 
 def story(incident: Incident) -> str:
@@ -283,17 +282,12 @@ def story(incident: Incident) -> str:
 
 
 def _jump(incident: Incident) -> str:
-    step, signal = count(incident["onset_step"]), incident["signal"]
-    if signal == "replicas_apart":
-        return f"The ranks no longer hold the same weights, from step {step} at the earliest"
-    pre, peak = incident["pre_loss"], incident["peak_loss"]
-    if pre is None or peak is None:
-        return f"{title(signal)} left its baseline at step {step}"
-    if peak <= pre:
-        return f"{title(signal)} left its baseline at step {step}; the loss did not rise"
+    said, signal = incident["summary"], incident["first_signal"]["signal"]
+    since = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
+    if not incident["loss_rose"]:
+        return since
     first = "" if signal == "loss" else f", after {title(signal).lower()} had moved first"
-    rose = f"The loss rose from {figure(pre)} to {figure(peak)}"
-    return f"{rose} from step {step} on (peak at step {count(incident['peak_step'])}){first}"
+    return f"{since} (peak at step {count(incident['peak_step'])}){first}"
 
 
 def _since(incident: Incident) -> str:

@@ -99,8 +99,8 @@ def test_cost_leaves_out_what_is_not_known() -> None:
 def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
     said = words.story(read(Incident, story.incident()))
     assert said == (
-        "The loss rose from 3.766 to 5.186 from step 1,246 on (peak at step 1,266), after update "
-        "norm had moved first; at step 1,400 it is 0.31 above trend."
+        "Step 1,246: the loss rose from 3.766 to 5.186 (peak at step 1,266), after update norm had "
+        "moved first; at step 1,400 it is 0.31 above trend."
     )
 
 
@@ -115,20 +115,25 @@ def test_a_run_that_is_stuck_is_told_so() -> None:
 
 
 def test_ranks_that_have_parted_are_told_of_and_no_rise_of_the_loss() -> None:
-    incident = read(Incident, story.incident(apart=True, signal="replicas_apart"))
+    said = "Ranks of the job no longer held the same weights"
+    incident = read(Incident, story.incident(apart=True, summary=said, loss_rose=False))
     assert words.story(incident) == (
-        "The ranks no longer hold the same weights, from step 1,246 at the earliest; what they "
-        "train is no one model's, however calm the loss is."
+        "Step 1,246: ranks of the job no longer held the same weights; what they train is no one "
+        "model's, however calm the loss is."
     )
 
 
 def test_a_loss_that_went_non_finite_is_told_without_a_figure_for_the_excess() -> None:
-    incident = read(Incident, story.incident(peak_loss="nan", excess="nan"))
-    assert "to NaN" in words.story(incident)
+    plain = story.incident(
+        peak_loss="nan", excess="nan", summary="The loss was not finite", loss_rose=False
+    )
+    incident = read(Incident, plain)
+    assert words.story(incident).startswith("Step 1,246: the loss was not finite; ")
     assert words.story(incident).endswith("it has not come back.")
 
 
 def test_a_loss_that_did_not_rise_is_not_said_to_have_risen() -> None:
-    quiet = story.incident(signal="grad_norm", pre_loss=2.177, peak_loss=2.04)
-    said = words.story(read(Incident, quiet))
-    assert said.startswith("Gradient norm left its baseline at step 1,246; the loss did not rise")
+    said = "A gradient was not finite; the loss did not rise"
+    quiet = story.incident(pre_loss=2.04, peak_loss=2.177, summary=said, loss_rose=False)
+    told = words.story(read(Incident, quiet))
+    assert told.startswith("Step 1,246: a gradient was not finite; the loss did not rise; at step")

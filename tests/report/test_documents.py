@@ -410,7 +410,7 @@ def test_a_title_says_what_happened_in_one_line(rolled_back: PostMortem) -> None
 def test_a_run_that_was_stuck_is_called_so(broken: PostMortem) -> None:
     worst = {**broken.incident.worst_z, "update_dropped": math.inf}
     facts = replace(broken, incident=replace(broken.incident, worst_z=worst))
-    assert ": stuck run at step" in document_of(facts).title
+    assert ": updates dropped at step" in document_of(facts).title
     assert "update after update was dropped" in markdown(facts)
     assert "a run that is stuck trains nothing" in followups(facts)
     assert "stuck" not in markdown(broken)

@@ -73,7 +73,7 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
 
 
 def _head(incident: IncidentDetail) -> Html:
-    chips = [markup.chip(incident["state"]), markup.chip(incident["kind"])]
+    chips = [markup.chip(incident["state"]), markup.chip(incident["kind"], incident["title"])]
     if words.waiting(incident["proposal"]):
         chips.append(markup.chip("waiting", "waiting for a decision"))
     story = markup.paragraph(words.story(incident), "sg-story")

@@ -132,7 +132,7 @@ def _incident_row(incident: Incident, visit: Visit) -> list[Content]:
     return [
         markup.unbroken(markup.link(incident["id"], address)),
         markup.joined(markup.chip(incident["state"]), state),
-        markup.unbroken(markup.chip(incident["kind"]), markup.soft(sure)),
+        markup.unbroken(markup.chip(incident["kind"], incident["title"]), markup.soft(sure)),
         words.story(incident),
         markup.unbroken(words.clock(incident["opened_at"], visit.zone)),
     ]

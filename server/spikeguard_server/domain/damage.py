@@ -58,7 +58,7 @@ def non_finite(incident: Incident) -> bool:
 
 def rose(incident: Incident) -> bool:
     """Whether the loss itself rose: its finite peak stands out of the trend."""
-    if incident.peak_loss is None:
+    if incident.peak_loss is None or not math.isfinite(incident.peak_loss):
         return False
     if incident.trend is None:
         return incident.signal == Signal.LOSS

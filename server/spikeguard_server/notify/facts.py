@@ -17,10 +17,13 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.cost import Cost, cost_of
 from spikeguard_server.domain.diagnosis import checks_of, diagnose
+from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.symptom import first_move_of
 from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
+from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import action_of as sentence_of
 from spikeguard_server.report.wording import count, number, plural
 from spikeguard_server.repository.commands import action_of
@@ -74,6 +77,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
     waiting = read_commands(connection, [key], waiting_only=True).get(key, [])
     run = RunId(row.project, row.name)
     policy = policy_of(connection, row.project, row.run_id)
+    incident = incident_of(row, attempts_by_number(connection, row.run_id))
     spike = Spike(
         id=str(IncidentId(run, row.number)),
         kind=Kind(row.kind),
@@ -81,7 +85,9 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         reason=row.reason,
         state=row.state,
         outcome=None if row.outcome is None else Outcome(row.outcome),
-        signal=row.signal,
+        heading=heading_of(incident),
+        summary=summary_of(incident),
+        first=first_move_of(incident),
         onset_step=row.onset_step,
         peak_step=row.peak_step,
         pre_loss=row.pre_loss,
@@ -94,7 +100,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         escalations=read_escalations(connection, row.run_id, row.number),
         waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
         sure=row.confidence >= policy.act_confidence,
-        cause=_cause(connection, row, policy),
+        cause=_cause(incident, policy),
         last_command=_last(known),
         decided=_decided(known),
     )
@@ -118,8 +124,8 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
     )
 
 
-def _cause(connection: sql.Connection, row: Row, policy: Policy) -> str:
-    finding = diagnose(incident_of(row, attempts_by_number(connection, row.run_id)), policy)
+def _cause(incident: Incident, policy: Policy) -> str:
+    finding = diagnose(incident, policy)
     return finding.advice if finding.known else ""
 
 

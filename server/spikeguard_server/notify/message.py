@@ -13,7 +13,7 @@ from typing import Any
 
 from spikeguard_protocol import Kind
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.symptom import FirstMove
 from spikeguard_server.domain.topics import (
     ASKING,
     LAST,
@@ -50,7 +50,9 @@ class Spike:
     reason: str
     state: str
     outcome: Any  # Outcome | None
-    signal: str
+    heading: str  # what every view calls it
+    summary: str  # what happened
+    first: FirstMove
     onset_step: int
     peak_step: int
     pre_loss: float | None
@@ -146,7 +148,10 @@ def _incident(spike: Spike) -> dict[str, Any]:
         "confidence": spike.confidence,
         "state": spike.state,
         "outcome": None if spike.outcome is None else spike.outcome.value,
-        "signal": spike.signal,
+        "title": spike.heading,
+        "summary": spike.summary,
+        "signal": spike.first.signal,
+        "signal_step": spike.first.step,
         "onset_step": spike.onset_step,
         "newest_step": spike.newest_step,
         "opened_at": spike.opened_at.isoformat(),
@@ -172,11 +177,12 @@ def _of_run(message: Message) -> Sequence[str]:
 
 def _of_spike(spike: Spike) -> Sequence[str]:
     lines = [
+        f"{spike.summary}.",
         f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
-        f"Onset at step {count(spike.onset_step)} ({spike.signal}); loss before "
-        f"{number(spike.pre_loss)}, peak {number(spike.peak_loss)} at step "
-        f"{count(spike.peak_step)}, above trend now {number(spike.excess)} at step "
-        f"{count(spike.newest_step)}",
+        f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. Onset at step "
+        f"{count(spike.onset_step)}; loss before {number(spike.pre_loss)}, peak "
+        f"{number(spike.peak_loss)} at step {count(spike.peak_step)}, above trend now "
+        f"{number(spike.excess)} at step {count(spike.newest_step)}",
     ]
     if spike.cause and spike.waiting is None:  # a proposal's reason says it too
         lines.append(spike.cause)
@@ -206,19 +212,17 @@ def title_of(
         return f"spikeguard: a test of a channel of project {project}"
     if spike is None:
         return f"{run}: the run {_RUN_WORDS.get(run_state, f'is {run_state}')}"
-    parted = spike.signal == REPLICAS_APART
-    kind = "ranks apart" if parted else word(spike.kind.value)
+    what = spike.heading
     if spike.state == "closed":
-        return f"{spike.id}: {ENDINGS[spike.outcome]} ({kind})"
-    what = kind if parted else f"{kind} spike"
+        return f"{spike.id}: {ENDINGS[spike.outcome]} ({what})"
     if spike.waiting is not None:
         return f"{spike.id}: {what}, decide: {spike.waiting.sentence}"
     if topics & OF_COMMAND and spike.decided is not None:
         return f"{spike.id}: {spike.decided}"
     if Topic.RECURRED in topics:
         return f"{spike.id}: {what} came back after a command"
-    where = "" if parted else f" in {spike.signal}"
-    return f"{spike.id}: {what}{where} at step {count(spike.onset_step)}"
+    where = f", {word(spike.first.signal)} first" if what.endswith("spike") else ""
+    return f"{spike.id}: {what} at step {count(spike.onset_step)}{where}"
 
 
 _RUN_WORDS = {

@@ -168,11 +168,9 @@ def moment(value: datetime) -> str:
 
 
 def first_signal(incident: Mapping[str, Any]) -> str:
-    """The first signal that moved, and where: as the post-mortem says it."""
-    moves = incident.get("evidence", {}).get("first_moves", {})
-    moves = moves or {incident["signal"]: incident["onset_step"]}
-    signal = min(moves, key=lambda name: (moves[name], name == "loss"))
-    return f"{words(signal)}, step {moves[signal]}"
+    """The first signal that moved, and where."""
+    first = incident["first_signal"]
+    return f"{words(first['signal'])}, step {first['step']}"
 
 
 def sentence(command: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.cost import money_of
 from spikeguard_server.domain.damage import AFTERMATH_STEPS, stands_out
 from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.symptom import first_move_of
 from spikeguard_server.report.facts import CommandFact, Curve, PostMortem
 
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
@@ -83,9 +84,8 @@ def lead_of(facts: PostMortem) -> Lead | None:
     moves = facts.incident.first_moves
     if not moves:
         return None
-    signal = min(moves, key=lambda name: (moves[name], name == Signal.LOSS))
-    loss = moves.get(Signal.LOSS)
-    return Lead(signal, moves[signal], None if loss is None else loss - moves[signal])
+    first, loss = first_move_of(facts.incident), moves.get(Signal.LOSS)
+    return Lead(first.signal, first.step, None if loss is None else loss - first.step)
 
 
 def spent_by(facts: PostMortem) -> Spent:

@@ -5,14 +5,10 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 
 from __future__ import annotations
 
-import math
-
 from spikeguard_protocol import Outcome, Signal, verb_of
 from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.damage import non_finite, rose
+from spikeguard_server.domain.damage import rose
 from spikeguard_server.domain.episode import CURES
-from spikeguard_server.domain.evidence import REPLICAS_APART
-from spikeguard_server.domain.incident import Incident
 from spikeguard_server.report.causes import causes_of
 from spikeguard_server.report.document import (
     Block,
@@ -28,6 +24,7 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.report.followups import followups_of
+from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.record import attempts_of, commands_of, left_out_of, timeline_of
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
@@ -61,11 +58,9 @@ _OUTCOMES: dict[Outcome | None, str] = {
 def document_of(facts: PostMortem) -> Document:
     """The whole post-mortem."""
     incident = facts.incident
-    what = "outlier batch" if incident.kind == "outlier_batch" else f"{incident.kind} spike"
-    what = "stuck run" if incident.stuck else what
-    what = "ranks apart" if incident.apart else what
+    where = f"at step {incident.onset_step:,}"
     return Document(
-        title=f"{facts.id}: {what} at step {incident.onset_step:,}, {ENDINGS[incident.outcome]}",
+        title=f"{facts.id}: {heading_of(incident)} {where}, {ENDINGS[incident.outcome]}",
         summary=_summary(facts),
         figures=_figures(facts),
         sections=tuple(_sections(facts)),
@@ -100,7 +95,7 @@ def _sections(facts: PostMortem) -> list[Section]:
 def _summary(facts: PostMortem) -> str:
     incident, spent = facts.incident, spent_by(facts)
     words = [
-        f"{_what_happened(incident)}; it was seen {_delay(facts)}.",
+        f"{summary_of(incident)}; it was seen {_delay(facts)}.",
         _OUTCOMES[incident.outcome],
     ]
     if spent.steps:
@@ -108,24 +103,6 @@ def _summary(facts: PostMortem) -> str:
         were = "was" if spent.steps == 1 else "were"
         words.append(f"{plural(spent.steps, 'step')} {were} trained again{took}.")
     return " ".join(words)
-
-
-def _what_happened(incident: Incident) -> str:
-    """Of the loss only what it did: where a gradient alone was not finite, it did not rise."""
-    lossless = not math.isfinite(incident.worst_z.get(Signal.LOSS, 0.0))
-    if incident.signal == REPLICAS_APART:
-        return "Ranks of the job parted: they no longer held the same weights"
-    if rose(incident) and incident.peak_loss is not None:
-        before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
-        after = ", and was not finite" if lossless else ""
-        return f"The loss rose{before} to {number(incident.peak_loss)}{after}"
-    if lossless or incident.peak_loss is None:
-        return "The loss was not finite"
-    if non_finite(incident) and not incident.stuck:
-        return "A gradient was not finite; the loss did not rise"
-    if incident.stuck:
-        return "Update after update was dropped; the loss did not rise"
-    return f"{word(incident.signal).capitalize()} left its baseline; the loss did not rise"
 
 
 def _delay(facts: PostMortem) -> str:

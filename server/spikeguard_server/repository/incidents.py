@@ -6,7 +6,7 @@ samples are only ever added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,17 @@ def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
     c = tables.attempts.c
     rows = connection.execute(sql.select(c.number, c.id).where(c.run_id == run_id))
     return Attempts({row.number: row.id for row in rows})
+
+
+def attempts_of_runs(
+    connection: sql.Connection, run_ids: Collection[UUID]
+) -> Mapping[UUID, Attempts]:
+    """The same of several runs, in one query."""
+    c, found = tables.attempts.c, {run_id: dict[int, str]() for run_id in run_ids}
+    query = sql.select(c.run_id, c.number, c.id).where(c.run_id.in_(run_ids))
+    for row in connection.execute(query) if run_ids else ():
+        found[row.run_id][row.number] = row.id
+    return {run_id: Attempts(ids) for run_id, ids in found.items()}
 
 
 def find_incident(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sql
@@ -13,17 +14,20 @@ from spikeguard_protocol import (
     IncidentId,
     Rollback,
     RunId,
-    Signal,
     Verb,
 )
 from spikeguard_server.domain.cause.layers import LayerRow
 from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.cost import Cost, cost_of, cost_of_steps
+from spikeguard_server.domain.damage import rose
 from spikeguard_server.domain.diagnosis import checks_of, diagnose, follow_ups_of
-from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.symptom import first_move_of, symptom_of
+from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.repository.causes import causes_of, first_layer_of
 from spikeguard_server.repository.commands import action_of
+from spikeguard_server.repository.incidents import attempts_of_runs, incident_of
 from spikeguard_server.repository.reading import Row
 from spikeguard_server.repository.reading_costs import Pace, read_pace
 from spikeguard_server.repository.reading_incidents import (
@@ -39,6 +43,7 @@ from spikeguard_server.routes.incident_shapes import (
     CostBody,
     EvidenceBody,
     FirstLayerBody,
+    FirstMoveBody,
     IncidentBody,
     IncidentDetail,
     IncidentRevision,
@@ -65,8 +70,13 @@ def incident_bodies(connection: sql.Connection, rows: Sequence[Row]) -> list[Inc
     """Incidents of a list, each with what it proposes now."""
     keys = [(row.run_id, row.number) for row in rows]
     waiting = read_commands(connection, keys, waiting_only=True)
+    ids = attempts_of_runs(connection, {row.run_id for row in rows})
     return [
-        IncidentBody(**_facts(row), proposal=_proposal(connection, row, waiting)) for row in rows
+        IncidentBody(
+            **_facts(row, incident_of(row, ids[row.run_id])),
+            proposal=_proposal(connection, row, waiting),
+        )
+        for row in rows
     ]
 
 
@@ -78,7 +88,7 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
     evidence = read_evidence(connection, row)
     pace = read_pace(connection, row)
     return IncidentDetail(
-        **_facts(row),
+        **_facts(row, pace.incident),
         proposal=_proposal(connection, row, waiting),
         revisions=[IncidentRevision(**_pick(r, _REVISED)) for r in evidence.revisions],
         evidence=_evidence(row, evidence),
@@ -185,7 +195,7 @@ def _proposal(
     return command_body(found[-1], read_pace(connection, row)) if found else None
 
 
-def _facts(row: Row) -> dict[str, Any]:
+def _facts(row: Row, incident: Incident) -> dict[str, Any]:
     run = RunId(row.project, row.name)
     batches = None if row.onset_first is None else (row.onset_first, row.onset_end)
     return {
@@ -193,8 +203,13 @@ def _facts(row: Row) -> dict[str, Any]:
         "id": str(IncidentId(run, row.number)),
         "run": row.name,
         "onset_batches": batches,
-        "stuck": Signal.UPDATE_DROPPED in row.z_names,
-        "apart": REPLICAS_APART in row.z_names,
+        "first_signal": FirstMoveBody(**asdict(first_move_of(incident))),
+        "symptom": symptom_of(incident),
+        "title": heading_of(incident),
+        "summary": summary_of(incident),
+        "loss_rose": rose(incident),
+        "stuck": incident.stuck,
+        "apart": incident.apart,
         "segment": SegmentRef(attempt=row.attempt_id, number=row.segment),
         "trend": trend_body(row),
     }

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
 from spikeguard_server.domain.policy import PolicyScope
 from spikeguard_server.domain.remedies import Diagnosis
+from spikeguard_server.domain.symptom import Symptom
 from spikeguard_server.routes.shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,
@@ -85,6 +86,11 @@ INCIDENT_EXAMPLE: dict[str, Any] = {
     "onset_batches": [4185, 4186],
     "segment": SEGMENT_EXAMPLE,
     "signal": "grad_norm",
+    "first_signal": {"signal": "grad_norm", "step": 4186},
+    "symptom": "spike",
+    "title": "lingering spike",
+    "summary": "The loss rose from 2.61 to 5.92",
+    "loss_rose": True,
     "pre_loss": 2.61,
     "peak_loss": 5.92,
     "excess": 0.31,
@@ -208,6 +214,13 @@ class CommandBody(Shape):
     revisions: list[CommandRevision]
 
 
+class FirstMoveBody(Shape):
+    """The first signal to move, and the step at which it did."""
+
+    signal: str
+    step: int
+
+
 class IncidentBody(Shape):
     """One spike, from onset to close."""
 
@@ -228,7 +241,12 @@ class IncidentBody(Shape):
     closed_step: int | None
     onset_batches: Range | None
     segment: SegmentRef
-    signal: str
+    signal: str = Field(description="that opened it; `first_signal` may have moved before")
+    first_signal: FirstMoveBody
+    symptom: Symptom
+    title: str = Field(description="what every view calls it")
+    summary: str = Field(description="what happened, in a sentence without its full stop")
+    loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
     pre_loss: Number | None
     peak_loss: Number | None
     excess: Number | None

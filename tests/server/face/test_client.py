@@ -49,6 +49,7 @@ NAMES = {  # of our shapes in the document, where they are others
     "Change": "ChangeBody", "Changes": "AuditEntry", "Archived": "RunBody", "Origin": "TokenBody",
     "RunWarning": "WarningBody", "Warnings": "RunDetail",
     "Ability": "AbilityBody", "Abilities": "AttemptBody", "Remedy": "RemedyBody",
+    "FirstMove": "FirstMoveBody",
 }  # fmt: skip
 OURS = {
     name: shape

@@ -157,6 +157,12 @@ def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
             assert answer.status_code == 200
         assert "Roll back to step" in answer.text
         assert "steps lost" in answer.text
+        found = spiked.incident()
+        assert f"{found['summary']}." in answer.text
+        assert f"Now {found['kind']}, {found['confidence']:.0%}".replace("%", " %") in answer.text
+        assert "When it was proposed" in answer.text
+        first = found["first_signal"]
+        assert f"{first['signal'].replace('_', ' ')}, step {first['step']}" in answer.text
         assert page.head(confirm_page(spiked, command)).status_code == 405
     assert state_of(spiked, command)["state"] == "proposed"
 

@@ -333,3 +333,30 @@ def ended(new_job: Callable[[str], Job]) -> Job:
         time.sleep(0.2)
     assert job.incident()["state"] == "closed"
     return job
+
+
+def test_a_gradient_that_is_not_finite_is_called_that(live: Live, job: Job) -> None:
+    job.train(400)
+    job.train(1, grad_norm=30.0)
+    job.train(20, grad_norm=math.nan)
+    found = job.incident()
+    (listed,) = get(live, "/v1/incidents", run=f"default/{job.run}")["items"]
+    for body in (found, listed):
+        assert (body["symptom"], body["title"]) == ("non_finite_gradient", "non-finite gradient")
+        assert body["summary"] == "A gradient was not finite; the loss did not rise"
+        assert body["loss_rose"] is False
+    moves = found["evidence"]["first_moves"]
+    first = {"signal": "grad_norm", "step": moves["grad_norm"]}
+    assert found["first_signal"] == listed["first_signal"] == first
+
+
+def test_the_first_signal_to_move_is_one_figure_with_its_step(job: Job) -> None:
+    job.train(400)
+    job.train(1, grad_norm=30.0)
+    job.train(40, excess=3.0)
+    found = job.incident()
+    moves = found["evidence"]["first_moves"]
+    assert moves["grad_norm"] < moves["loss"]
+    assert found["first_signal"] == {"signal": "grad_norm", "step": moves["grad_norm"]}
+    assert found["loss_rose"] is True
+    assert found["summary"].startswith("The loss rose from ")

@@ -11,6 +11,7 @@ import pytest
 
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.channel import channel_from_mapping
+from spikeguard_server.domain.symptom import FirstMove
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.log_limits import LineFormatter
 from spikeguard_server.notify.addresses import read_networks
@@ -26,8 +27,9 @@ TOPICS = frozenset({Topic.PROPOSED})
 def message(text: str) -> Message:
     waiting = Waiting("gpt#1.1", 1, f"roll back to {text}", text, 3, 4.0, "", 60.0, (text,))
     spike = Spike(
-        "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "loss", 3, 4, 2.0, 5.0, 1.0, 9, 0,
-        NOW, None, waiting=waiting, cause=text, last_command=text, decided=f"rejected by {text}",
+        "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "lingering spike", text,
+        FirstMove(text, 3), 3, 4, 2.0, 5.0, 1.0, 9, 0, NOW, None,
+        waiting=waiting, cause=text, last_command=text, decided=f"rejected by {text}",
     )  # fmt: skip
     title = title_of(TOPICS, "gpt", "live", spike, "default")
     links = {"dashboard": "https://guard.example/"}

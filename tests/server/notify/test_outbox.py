@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +21,7 @@ from spikeguard_server.repository.channels import add_silence, end_silence
 from spikeguard_server.repository.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import SECOND, Job, rows, spiking, value
+from tests.server.store.jobs import SECOND, Job, columns, rows, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -369,3 +370,27 @@ def test_a_title_says_who_decided_what_and_not_that_a_spike_began(
     assert "decide: roll back to" in first
     word = "approved" if yes else "rejected"
     assert second.startswith(f"gpt#1: {word} by Ada: roll back to ")
+
+
+@pytest.mark.parametrize(
+    ("grad_norm", "height", "title", "body"),
+    [
+        (math.nan, 0.0, ": non-finite gradient, decide: ", "the loss did not rise."),
+        (30.0, 3.0, "spike at step 402, grad norm first", "The loss rose from "),
+    ],
+)
+def test_a_message_names_what_was_not_finite_and_the_first_signal_to_move(
+    calm: Desk, listener: Listener, grad_norm: float, height: float, title: str, body: str
+) -> None:
+    calm.webhook(listener)
+    job = calm.job
+    job.start()
+    job.train(1, 400, batch=100)
+    told = columns(range(401, 413), spiking(402, height))
+    job.send(replace(told, signals={**told.signals, "grad_norm": (grad_norm,) * 12}))
+    calm.tell()
+    message = listener.received[0].json()
+    assert title in message["title"]
+    assert body in message["text"]
+    assert "First to move: grad norm, step 401." in message["text"]
+    assert (message["incident"]["signal"], message["incident"]["signal_step"]) == ("grad_norm", 401)

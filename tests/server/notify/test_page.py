@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from spikeguard_protocol import Kind
+from spikeguard_server.domain.symptom import FirstMove
 from spikeguard_server.domain.topics import Topic, Urgency
 from spikeguard_server.notify.message import Message, Spike
 
@@ -19,7 +20,8 @@ def test_a_divergence_below_the_confidence_to_act_at_pages_nobody(
 ) -> None:
     spike = Spike(
         id="gpt#1", kind=Kind.DIVERGENT, confidence=0.5, reason="finite again", state="open",
-        outcome=None, signal="grad_norm", onset_step=250, peak_step=250, pre_loss=2.1,
+        outcome=None, heading="divergent spike", summary="The loss rose",
+        first=FirstMove("grad_norm", 250), onset_step=250, peak_step=250, pre_loss=2.1,
         peak_loss=2.1, excess=0.0, newest_step=290, recurrences=0, opened_at=AT, closed_at=None,
         sure=sure,
     )  # fmt: skip

@@ -36,11 +36,12 @@ class Story:
             return []
         self.revisions[incident["number"]] = 0
         delay = incident["detected_step"] - incident["onset_step"]
-        z = incident["evidence"]["worst_z"].get(incident["signal"])
+        first = incident["first_signal"]
+        z = incident["evidence"]["worst_z"].get(first["signal"])
         return [
-            f"SPIKE {incident['id']}: {incident['signal']} left its baseline at step "
-            f"{incident['onset_step']} (z {number(z, 3)}), seen {delay} "
-            f"step{'' if delay == 1 else 's'} after onset"
+            f"SPIKE {incident['id']}, {incident['title']}: {first['signal']} left its baseline "
+            f"first, at step {first['step']} (z {number(z, 3)}); seen {delay} "
+            f"step{'' if delay == 1 else 's'} after onset at step {incident['onset_step']}"
         ]
 
     def _kinds(self, incident: dict[str, Any]) -> list[str]:
@@ -129,6 +130,8 @@ def _ending_words(incident: dict[str, Any]) -> str:
     if outcome == "recovered" and carried:
         by = carried["decided_by"] or "the policy"
         return f"recovered, by what {by} approved: {command_words(carried)}"
+    if outcome == "run_ended" and carried:
+        return f"the run ended before it was known what came of {command_words(carried)}"
     return f"{_OUTCOMES.get(outcome, 'is still open')}{_why_not(incident)}"
 
 

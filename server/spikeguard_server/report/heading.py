@@ -1,0 +1,61 @@
+"""What an incident is called and what happened, in the words that every view shows."""
+
+from __future__ import annotations
+
+from spikeguard_protocol import Kind
+from spikeguard_server.domain.damage import rose
+from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.symptom import (
+    Symptom,
+    first_move_of,
+    loss_not_finite,
+    symptom_of,
+)
+from spikeguard_server.report.wording import number, word
+
+_FLAT = "the loss did not rise"
+
+
+def heading_of(incident: Incident) -> str:
+    """`lingering spike`, `outlier batch`, `non-finite gradient`, `updates dropped`."""
+    symptom = symptom_of(incident)
+    if symptom is not Symptom.SPIKE:
+        return _HEADINGS[symptom]
+    kind = word(incident.kind.value)
+    return kind if incident.kind is Kind.OUTLIER_BATCH else f"{kind} spike"
+
+
+def summary_of(incident: Incident) -> str:
+    """Of the loss only what it did: where a gradient alone was not finite, it did not rise."""
+    rise = _rise(incident) if rose(incident) else ""
+    if incident.apart:
+        parted = "Ranks of the job no longer held the same weights"
+        return f"{parted}; {rise}" if rise else parted
+    if incident.stuck:
+        return f"Update after update was dropped; {rise or _FLAT}"
+    if rise:
+        return _capital(rise)
+    if loss_not_finite(incident):
+        return "The loss was not finite"
+    if symptom_of(incident) is Symptom.NON_FINITE_GRADIENT:
+        return f"A gradient was not finite; {_FLAT}"
+    first = f"{_capital(word(first_move_of(incident).signal))} left its baseline"
+    return first if incident.peak_loss is None else f"{first}; {_FLAT}"
+
+
+def _rise(incident: Incident) -> str:
+    before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
+    after = ", and was not finite" if loss_not_finite(incident) else ""
+    return f"the loss rose{before} to {number(incident.peak_loss)}{after}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+_HEADINGS = {
+    Symptom.RANKS_APART: "ranks apart",
+    Symptom.UPDATES_DROPPED: "updates dropped",
+    Symptom.NON_FINITE_LOSS: "non-finite loss",
+    Symptom.NON_FINITE_GRADIENT: "non-finite gradient",
+}
