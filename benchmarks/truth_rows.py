@@ -208,8 +208,9 @@ def _not_allowed(decision: Decision, incident: dict[str, Any], context: _Context
     again = incident["recurrences"] > 0
     if factor and not again and not any(truth.lowers_rate for truth in truths):
         yield "the learning rate was not at fault"
-    if decision.verb == "rollback" and any(truth.skips for truth in truths):
-        yield from _left_in(skip, faults)
+    known = not HEDGED.search(decision.reason)  # when it was proposed
+    if decision.verb == "rollback" and known and any(truth.skips for truth in truths):
+        yield from _left_in(skip, faults, _newest_position(decision, context))
 
 
 def _before(pair: tuple[Fault, int], decision: Decision, context: _Context) -> bool:
@@ -222,12 +223,24 @@ def _later(faults: Sequence[tuple[Fault, int]], context: _Context) -> bool:
     return any(back.row <= index for _, index in faults for back in context.log.returns)
 
 
-def _left_in(skip: Sequence[int] | None, faults: Sequence[tuple[Fault, int]]) -> Iterator[str]:
+def _newest_position(decision: Decision, context: _Context) -> int:
+    """The newest batch that was trained on when it was proposed: what comes later nobody knows."""
+    trained = decision.decided_trained
+    if trained is None or decision.decided_step is None:
+        return max(row.position for row in context.log.rows)
+    since = max(0, decision.decided_step - decision.proposed_step)
+    return context.log.rows[max(0, trained - since - 1)].position
+
+
+def _left_in(
+    skip: Sequence[int] | None, faults: Sequence[tuple[Fault, int]], newest: int
+) -> Iterator[str]:
     bad = {
         position
         for fault, _ in faults
         if CLASS_OF[fault.name] == DATA
         for position in range(fault.step - 1, fault.step - 1 + fault.length)
+        if position <= newest
     }
     left = bad - set(range(*skip)) if skip else bad
     if left and len(faults) == 1:

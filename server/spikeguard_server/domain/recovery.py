@@ -9,6 +9,7 @@ import math
 
 from spikeguard_protocol import BatchRange, Rollback, Verb
 from spikeguard_server.domain.cause.suspicion import SHOWN, Mark
+from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import few_batches
 from spikeguard_server.domain.diagnosis import Finding, diagnose
 from spikeguard_server.domain.policy import Policy
@@ -42,6 +43,14 @@ def said_of(situation: Situation) -> str:
     """The incident's own reason, as a sentence."""
     reason = situation.incident.reason.strip()
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
+
+
+def gone_back_from(cause: str, situation: Situation) -> int:
+    """Rollbacks of this incident that were carried out and put down to `cause`."""
+    return sum(
+        past.verb is Verb.ROLLBACK and past.state in EXECUTED and cause in past.reason
+        for past in situation.of_incident
+    )
 
 
 def lr_steps(situation: Situation, policy: Policy) -> int:
@@ -89,9 +98,11 @@ def _overlap(one: BatchRange, other: BatchRange) -> bool:
 def _lr(
     choice: Choice, finding: Finding, situation: Situation, policy: Policy
 ) -> tuple[float | None, int | None]:
-    """After a spike that came back, going back alone only repeats it; a rate that did it is
-    lowered at once."""
+    """After a spike that came back, going back alone only repeats it, unless another cause than
+    before is known; a rate that did it is lowered at once."""
     remedy, again = finding.remedy, situation.incident.recurrences
+    if finding.known and finding.remedy.rate is Rate.KEEP:
+        again = min(again, gone_back_from(finding.name, situation))
     place = again + (remedy.rate is not Rate.KEEP)
     if not place:
         return None, None

@@ -24,7 +24,7 @@ from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT
 from spikeguard_server.domain.damage import non_finite, stands_out
 from spikeguard_server.domain.diagnosis import diagnose
 from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.recovery import lr_steps, recovery, said_of
+from spikeguard_server.domain.recovery import gone_back_from, lr_steps, recovery, said_of
 from spikeguard_server.domain.remedies import GoBack, Skip
 from spikeguard_server.domain.situation import Situation
 from spikeguard_server.domain.skipping import widened
@@ -195,7 +195,7 @@ def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
     after = finding.remedy.stop_after
     if after is None or not situation.incident.recurrences:
         return None
-    if _gone_back_from(finding.name, situation) < after:
+    if gone_back_from(finding.name, situation) < after:
         return None
     return Opinion(
         Stop(), f"{finding.sentence} {finding.remedy.at_stop} {said_of(situation)}".strip()
@@ -300,14 +300,6 @@ def _watched_until(situation: Situation) -> int | None:
 
 def _executed_rollbacks(situation: Situation) -> list[Rollback]:
     return [action for action, state in rollbacks(situation) if state in EXECUTED]
-
-
-def _gone_back_from(cause: str, situation: Situation) -> int:
-    """Rollbacks of this incident that were carried out and put down to `cause`."""
-    return sum(
-        past.verb is Verb.ROLLBACK and past.state in EXECUTED and cause in past.reason
-        for past in situation.of_incident
-    )
 
 
 def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:

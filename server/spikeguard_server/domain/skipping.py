@@ -49,11 +49,13 @@ def most_to_skip(situation: Situation, policy: Policy) -> int:
 
 def widened(skipped: BatchRange, situation: Situation, policy: Policy) -> BatchRange:
     """The skipped stretch and what lies behind it, where the spike came back at its end: as much
-    again, and all that stood out since."""
+    again, and all that stood out since; twice that while its end is not known."""
     incident, again = situation.incident, situation.incident.recurred_batches
     reached = max(skipped.end, again.end if again else 0) + max(len(skipped), policy.few_skip_least)
     if again is not None and incident.recurred_step is not None:
-        steps = max(0, (incident.anomalous_step or 0) - incident.recurred_step)
+        last = incident.anomalous_step or 0
+        steps = max(0, last - incident.recurred_step)
+        steps *= 2 if last >= incident.newest_step else 1
         reached = max(reached, again.end + steps * len(again) + MARGIN_BATCHES)
     return BatchRange(skipped.first, min(reached, skipped.first + 2 * policy.skip_most))
 

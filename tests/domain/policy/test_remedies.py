@@ -149,6 +149,7 @@ def test_a_second_fault_behind_a_rollback_is_no_repetition_of_the_first() -> Non
     past = (replace(done(action), reason=first.reason),)
     proposal = propose(situation(again, step=1430, past=past), DEFAULT_POLICY)
     assert isinstance(proposal.action, Rollback)
+    assert proposal.action.lr_factor is None
 
 
 def test_what_comes_back_with_the_batches_of_its_onset_is_skipped_after_all() -> None:
