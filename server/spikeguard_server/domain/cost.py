@@ -101,5 +101,9 @@ def _steps_lost(action: Action, situation: Situation) -> int:
 
 
 def _newest_on_disk(situation: Situation) -> int:
-    """The step from which a stopped run would go on; 0 where nothing was saved."""
-    return max((t.step for t in situation.targets if t.medium is Medium.DISK), default=0)
+    """The step from which a stopped run would go on; 0 where nothing was saved.
+
+    One beyond the run's step was left behind when the run went back.
+    """
+    saved = (t.step for t in situation.targets if t.medium is Medium.DISK)
+    return max((step for step in saved if step <= situation.step), default=0)

@@ -36,9 +36,11 @@ def _live_attempts(intake: Intake) -> int:
     """How many attempts are thought to run, this one included while it has not ended."""
     if intake.run.attempts == 1:
         return 1
-    others = attempts_of(intake.connection, intake.run_id)
-    current = next((a for a in others if a.number == intake.run.current_attempt), None)
-    live = [a for a in others if is_live(a, current, intake.now, intake.silent_after)]
+    mine = intake.attempt  # as it is after this message, which is written at the end
+    rows = attempts_of(intake.connection, intake.run_id)
+    known = [mine if row.number == mine.number else row for row in rows]
+    current = next((a for a in known if a.number == intake.run.current_attempt), None)
+    live = [a for a in known if is_live(a, current, intake.now, intake.silent_after)]
     return max(1, len(live))
 
 

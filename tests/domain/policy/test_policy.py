@@ -190,6 +190,11 @@ def test_stopping_costs_what_no_disk_holds() -> None:
     assert cost_of(Stop(), situation(targets=()), DEFAULT_POLICY).steps == 1340
 
 
+def test_a_checkpoint_beyond_the_step_that_the_run_went_back_to_saves_nothing() -> None:
+    beyond = target(1500)
+    assert cost_of(Stop(), situation(targets=(beyond,)), DEFAULT_POLICY).steps == 1340
+
+
 @pytest.mark.parametrize("action", [Watch(200), ScaleLr(0.5, 100), CheckpointNow()])
 def test_what_goes_on_training_costs_no_steps(action: Watch | ScaleLr | CheckpointNow) -> None:
     cost = cost_of(action, situation(), DEFAULT_POLICY)
