@@ -53,7 +53,7 @@ def run_row(run: dict[str, Any]) -> list[str]:
         number(run["last_loss"]),
         duration(run["age_s"]),
         f"#{incident}" if incident else "-",
-        "yes" if run["waiting_approval"] else "-",
+        "yes" if run["waiting_approval"] else "look at the job" if run.get("look_at_job") else "-",
     ]
 
 

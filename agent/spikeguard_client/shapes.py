@@ -51,6 +51,7 @@ class Run(Archived):
     incidents: int
     waiting_approval: bool
     live_attempts: int
+    look_at_job: str | None  # what to look at where its job may have died
 
 
 class Ability(TypedDict):

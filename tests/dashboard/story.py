@@ -323,6 +323,7 @@ def run(**changes: Any) -> Plain:
         "waiting_approval": True,
         "live_attempts": 1,
         "archived_at": None,
+        "look_at_job": None,
         "attempts": [
             {
                 "id": ATTEMPT,
@@ -454,6 +455,7 @@ def world() -> World:
         name="vit-g",
         id="vision/vit-g",
         state="silent",
+        look_at_job="Look at the job: attempt 1 sent nothing any more and never said why.",
         age_s=912.0,
         last_step=88210,
         last_loss="nan",

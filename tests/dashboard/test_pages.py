@@ -157,7 +157,7 @@ def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
 @pytest.mark.usefixtures("address")
 def test_an_incident_tells_story_evidence_kind_and_cost() -> None:
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "The loss rose from 3.766 to 5.186" in text
+    assert "the loss rose from 3.766 to 5.186" in text
     assert "leave out batches 1,240 to 1,289" in text
     assert "839 M" in text
     assert "2 steps before" in text

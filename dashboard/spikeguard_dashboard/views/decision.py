@@ -192,8 +192,11 @@ def _say_notice(incident: str) -> None:
         place.html(markup.block(markup.card(notice.tone, *said)))
 
 
-def decided(proposal: Command | None, incident: str, visit: Visit) -> None:
-    """No decision is asked for: say where the newest command stands."""
+def decided(proposal: Command | None, incident: str, visit: Visit, job: str | None = None) -> None:
+    """No decision is asked for: say where the newest command stands, and whether the `job` needs
+    a look."""
+    if job is not None:
+        st.html(markup.block(markup.card("warn", markup.paragraph(job, "order"))))
     if proposal is None or proposal["state"] in JUST_DECIDED:
         _say_notice(incident)
     if proposal is None:

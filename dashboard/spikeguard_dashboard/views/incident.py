@@ -86,7 +86,15 @@ def _command(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         decide(visit, run, incident["number"], proposal)
     else:
         newest = max(incident["commands"], key=lambda command: command["number"], default=None)
-        decided(proposal or newest, incident["id"], visit)
+        decided(proposal or newest, incident["id"], visit, _job(visit, run, incident))
+
+
+def _job(visit: Visit, run: RunId, incident: IncidentDetail) -> str | None:
+    """What to look at where the run's job may have died, unless the incident ended before."""
+    if incident["state"] == "closed" and incident["outcome"] != "run_ended":
+        return None
+    detail = look(f"run {run}", lambda: visit.client.run(visit.token, run)).data
+    return None if detail is None else detail["look_at_job"]
 
 
 def _kind(incident: IncidentDetail) -> Html:

@@ -7,7 +7,7 @@ present, not what was so when it was put into the outbox.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import quote
 
@@ -64,6 +64,8 @@ def read_facts(
         return Facts(subject, told, None, _run_links(settings, run), now)
     row = read_incident(connection, held.key.run_id, run, number)
     spike, waiting = read_spike(connection, row)
+    if row.state != "closed" or row.outcome == Outcome.RUN_ENDED:
+        spike = replace(spike, job=told.job)
     outcome = None if row.outcome is None else Outcome(row.outcome)
     subject = Subject(told.name, Kind(row.kind), outcome, spike.escalations, history=told.history)
     links = _links(settings, IncidentId(run, number), waiting)
@@ -217,9 +219,10 @@ def message_of(facts: Facts, topics: frozenset[Topic], sequence: int, incident: 
         project=told.project,
         run=told.name,
         run_state=told.state,
-        title=title_of(topics, told.name, told.state, facts.spike, told.project),
+        title=title_of(topics, told.name, told.state, facts.spike, told.project, told.job),
         at=facts.now,
         spike=facts.spike,
+        job=told.job,
         links=facts.links,
     )
 

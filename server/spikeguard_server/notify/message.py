@@ -67,6 +67,7 @@ class Spike:
     sure: bool = True  # whether the policy acts at this confidence
     cause: str = ""  # the likeliest with what speaks for it, in words; "" where it is not known
     last_command: str | None = None  # what became of the newest one, in words
+    job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
 
 
@@ -84,6 +85,7 @@ class Message:
     at: datetime
     spike: Spike | None = None
     links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
+    job: str | None = None  # what to look at where its job may have died
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))
@@ -172,7 +174,8 @@ def _incident(spike: Spike) -> dict[str, Any]:
 def _of_run(message: Message) -> Sequence[str]:
     if Topic.TEST in message.topics:
         return [f"A test of this channel of project {message.project}. Nothing is wrong."]
-    return [f"Run {message.run} is {message.run_state}."]
+    said = f"Run {message.run} is {message.run_state}."
+    return [said] if message.job is None else [said, message.job]
 
 
 def _of_spike(spike: Spike) -> Sequence[str]:
@@ -184,6 +187,8 @@ def _of_spike(spike: Spike) -> Sequence[str]:
         f"{number(spike.peak_loss)} at step {count(spike.peak_step)}, above trend now "
         f"{number(spike.excess)} at step {count(spike.newest_step)}",
     ]
+    if spike.job is not None:
+        lines.append(spike.job)
     if spike.cause and spike.waiting is None:  # a proposal's reason says it too
         lines.append(spike.cause)
     if spike.recurrences:
@@ -205,16 +210,23 @@ def _of_spike(spike: Spike) -> Sequence[str]:
 
 
 def title_of(
-    topics: frozenset[Topic], run: str, run_state: str, spike: Spike | None, project: str
+    topics: frozenset[Topic],
+    run: str,
+    run_state: str,
+    spike: Spike | None,
+    project: str,
+    job: str | None = None,
 ) -> str:
     """The one line that a pager shows."""
     if Topic.TEST in topics:
         return f"spikeguard: a test of a channel of project {project}"
     if spike is None:
-        return f"{run}: the run {_RUN_WORDS.get(run_state, f'is {run_state}')}"
+        look = ", look at the job" if job else ""
+        return f"{run}: the run {_RUN_WORDS.get(run_state, f'is {run_state}')}{look}"
     what = spike.heading
     if spike.state == "closed":
-        return f"{spike.id}: {ENDINGS[spike.outcome]} ({what})"
+        look = ", look at the job" if spike.job else ""
+        return f"{spike.id}: {ENDINGS[spike.outcome]}{look} ({what})"
     if spike.waiting is not None:
         return f"{spike.id}: {what}, decide: {spike.waiting.sentence}"
     if topics & OF_COMMAND and spike.decided is not None:
@@ -228,5 +240,5 @@ def title_of(
 _RUN_WORDS = {
     "silent": "sends nothing any more",
     "live": "sends again",
-    "ended": "is over: it sent nothing for a long time, or said that it ended",
+    "ended": "is over",
 }

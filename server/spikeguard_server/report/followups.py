@@ -11,6 +11,7 @@ from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Sig
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.diagnosis import Finding, diagnose, follow_ups_of
 from spikeguard_server.domain.evidence import REPLICAS_APART
+from spikeguard_server.domain.job_end import look_at_job
 from spikeguard_server.domain.remedies import DATA
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
@@ -19,7 +20,6 @@ from spikeguard_server.report.wording import duration, number, plural
 SLOW_DECISION_S = 600.0
 FAR_STEPS = 50  # from the target to the onset: from here on a nearer snapshot would have paid
 SLOW_DETECTION_STEPS = 10
-ON_PURPOSE = ("finished", "stopped")  # reasons with which an attempt ends as it should
 
 
 def followups_of(facts: PostMortem) -> tuple[str, ...]:
@@ -149,13 +149,9 @@ def _died(facts: PostMortem) -> Iterator[str]:
     last = facts.attempts[-1] if facts.attempts else None
     if facts.incident.outcome is not Outcome.RUN_ENDED or last is None:
         return
-    if last.ended_at is None:
-        yield (
-            f"Look at the job: attempt {last.number} sent nothing any more and never said why. Its "
-            "log, its node and its scheduler know."
-        )
-    elif last.end_reason not in ON_PURPOSE:
-        yield f"Look at the job: attempt {last.number} ended with {last.end_reason}."
+    ended = last.ended_at is not None
+    if advice := look_at_job(last.number, ended=ended, reason=last.end_reason):
+        yield advice
 
 
 def _decision(facts: PostMortem) -> Iterator[str]:

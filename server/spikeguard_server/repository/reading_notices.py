@@ -16,7 +16,7 @@ from spikeguard_server.domain.channel import Channel
 from spikeguard_server.errors import NotFound
 from spikeguard_server.repository.channels import channel_of, readable
 from spikeguard_server.repository.reading import PageWanted, Row
-from spikeguard_server.repository.reading_runs import cut
+from spikeguard_server.repository.reading_runs import cut, job_of
 from spikeguard_server.tables import attempts, runs
 from spikeguard_server.tables_notices import channels, deliveries, escalations, silences
 
@@ -31,6 +31,7 @@ class Told:
     name: str
     state: str
     history: bool  # what it sends is older than what may page anybody
+    job: str | None  # what to look at where its job may have died
 
 
 def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) -> Told:
@@ -40,6 +41,9 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
             runs.c.project,
             runs.c.name,
             runs.c.state,
+            runs.c.current_attempt,
+            attempts.c.ended_at,
+            attempts.c.end_reason,
             sql.extract("epoch", runs.c.last_message_at - attempts.c.alive_at).label("lag_s"),
         )
         .join(
@@ -49,7 +53,8 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
         )
         .where(runs.c.run_id == run_id)
     ).one()
-    return Told(row.project, row.name, row.state, float(row.lag_s or 0.0) > history_after_s)
+    history = float(row.lag_s or 0.0) > history_after_s
+    return Told(row.project, row.name, row.state, history, job_of(row, row.state))
 
 
 def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:

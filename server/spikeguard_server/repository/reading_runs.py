@@ -15,6 +15,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState, RunId
+from spikeguard_server.domain.job_end import QUIET, look_at_job
 from spikeguard_server.domain.policy import Policy, PolicyScope
 from spikeguard_server.repository.reading import PageWanted, Row, write_cursor
 from spikeguard_server.repository.runs import ENDED, LIVE, SILENT
@@ -64,12 +65,16 @@ def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
 
 def _shown(silent_after: timedelta) -> sql.Select[Any]:
     age = sql.cast(sql.extract("epoch", sql.func.now() - runs.c.last_message_at), sql.Double)
+    last = attempts.alias("last")
+    of_run = (last.c.run_id == runs.c.run_id) & (last.c.number == runs.c.current_attempt)
     return sql.select(
         runs,
         age.label("age_s"),
         _waits().label("waiting_approval"),
         _live_attempts(silent_after).label("live_attempts"),
-    )
+        last.c.ended_at,
+        last.c.end_reason,
+    ).select_from(runs.outerjoin(last, of_run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,14 @@ def cut(found: Sequence[Row], limit: int, key: Any) -> tuple[Sequence[Row], str 
     if len(found) <= limit:
         return found, None
     return found[:limit], write_cursor(key(found[limit - 1]))
+
+
+def job_of(row: Row, state: str) -> str | None:
+    """What to look at where the job of a run in this state may have died."""
+    if state not in QUIET:
+        return None
+    ended = row.ended_at is not None
+    return look_at_job(row.current_attempt, ended=ended, reason=row.end_reason)
 
 
 def run_id_of(row: Row) -> RunId:

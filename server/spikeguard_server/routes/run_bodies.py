@@ -17,7 +17,12 @@ from spikeguard_server.repository.reading import (
     read_point,
     read_segments,
 )
-from spikeguard_server.repository.reading_runs import read_attempts, read_warnings, run_id_of
+from spikeguard_server.repository.reading_runs import (
+    job_of,
+    read_attempts,
+    read_warnings,
+    run_id_of,
+)
 from spikeguard_server.repository.reading_targets import ShownTarget, read_targets
 from spikeguard_server.routes.shapes import (
     AbilityBody,
@@ -63,8 +68,9 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
 
 
 def _facts(row: Row, silent_after: timedelta) -> dict[str, Any]:
-    run = run_id_of(row)
-    return {**_pick(row, _MEASURED), "id": str(run), "state": _state(row, silent_after)}
+    state = _state(row, silent_after)
+    told = {"id": str(run_id_of(row)), "state": state, "look_at_job": job_of(row, state)}
+    return {**_pick(row, _MEASURED), **told}
 
 
 def _state(row: Row, silent_after: timedelta) -> RunState:

@@ -75,6 +75,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "waiting_approval": True,
     "live_attempts": 1,
     "archived_at": None,
+    "look_at_job": None,
 }
 
 
@@ -99,6 +100,7 @@ class RunBody(Shape):
     waiting_approval: bool
     live_attempts: int = Field(description="above 1 nobody gets orders")
     archived_at: datetime | None = Field(description="lists and metrics leave it out since")
+    look_at_job: str | None = Field(description="what to look at where its job may have died")
 
 
 class AbilityBody(Shape):

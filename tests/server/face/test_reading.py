@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
+from spikeguard_cli.wording import run_row
 from spikeguard_protocol import (
     Ability,
     Answer,
@@ -360,3 +361,16 @@ def test_the_first_signal_to_move_is_one_figure_with_its_step(job: Job) -> None:
     assert found["first_signal"] == {"signal": "grad_norm", "step": moves["grad_norm"]}
     assert found["loss_rose"] is True
     assert found["summary"].startswith("The loss rose from ")
+
+
+@pytest.mark.parametrize(("reason", "told"), [("RuntimeError", True), ("finished", False)])
+def test_a_run_says_look_at_the_job_unless_it_ended_on_purpose(
+    live: Live, job: Job, reason: str, told: bool
+) -> None:
+    job.train(10)
+    assert get(live, job.path)["look_at_job"] is None
+    job.send(AttemptEnded(reason))
+    run = get(live, job.path)
+    said = "Look at the job: attempt 1 ended with RuntimeError." if told else None
+    assert (run["state"], run["look_at_job"]) == ("ended", said)
+    assert "look at the job" in run_row(run) if told else run_row(run)[-1] == "-"

@@ -26,6 +26,7 @@ from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
 KEY = "spikeguard/default/gpt#1"
+QUIET = "spikeguard/default/gpt#0"
 
 
 def healed(engine: sql.Engine) -> Job:
@@ -291,7 +292,11 @@ def test_a_run_that_fell_silent_is_told_and_told_again_when_it_is_back(
     calm.tell()
     told = [(r.json()["key"], r.json()["status"], r.json()["title"]) for r in listener.received]
     assert told == [
-        ("spikeguard/default/gpt#0", "firing", "gpt: the run sends nothing any more"),
+        (
+            "spikeguard/default/gpt#0",
+            "firing",
+            "gpt: the run sends nothing any more, look at the job",
+        ),
         ("spikeguard/default/gpt#0", "resolved", "gpt: the run sends again"),
     ]
 
@@ -394,3 +399,14 @@ def test_a_message_names_what_was_not_finite_and_the_first_signal_to_move(
     assert body in message["text"]
     assert "First to move: grad norm, step 401." in message["text"]
     assert (message["incident"]["signal"], message["incident"]["signal_step"]) == ("grad_norm", 401)
+
+
+def test_an_ended_run_says_whether_its_job_wants_a_look(calm: Desk, listener: Listener) -> None:
+    died = fallen_silent(calm, listener)
+    died.send(AttemptEnded("RuntimeError"))
+    told = listener.received[0].json()
+    assert "Look at the job: attempt 1 sent nothing any more" in told["text"]
+    calm.tell()
+    ended = listener.received[-1].json()
+    assert ended["title"] == "gpt: the run is over, look at the job"
+    assert "Look at the job: attempt 1 ended with RuntimeError." in ended["text"]

@@ -1,0 +1,18 @@
+"""What to look at where a run sends nothing any more: its job, unless that ended on purpose."""
+
+from __future__ import annotations
+
+ON_PURPOSE = frozenset({"finished", "stopped"})  # reasons with which an attempt ends as it should
+QUIET = frozenset({"silent", "ended"})  # states of a run whose job may have died
+
+
+def look_at_job(attempt: int | None, *, ended: bool, reason: str | None) -> str | None:
+    """The advice as a sentence; None where nobody has to look."""
+    if attempt is None or (ended and reason in ON_PURPOSE):
+        return None
+    if ended:
+        return f"Look at the job: attempt {attempt} ended with {reason}."
+    return (
+        f"Look at the job: attempt {attempt} sent nothing any more and never said why. Its log, "
+        "its node and its scheduler know."
+    )
