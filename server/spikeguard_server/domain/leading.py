@@ -25,7 +25,7 @@ LEADING: tuple[str, ...] = (
     Signal.PARAM_NORM.value,
 )
 LEAST = 1e-30
-ANEW = 20  # calm rows after which a signal that moves has begun anew
+ANEW = 5  # calm rows after which a signal that moves has begun anew
 
 
 def log_norm(value: float) -> float:
@@ -127,6 +127,11 @@ class Leading:
             if self.quiet >= settings.precursor_quiet:
                 self.first_step, self.told = None, False
         return calm
+
+    @property
+    def moved_step(self) -> int | None:
+        """Where what it does now began; None while it is calm."""
+        return self.first_step if self.quiet < ANEW else None
 
     def warns(self, z: float, settings: DetectionSettings) -> bool:
         """Whether this row makes a precursor: far off twice running, once an excursion."""

@@ -327,8 +327,8 @@ class Monitor:
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
         moves = {
-            name: leading.first_step
+            name: leading.moved_step
             for name, leading in self._state.leading.items()
-            if leading.first_step is not None and name in LEADING
+            if leading.moved_step is not None and name in LEADING
         }
         return {**moves, signal: onset_step}

@@ -307,15 +307,17 @@ def behind(sample: Sample, left_out: int) -> Sample:
     return replace(sample, batches=BatchRange(first, first + 1))
 
 
-def test_a_signal_that_moved_once_and_was_calm_since_did_not_move_first() -> None:
+def test_a_signal_that_moves_now_and_then_did_not_move_first() -> None:
     def early(step: int) -> Mapping[str, float]:
         if step >= ONSET:
             return {"loss": 6.0, "grad_norm": 30.0}
-        return {"grad_norm": 9.0} if step == ONSET - 40 else {}
+        odd = {"grad_norm": 9.0, "update_norm": 900.0}
+        return odd if ONSET - step in (12, 25, 40) else {}
 
     events = told(early)
     opened = next(event for event in events if isinstance(event, Opened))
     assert opened.first_moves["grad_norm"] == ONSET
+    assert "update_norm" not in opened.first_moves
 
 
 def test_a_learning_rate_that_rose_before_the_loss_is_blamed() -> None:
