@@ -138,6 +138,7 @@ class Evidence:
     first_step: int | None = None  # where it began, if these rows are of where it came back
     first_batches: BatchRange | None = None
     left_out: BatchRange | None = None  # from the onset's batches on, after going back
+    again_behind: BatchRange | None = None  # `left_out` when it came back
     beyond: bool = False  # batches behind the onset's were trained on since the newest command
 
     def see(self, sample: Sample) -> None:
@@ -164,15 +165,15 @@ class Evidence:
     def come_back(self, step: int, batches: BatchRange | None) -> None:
         """The spike came back at `step`, which consumed `batches`."""
         self.again_step, self.again_batches, self.passed = step, batches, False
+        self.again_behind = self.left_out
 
     def anew(self, traces: Traces) -> Evidence:
         """The rows around where it came back: a second fault is no repetition of the first."""
         step, began = self.again_step, self.first_step
         assert step is not None
         fresh = gather(traces, step, self.again_batches, self.trend, alone=False)
-        fresh.again_step, fresh.again_batches, fresh.left_out = (
-            step, self.again_batches, self.left_out,
-        )  # fmt: skip
+        fresh.again_step, fresh.again_batches = step, self.again_batches
+        fresh.again_behind = self.again_behind
         fresh.first_step = self.onset_step if began is None else began
         fresh.first_batches = self.onset_batches if began is None else self.first_batches
         return fresh

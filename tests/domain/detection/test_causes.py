@@ -297,6 +297,12 @@ def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> 
         assert after[Cause.BAD_BATCH] > before[Cause.BAD_BATCH]
         assert after[Cause.BAD_BATCH] > after[Cause.LR_TOO_HIGH]
         assert "right behind" in " ".join(recurred.causes[0].reasons)
+    monitor.rewind(Monitor.load(past))
+    monitor.intervened(250, Verb.ROLLBACK)
+    calm = [row(step, lambda _: {}, bare) for step in range(251, 420)]
+    events = monitor.observe([behind(sample, 60) for sample in calm])
+    assert isinstance(events[-1], Closed)
+    assert events[-1].causes[0].cause is Cause.BAD_BATCH
 
 
 def behind(sample: Sample, left_out: int) -> Sample:

@@ -23,10 +23,11 @@ def clues_of_return(evidence: Evidence) -> Iterator[Clue]:
         if then.first < now.end and now.first < then.end:
             yield _with_the_same(step, now, began)
             return
-        if evidence.left_out is not None and _right_behind(evidence.left_out, now):
+        behind = evidence.again_behind
+        if behind is not None and _right_behind(behind, now):
             reason = (
                 f"after going back it came again at step {step} with batches {now}, right behind "
-                f"those left out from {evidence.left_out.first} to {evidence.left_out.end}"
+                f"those left out from {behind.first} to {behind.end}"
             )
             yield Clue(Cause.BAD_BATCH, 3.0, reason)
             return
