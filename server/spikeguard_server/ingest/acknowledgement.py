@@ -33,7 +33,7 @@ def acknowledge(intake: Intake) -> Ack:
 
 
 def _live_attempts(intake: Intake) -> int:
-    """How many attempts are thought to run, this one included while it has not ended."""
+    """How many attempts are thought to run; at least one, so that the last word of a run counts."""
     if intake.run.attempts == 1:
         return 1
     mine = intake.attempt  # as it is after this message, which is written at the end
