@@ -21,6 +21,8 @@ READS = {  # beside the `reading*` modules
     "causes_of",
     "first_layer_of",
     "read_layers",
+    "attempts_of_runs",
+    "incident_of",
     "WriteCheck",  # takes room in a temporary file, no row
 }
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")

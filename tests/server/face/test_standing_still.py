@@ -43,7 +43,7 @@ def test_ten_dropped_updates_in_a_row_are_stuck_and_a_rollback_is_proposed(
     assert "Stuck: 10 updates" in stuck["proposal"]["reason"]
     job.send(AttemptEnded("finished"))
     told = postmortem(job)
-    assert "stuck run at step 121" in told
+    assert "updates dropped at step 121" in told
     assert "update after update was dropped" in told
 
 
