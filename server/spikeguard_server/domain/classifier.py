@@ -128,9 +128,8 @@ def after_command(episode: Episode, settings: DetectionSettings) -> str:
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
     after = str(episode.verb).replace("_", " ")
     if past <= 0:
-        return (
-            f"{_level(episode, settings)}, {-past} steps before the onset that {after} has to pass"
-        )
+        ahead = f"{-past} {'step' if past == -1 else 'steps'} before the onset"
+        return f"{_level(episode, settings)}, {ahead} that {after} has to pass"
     if past < wanted:
         return (
             f"{_level(episode, settings)}, {past} of the {wanted} steps that {after} is judged by"
