@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import zipfile
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,7 +35,7 @@ from benchmarks.naming_plan import (
     OptimizerName,
     Run,
 )
-from spikeguard_trainer.data import BatchLoader, Corpus
+from spikeguard_trainer.data import BatchLoader, Corpus, read_corpus
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch
 from spikeguard_trainer.model import VOCABULARY, Shape, Transformer
@@ -41,6 +44,7 @@ from spikeguard_trainer.schedule import WEIGHT_DECAY, lr_share, make_optimizer
 SHAPE = Shape(width=32, layers=1, heads=2, hidden=88, context=32)
 LEARNING_RATE, WARMUP, TOTAL = 3e-3, 20, 2 * (FORK + STEPS)
 SGD_LEARNING_RATE, MUON_LEARNING_RATE = 0.3, 0.02
+WORKERS = 2  # processes that train
 SIGNALS = (
     "loss",
     "grad_norm",
@@ -230,6 +234,27 @@ def make(
         made = act(job)
         _write(file_of(folder, name), made.after(before) if name == str(healthy) else made)
         yield name
+
+
+def generate(
+    folder: Path,
+    chosen: Sequence[Healthy],
+    runs_of: Callable[[Healthy], Iterable[Run]],
+    steps: int = STEPS,
+) -> None:
+    """Train what is missing in `folder`, on both cores; names go to standard error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = partial(_made, folder, runs_of, steps)
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        for names in pool.map(made, chosen):
+            print(*names, sep="\n", end="\n" if names else "", file=sys.stderr)
+
+
+def _made(
+    folder: Path, runs_of: Callable[[Healthy], Iterable[Run]], steps: int, healthy: Healthy
+) -> list[str]:
+    torch.set_num_threads(1)  # the model is too small for more
+    return list(make(folder, read_corpus(None), healthy, runs_of(healthy), steps))
 
 
 def _perturbed(number: int, steps: int, job: Job) -> Measured:

@@ -12,16 +12,12 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.destabilised import SIGNALS, Columns, make, read
+from benchmarks.destabilised import SIGNALS, Columns, generate, read
 from benchmarks.machine import machine
 from benchmarks.naming_options import of_half, read_options, tell
 from benchmarks.naming_plan import (
@@ -36,10 +32,8 @@ from benchmarks.naming_plan import (
     truth,
 )
 from benchmarks.naming_score import Watched, lead_times, peak_of, summarise, watch
-from spikeguard_trainer.data import read_corpus
 
 LOSS = SIGNALS.index("loss")
-WORKERS = 2  # processes that train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,21 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = read_options("naming", __doc__, quick, arguments)
     chosen = list(healthy_runs())
     chosen = chosen[:2] + chosen[6:8] if options.quick else chosen
-    _generate(options.runs, chosen)
+    generate(options.runs, chosen, runs_of)
     tell(_report(options, chosen), options, _table)
     return 0
-
-
-def _generate(folder: Path, chosen: Sequence[Healthy]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        for names in pool.map(partial(_make, folder), chosen):
-            print(*names, sep="\n", end="\n" if names else "", file=sys.stderr)
-
-
-def _make(folder: Path, healthy: Healthy) -> list[str]:
-    torch.set_num_threads(1)  # the model is too small for more
-    return list(make(folder, read_corpus(None), healthy, runs_of(healthy)))
 
 
 def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:

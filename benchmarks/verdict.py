@@ -12,19 +12,15 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from benchmarks.destabilised import SIGNALS, Columns, make, read
+from benchmarks.destabilised import SIGNALS, Columns, generate, read
 from benchmarks.machine import machine
 from benchmarks.naming_options import read_options, tell
 from benchmarks.naming_plan import FORK, PERTURBED, Healthy, Run, damage, delta_of, truth
@@ -35,11 +31,9 @@ from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Re
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.policy import DEFAULT_POLICY
 from spikeguard_server.domain.sample import Sample
-from spikeguard_trainer.data import read_corpus
 
 AFTER = 50  # steps after the fault's end
 LOSS = SIGNALS.index("loss")
-WORKERS = 2  # processes that train
 
 
 class Verdict(StrEnum):
@@ -86,21 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options.runs = options.runs.with_name(options.runs.name + "_widely")
     chosen = list(healthy_runs())[: 2 if options.quick else None]
-    _generate(options.runs, chosen)
+    generate(options.runs, chosen, runs_of, STEPS)
     tell(report_on(options, chosen), options, _table)
     return 0
-
-
-def _generate(folder: Path, chosen: Sequence[Healthy]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        for names in pool.map(partial(_make, folder), chosen):
-            print(*names, sep="\n", end="\n" if names else "", file=sys.stderr)
-
-
-def _make(folder: Path, healthy: Healthy) -> list[str]:
-    torch.set_num_threads(1)  # the model is too small for more
-    return list(make(folder, read_corpus(None), healthy, runs_of(healthy), STEPS))
 
 
 def report_on(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
