@@ -91,7 +91,7 @@ COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
     CommandState.SUPERSEDED: "replaced by another proposal",
     CommandState.REJECTED: "rejected",
     CommandState.EXPIRED: "expired: nobody answered in time",
-    CommandState.WITHDRAWN_HEALED: "withdrawn: the spike heals by itself",
+    CommandState.WITHDRAWN_HEALED: "withdrawn: the spike was healing by itself",
     CommandState.WITHDRAWN: "withdrawn: its reason no longer holds",
     CommandState.RUN_ENDED: "void: the run ended first",
     CommandState.VOID: "void: the attempt that it was meant for is gone",

@@ -120,7 +120,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
     until = _watched_until(situation)
     if until is not None and situation.step < until:
         return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
-    return _watch(situation, policy, f"It heals by itself. {said_of(situation)}")
+    return _watch(situation, policy, f"Expected to heal by itself. {said_of(situation)}")
 
 
 def _unsure(situation: Situation, policy: Policy) -> Opinion | None:

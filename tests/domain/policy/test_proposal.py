@@ -57,7 +57,10 @@ def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> Non
     proposal = ask(situation(incident(kind=Kind.RECOVERABLE, reason="falling 0.1 a step")))
     assert proposal.action == Watch(200)
     assert proposal.expires_at_step == 1540
-    assert proposal.reason == "It heals by itself. Falling 0.1 a step. Look again at step 1540."
+    assert (
+        proposal.reason
+        == "Expected to heal by itself. Falling 0.1 a step. Look again at step 1540."
+    )
 
 
 def test_a_watch_is_not_proposed_again_before_its_steps_are_over() -> None:
