@@ -17,6 +17,8 @@ from spikeguard.data import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.forward import Forward
 from spikeguard.guarded import held_by
+from spikeguard.model_parts import parameters
+from spikeguard.optimizers import trained_by
 from spikeguard.settings import Settings, whole
 
 _Kind = type | tuple[type, ...]
@@ -33,9 +35,11 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
 }
 
 
-def check_arguments(model: Any, optimizer: Any, named: Mapping[str, Any]) -> None:
+def check_arguments(
+    parts: Sequence[Any], optimizers: Sequence[torch.optim.Optimizer], named: Mapping[str, Any]
+) -> None:
     """Raise `AttachError` for the first of `named` (by argument) that cannot work."""
-    _check_watched(model, optimizer)
+    _check_watched(parts, optimizers)
     for argument, (kind, remedy) in _KINDS.items():
         value = named[argument]
         if value is not None and not isinstance(value, kind):
@@ -61,20 +65,22 @@ def _is_a(value: Any) -> str:
     return f"it is a {type(value).__name__}"
 
 
-def _check_watched(model: Any, optimizer: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise AttachError("model", _is_a(model), "Give a torch.nn.Module")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        remedy = "Give one torch.optim.Optimizer, which trains all parameters of the model"
-        raise AttachError("optimizer", _is_a(optimizer), remedy)
-    owned = {id(p) for p in model.parameters()}
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not owned & trained:
-        raise AttachError(
-            "optimizer", "it trains no parameter of the model", "Make it from model.parameters()"
-        )
-    for argument, watched in (("optimizer", optimizer), ("model", model)):
-        if held_by(watched) is not None:
+def _check_watched(parts: Sequence[Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    for part in parts:
+        if not isinstance(part, torch.nn.Module):
+            remedy = "Give a torch.nn.Module, or a list of those that make up the model"
+            raise AttachError("model", _is_a(part), remedy)
+    if not parts:
+        raise AttachError("model", "it is an empty list", "Give the modules to train")
+    owned = set(map(id, parameters(parts)))
+    for optimizer in optimizers:
+        if not owned.intersection(map(id, trained_by([optimizer]))):
+            problem = "it trains no parameter of the model"
+            if len(optimizers) > 1:
+                problem = f"the {type(optimizer).__name__} among them trains none of the model"
+            raise AttachError("optimizer", problem, "Make it from model.parameters()")
+    for argument, watched in (("optimizer", optimizers), ("model", parts)):
+        if any(held_by(each) is not None for each in watched):
             raise AttachError(
                 argument,
                 "it has a guard already",

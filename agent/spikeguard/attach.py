@@ -44,7 +44,9 @@ from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.loop_usage import LoopUsage
 from spikeguard.mailbox import DetailBudget, Mailbox
+from spikeguard.model_parts import unwrapped
 from spikeguard.naming import NameBatch
+from spikeguard.optimizers import optimizers_in
 from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
@@ -55,14 +57,14 @@ from spikeguard.settings import Settings, read_connection, whole, with_environme
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.tally import PINS
-from spikeguard.training_state import TrainingState, unwrapped
+from spikeguard.training_state import TrainingState
 from spikeguard.world import World, all_agree, join_world, leave_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
 
 
 def attach(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module | Sequence[torch.nn.Module],
+    optimizer: Any,
     *,
     run: str | None = None,
     project: str | None = None,
@@ -82,6 +84,8 @@ def attach(
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
+    `model`: one module, or a list of those that make it up. `optimizer`: one that trains all of it,
+    or a list, a dict or a container of several, each of which trains its own parameters.
     `run`, `project`, `server`, `token` also come from SPIKEGUARD_RUN, _PROJECT, _SERVER, _TOKEN (or
     _TOKEN_FILE); without a server the guard works offline. `state`: whatever else has a
     `state_dict` and must go back in a rollback (an EMA, a GradScaler). `directory`: journal and
@@ -95,9 +99,11 @@ def attach(
     gradients; by default as DistributedDataParallel around the model says. Without it, and without
     DTensors, several ranks are only reported of: what one of them alone drops would part them.
     """
+    modules = tuple(model) if isinstance(model, list | tuple) else (model,)
+    optimizers = optimizers_in(optimizer)
     check_arguments(
-        model,
-        optimizer,
+        modules,
+        optimizers,
         {
             "run": run,
             "project": project,
@@ -120,11 +126,12 @@ def attach(
     tokens_per_step = whole(tokens_per_step) if tokens_per_step is not None else None
     chosen = with_environment(settings or Settings())
     connection = read_connection(run, project, server, token)
-    watched = watched_layers(unwrapped(model), chosen)
+    watched = watched_layers(unwrapped(modules[0]), chosen)
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
     try:
-        job = describe(model, optimizer, replicated, world)
+        job = describe(modules, optimizers, replicated, world)
+        model, optimizer = _only(job)
         _check_saved(job, checkpoints)
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
     except AttachError:
@@ -223,6 +230,16 @@ def attach(
     if world.leads:
         log_table(parts.abilities)
     return guard
+
+
+def _only(job: Job) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Raise `AttachError` where there are several: not all of the guard goes by them yet."""
+    several: dict[str, Sequence[Any]] = {"model": job.parts, "optimizer": job.optimizers}
+    for argument, given in several.items():
+        if len(given) > 1:
+            kinds = ", ".join(type(each).__name__ for each in given)
+            raise AttachError(argument, f"there are several ({kinds})", "Give one")
+    return job.parts[0], job.optimizers[0]
 
 
 def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -24,12 +24,12 @@ from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
 from spikeguard.layout import Layout, layout_of, says_replicated
-from spikeguard.training_state import unwrapped
+from spikeguard.model_parts import Modules, named_parameters, parameters
+from spikeguard.optimizers import trained_by
 from spikeguard.world import World, share_each
 
 NAMED = 3  # parameters in a message; the others are counted
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
-TAKES_RATES = "ZeroRedundancyOptimizer"  # gives its inner one the groups' rates at each step
 ONE_MODEL = (
     "Train without stages, the whole model on every rank (DistributedDataParallel) or sharded over "
     "all of them (fully_shard), or run this job without spikeguard"
@@ -42,8 +42,10 @@ SAY_COPIES = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How the ranks hold the model, and what keeps the optimizer's state from being put back."""
+    """Which optimizers train which modules, and how the ranks hold those."""
 
+    parts: tuple[torch.nn.Module, ...]  # one, or those of a model that is cut into several
+    optimizers: tuple[Optimizer, ...]  # each parameter that trains belongs to one of them
     layout: Layout
     unsaved: str = ""  # why; empty where state_dict and load_state_dict work
 
@@ -54,30 +56,31 @@ class Job:
 
 
 def describe(
-    model: torch.nn.Module, optimizer: Optimizer, replicated: bool | None, world: World
+    parts: Modules, optimizers: Sequence[Optimizer], replicated: bool | None, world: World
 ) -> Job:
     """What `attach` has been given; raises `AttachError` on all ranks where one must refuse.
 
     `replicated`: what the user says of the ranks. Collective.
     """
-    own = _Seen(_digest(_held(model)))
+    own = _Seen(_digest(_held(parts)))
     layout = Layout.UNKNOWN
     try:
-        layout = layout_of(model, replicated, bool(_beyond_meshes(model, world.size)))
-        _check_optimizer(model, optimizer)
-        own.unsaved = _unsaved(optimizer)
+        layout = layout_of(parts, replicated, bool(_beyond_meshes(parts, world.size)))
+        _check_optimizers(parts, optimizers)
+        own.unsaved = next(filter(None, map(_unsaved, optimizers)), "")
     except AttachError as error:
         own.optimizer = _plain(error)
     try:
-        _check_meshes(model, replicated, world.size)
+        _check_meshes(parts, replicated, world.size)
     except AttachError as error:
         own.meshes = _plain(error)
     ranks = [_Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
     _raise_first([seen.optimizer for seen in ranks])
     if len({seen.parameters for seen in ranks}) > 1:
-        _refuse_stages([text.split("\n") for text in share_each(world, "\n".join(_held(model)))])
+        _refuse_stages([text.split("\n") for text in share_each(world, "\n".join(_held(parts)))])
     _raise_first([seen.meshes for seen in ranks])
-    return Job(layout, next((seen.unsaved for seen in ranks if seen.unsaved), ""))
+    unsaved = next((seen.unsaved for seen in ranks if seen.unsaved), "")
+    return Job(tuple(parts), tuple(optimizers), layout, unsaved)
 
 
 @dataclass(slots=True)
@@ -90,14 +93,13 @@ class _Seen:
     unsaved: str = ""
 
 
-# ---- one optimizer for all that trains ---------------------------------------------------------
+# ---- an optimizer for each that trains ---------------------------------------------------------
 
 
-def _check_optimizer(model: torch.nn.Module, optimizer: Optimizer) -> None:
-    """Raise `AttachError` where `optimizer` is not the one that makes every update of `model`."""
-    _check_inner(optimizer)
-    owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    training = [(n, p) for n, p in unwrapped(model).named_parameters() if p.requires_grad]
+def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
+    """Raise `AttachError` where `optimizers` do not make every update of `parts`, each once."""
+    owned = Counter(map(id, trained_by(optimizers)))
+    training = list(_training(parts))
     loose = [name for name, p in training if id(p) not in owned]
     if loose:
         raise AttachError(
@@ -105,8 +107,16 @@ def _check_optimizer(model: torch.nn.Module, optimizer: Optimizer) -> None:
             f"{_listed(loose)} of the model {_verb(loose, 'trains', 'train')} and "
             f"{_verb(loose, 'belongs', 'belong')} to another optimizer or to none: a bad update "
             "would be kept from one part of the model and made in the other",
-            "Give one optimizer that trains all of them (parameter groups may differ), or set "
-            "requires_grad=False on what does not train",
+            "Give all optimizers that train the model, in a list, or set requires_grad=False on "
+            "what does not train",
+        )
+    twice = [name for name, p in named_parameters(parts) if owned[id(p)] > 1]
+    if twice:
+        raise AttachError(
+            "optimizer",
+            f"{_listed(twice)} {_verb(twice, 'belongs', 'belong')} to several of the optimizers: "
+            "of which one an update is, and what it is put back to, would not be known",
+            "Give each parameter to one optimizer",
         )
     backward = [name for name, p in training if hasattr(p, "_in_backward_optimizers")]
     if backward:
@@ -114,50 +124,8 @@ def _check_optimizer(model: torch.nn.Module, optimizer: Optimizer) -> None:
             "optimizer",
             f"{_listed(backward)} {_verb(backward, 'is', 'are')} updated within the backward pass, "
             "before the norm of all gradients is known",
-            "Step one optimizer after the backward pass",
+            "Step the optimizers after the backward pass",
         )
-
-
-def _check_inner(optimizer: Optimizer) -> None:
-    """Raise `AttachError` for a container whose own groups nobody trains by."""
-    kind, inner = type(optimizer).__name__, list(_inner_optimizers(optimizer))
-    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-        problem = f"{kind} has no step hooks, as it wraps another optimizer"
-        raise AttachError("optimizer", problem, _inner_remedy(inner))
-    if any(each.__name__ == TAKES_RATES for each in type(optimizer).__mro__):
-        return
-    own = {id(group) for group in optimizer.param_groups}
-    if any(id(group) not in own for _, each in inner for group in each.param_groups):
-        kinds = ", ".join(type(each).__name__ for _, each in inner)
-        raise AttachError(
-            "optimizer",
-            f"{kind} holds optimizers ({kinds}) that train by parameter groups of their own: its "
-            "groups have no learning rate that counts, and its state cannot be put back",
-            _inner_remedy(inner),
-        )
-
-
-def _inner_remedy(inner: Sequence[tuple[str, Optimizer]]) -> str:
-    if len(inner) == 1:
-        return f"Give the one inside that makes the updates, optimizer.{inner[0][0]}"
-    return "Give one optimizer that trains all parameters, with a parameter group for each kind"
-
-
-def _inner_optimizers(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
-    """Optimizers that `optimizer` keeps among its attributes, with how they are reached."""
-    for name, value in vars(optimizer).items():
-        if isinstance(value, Optimizer):
-            yield name, value
-        elif isinstance(value, list | tuple):
-            yield from ((f"{name}[{n}]", v) for n, v in enumerate(value) if _is_other(v, optimizer))
-        elif isinstance(value, dict):
-            yield from (
-                (f"{name}[{k!r:.40}]", v) for k, v in value.items() if _is_other(v, optimizer)
-            )
-
-
-def _is_other(value: Any, optimizer: Optimizer) -> bool:
-    return isinstance(value, Optimizer) and value is not optimizer
 
 
 def _unsaved(optimizer: Optimizer) -> str:
@@ -205,11 +173,11 @@ def _stand_in(optimizer: Optimizer) -> Optimizer:
 # ---- which rank holds what ---------------------------------------------------------------------
 
 
-def _check_meshes(model: torch.nn.Module, stated: bool | None, ranks: int) -> None:
+def _check_meshes(parts: Modules, stated: bool | None, ranks: int) -> None:
     """Raise `AttachError` where it is not known what other ranks hold of a parameter."""
     if ranks == 1:
         return
-    for name, parameter in _training(model):
+    for name, parameter in _training(parts):
         stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
         if stage is not None:
             raise AttachError(
@@ -218,8 +186,8 @@ def _check_meshes(model: torch.nn.Module, stated: bool | None, ranks: int) -> No
                 "would be skipped on one pipeline stage and made on the other",
                 ONE_MODEL,
             )
-    loose = _beyond_meshes(model, ranks)
-    if loose and not (says_replicated(model) if stated is None else stated):
+    loose = _beyond_meshes(parts, ranks)
+    if loose and not (says_replicated(parts) if stated is None else stated):
         raise AttachError(
             "model",
             f"{_listed(loose)} {_verb(loose, 'lies', 'lie')} beside DTensors on all ranks, in "
@@ -229,17 +197,17 @@ def _check_meshes(model: torch.nn.Module, stated: bool | None, ranks: int) -> No
         )
 
 
-def _training(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return ((n, p) for n, p in unwrapped(model).named_parameters() if p.requires_grad)
+def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
+    return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
 
 
-def _beyond_meshes(model: torch.nn.Module, ranks: int) -> list[str]:
+def _beyond_meshes(parts: Modules, ranks: int) -> list[str]:
     """Of a model with DTensors, what trains and lies on no mesh of all ranks."""
-    if ranks == 1 or not any(isinstance(p, DTensor) for p in model.parameters()):
+    if ranks == 1 or not any(isinstance(p, DTensor) for p in parameters(parts)):
         return []
     return [
         name
-        for name, p in _training(model)
+        for name, p in _training(parts)
         if not isinstance(p, DTensor) or p.device_mesh.size() != ranks
     ]
 
@@ -257,9 +225,9 @@ def _stage_of(parameter: DTensor) -> str | None:
     return None
 
 
-def _held(model: torch.nn.Module) -> list[str]:
+def _held(parts: Modules) -> list[str]:
     """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
-    return [f"{n} {list(p.shape)}" for n, p in unwrapped(model).named_parameters()]
+    return [f"{n} {list(p.shape)}" for n, p in named_parameters(parts)]
 
 
 def _digest(lines: Iterable[str]) -> str:

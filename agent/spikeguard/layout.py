@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard.errors import AttachError
+from spikeguard.model_parts import Modules, parameters, unwrapped
 from spikeguard.shards import is_sharded
-from spikeguard.training_state import unwrapped
 
 _FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # known by name: it need not be loaded
 
@@ -29,30 +29,35 @@ class Layout(StrEnum):
     UNKNOWN = "unknown"  # plain tensors that may differ: pipeline stages, experts, ZeRO
 
 
-def layout_of(model: torch.nn.Module, stated: bool | None = None, unsaid: bool = False) -> Layout:
-    """How the job's ranks hold `model`; `stated`: what the user says of it, None for nothing.
+def layout_of(parts: Modules, stated: bool | None = None, unsaid: bool = False) -> Layout:
+    """How the job's ranks hold `parts`; `stated`: what the user says of it, None for nothing.
 
     `unsaid`: of some parameters no mesh says what all ranks hold.
     """
-    refuse_flat_shards(model)
-    if is_sharded(model.parameters()):
+    for part in parts:
+        refuse_flat_shards(part)
+    if is_sharded(parameters(parts)):
         if stated and not unsaid:
             remedy = "Leave it out: DTensors say themselves how they lie"
             raise AttachError("replicated", "the model holds parts of tensors", remedy)
         return Layout.SHARDED
     if not _has_several_ranks():
         return Layout.REPLICATED
-    alike = says_replicated(model) if stated is None else stated
+    alike = says_replicated(parts) if stated is None else stated
     return Layout.REPLICATED if alike else Layout.UNKNOWN
 
 
-def says_replicated(model: torch.nn.Module) -> bool | None:
-    """True under DistributedDataParallel over all ranks, of all parameters; else None."""
+def says_replicated(parts: Modules) -> bool | None:
+    """True where each lies under DistributedDataParallel over all ranks, whole; else None."""
+    return True if all(map(_says_replicated, parts)) else None
+
+
+def _says_replicated(model: torch.nn.Module) -> bool:
     inner = getattr(model, "_orig_mod", model)
     wrapper = inner if isinstance(inner, DistributedDataParallel) else _wrapper_of(model)
     if wrapper is None or getattr(wrapper, "parameters_to_ignore", None):
-        return None
-    return True if wrapper.process_group.size() == dist.get_world_size() else None
+        return False
+    return bool(wrapper.process_group.size() == dist.get_world_size())
 
 
 def _wrapper_of(model: torch.nn.Module) -> DistributedDataParallel | None:

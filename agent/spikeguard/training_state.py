@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from spikeguard.model_parts import unwrapped
 from spikeguard.shards import local
 from spikeguard.targets import Tree, shape_mismatch
 
@@ -103,17 +104,6 @@ class TrainingState:
             return
         for name, tensor in live.items():
             local(tensor).copy_(saved[name])
-
-
-def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """The user's own module under DistributedDataParallel and torch.compile."""
-    while True:
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
-            model = inner
-        else:
-            return model
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree) -> None:

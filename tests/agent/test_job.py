@@ -57,7 +57,7 @@ def test_parameters_that_train_elsewhere_are_named() -> None:
     error = refusal(model, half, state=[other])
     assert error.argument == "optimizer"
     assert "'2.weight', '2.bias' of the model train" in error.problem
-    assert "requires_grad=False" in error.remedy
+    assert "in a list, or set requires_grad=False" in error.remedy
     deep = nn.ModuleList(nn.Linear(2, 2) for _ in range(4))
     error = refusal(deep, optim.AdamW(deep[0].parameters()))
     assert "'1.weight', '1.bias', '2.weight' and 3 more" in error.problem
@@ -92,17 +92,40 @@ class Container(optim.Optimizer):
         return {f"state.{n}": each.state_dict() for n, each in enumerate(self.optimizers)}
 
 
-def test_a_container_of_optimizers_is_refused_and_left_alone() -> None:
-    """With the one that makes the updates; asking it for its state would make it step."""
+@pytest.mark.parametrize("given", ["container", "list", "dict"])
+def test_what_makes_the_updates_is_watched_in_whatever_holds_it(given: str) -> None:
+    """Asking a container for its state would make it step; its own groups have no rate."""
     model = network()
     inner = optim.AdamW(model.parameters(), fused=True)
-    error = refusal(model, Container(inner))
+    holder: Any = {"container": Container(inner), "list": [inner], "dict": {"adamw": inner}}[given]
+    guard = attach(model, holder, run="test", settings=FAST)
+    assert not inner.state
+    train(guard, model, inner, 3)
+    assert answers(guard)["scale_lr"][0] == answers(guard)["skip_update"][0] == "yes"
+    guard.finish()
+    assert guard.faults == {}
+
+
+def test_an_optimizer_that_hides_others_is_refused_with_those_inside() -> None:
+    model = network()
+    hiding = Container(optim.AdamW(model.parameters(), fused=True))
+    hiding.inner = hiding.optimizers  # type: ignore[attr-defined]
+    del hiding.optimizers
+    error = refusal(model, hiding)
     assert error.argument == "optimizer"
     assert "(AdamW)" in error.problem
-    assert "optimizer.optimizers[0]" in error.remedy
-    halves = [optim.SGD(model[n].parameters(), lr=0.1) for n in (0, 2)]
-    assert "one optimizer that trains all" in refusal(model, Container(*halves)).remedy
-    assert not inner.state
+    assert "optimizer.inner[0]" in error.remedy
+
+
+@pytest.mark.parametrize("given", [[], {}, "adamw", 3])
+def test_what_holds_no_optimizer_is_refused(given: Any) -> None:
+    assert "or a list of those that do" in refusal(network(), given).remedy
+
+
+def test_a_parameter_of_two_optimizers_is_named() -> None:
+    model = network()
+    both = [optim.AdamW(model.parameters()), optim.SGD(model[0].parameters(), lr=0.1)]
+    assert "'0.weight', '0.bias' belong to several" in refusal(model, both).problem
 
 
 class Unhooked(optim.Optimizer):

@@ -25,5 +25,5 @@ def attach_within(
     refuse_flat_shards(wrapped)
     make_way(model)
     return spikeguard.attach(
-        model, optimizer, **{"replicated": says_replicated(wrapped), **arguments}
+        model, optimizer, **{"replicated": says_replicated([wrapped]), **arguments}
     )

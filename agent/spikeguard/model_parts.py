@@ -1,0 +1,87 @@
+"""The modules that `attach()` was given: one model, or the parts of one.
+
+Invariants: a parameter has one name, the same at every start and on every rank that holds it. The
+parts of a pipeline keep the names that they have in the whole model; only where two parts use a
+name for different parameters does every name begin with the part's place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Modules = Sequence[nn.Module]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own module under DistributedDataParallel and torch.compile."""
+    while True:
+        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def named_parameters(
+    parts: Modules, remove_duplicate: bool = True
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every parameter of the parts, as their own modules name it; a shared one once."""
+    seen: set[int] = set()
+    for prefix, part in _prefixed(parts):
+        for name, parameter in part.named_parameters(prefix, remove_duplicate):
+            if not remove_duplicate or id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield name, parameter
+
+
+def named_modules(parts: Modules) -> dict[str, nn.Module]:
+    """Every module in the parts by name."""
+    return {n: m for prefix, part in _prefixed(parts) for n, m in part.named_modules(prefix=prefix)}
+
+
+def state_of(parts: Modules) -> dict[str, Any]:
+    """What `state_dict()` says of each part, by the names of all."""
+    return {
+        f"{prefix}.{name}" if prefix else name: value
+        for prefix, part in _prefixed(parts)
+        for name, value in part.state_dict().items()
+    }
+
+
+def load_state(parts: Modules, state: dict[str, Any]) -> None:
+    """Give each part what `state_of` has taken from it, through its own `load_state_dict`."""
+    for prefix, part in _prefixed(parts):
+        own = f"{prefix}." if prefix else ""
+        mine = set(part.state_dict()) if not prefix else set()
+        part.load_state_dict(
+            {
+                name.removeprefix(own): value
+                for name, value in state.items()
+                if (name.startswith(own) if prefix else name in mine)
+            }
+        )
+
+
+def parameters(parts: Modules) -> list[Tensor]:
+    """The same without names."""
+    return [parameter for _, parameter in named_parameters(parts)]
+
+
+def _prefixed(parts: Modules) -> list[tuple[str, nn.Module]]:
+    """The modules inside, each with what its names begin with; mostly nothing."""
+    inside = [unwrapped(part) for part in parts]
+    if len(inside) == 1:
+        return [("", inside[0])]
+    held = [{n: id(p) for n, p in part.named_parameters()} for part in inside]
+    counted = Counter(name for names in held for name in names)
+    alike = any(
+        count > 1 and len({names[name] for names in held if name in names}) > 1
+        for name, count in counted.items()
+    )
+    return [(str(place) if alike else "", part) for place, part in enumerate(inside)]

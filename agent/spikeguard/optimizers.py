@@ -1,0 +1,127 @@
+"""The optimizers that train the model, found in whatever holds them.
+
+A list, a dict, torchtitan's OptimizersContainer, whatever iterates its optimizers or has them as
+`.optimizers`: what makes the updates is watched, not what calls it.
+Invariants: nothing is changed and no state is asked for, since a container may make a step to have
+one. A wrapper that trains by the groups of the optimizer inside it is itself the one that is
+watched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from spikeguard.errors import AttachError
+
+TAKES_RATES = "ZeroRedundancyOptimizer"  # gives its inner one the groups' rates at each step
+
+
+def optimizers_in(given: Any) -> tuple[Optimizer, ...]:
+    """Those that make the updates, each once; raises `AttachError` where there is none."""
+    found = tuple({id(each): each for each in _spread(given)}.values())
+    if not found:
+        raise AttachError("optimizer", f"{_kind(given)} holds no optimizer", _GIVE)
+    return found
+
+
+_GIVE = "Give the torch.optim.Optimizer that trains the model, or a list of those that do"
+
+
+def names_of(optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
+    """The class of each; those of one class are counted in the order given."""
+    kinds = [_kind(each) for each in optimizers]
+    many = {kind for kind, count in Counter(kinds).items() if count > 1}
+    met: Counter[str] = Counter()
+    names = []
+    for kind in kinds:
+        names.append(f"{kind}.{met[kind]}" if kind in many else kind)
+        met[kind] += 1
+    return tuple(names)
+
+
+def trained_by(optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """The parameters in the groups of all of them."""
+    return [p for each in optimizers for group in each.param_groups for p in group["params"]]
+
+
+def _spread(given: Any) -> Iterator[Optimizer]:
+    inner = _held(given)
+    if isinstance(given, Optimizer) and not (inner and _trains_by_others(given, inner)):
+        yield _checked(given)
+        return
+    if not inner and not _is_container(given):
+        raise AttachError("optimizer", f"it is a {_kind(given)}", _GIVE)
+    for each in inner:
+        yield from _spread(each)
+
+
+def _held(given: Any) -> list[Any]:
+    """What a container holds, in its order; empty for what is none."""
+    held = getattr(given, "optimizers", given)
+    held = held.values() if isinstance(held, Mapping) else held
+    if not isinstance(held, Iterable) or isinstance(held, str | Tensor):
+        return []
+    items = []
+    for each in held:
+        if not (_is_container(given) or isinstance(each, Optimizer) or hasattr(each, "optimizers")):
+            return []
+        if each is not given:
+            items.append(each)
+    return items
+
+
+def _is_container(given: Any) -> bool:
+    return isinstance(given, list | tuple | Mapping)
+
+
+def _checked(optimizer: Optimizer) -> Optimizer:
+    """Raise `AttachError` for one that only wraps another and does not iterate it."""
+    inner = list(_attributes(optimizer))
+    remedy = f"Give the one inside, optimizer.{inner[0][0]}" if inner else _GIVE
+    kind = _kind(optimizer)
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        problem = f"{kind} has no step hooks, as it wraps another optimizer"
+        raise AttachError("optimizer", problem, remedy)
+    if _trains_by_others(optimizer, [each for _, each in inner]):
+        kinds = ", ".join(_kind(each) for _, each in inner)
+        raise AttachError(
+            "optimizer",
+            f"{kind} holds optimizers ({kinds}) that train by parameter groups of their own: its "
+            "groups have no learning rate that counts, and its state cannot be put back",
+            remedy if len(inner) == 1 else "Give those inside, in a list",
+        )
+    return optimizer
+
+
+def _trains_by_others(optimizer: Optimizer, inner: Iterable[Optimizer]) -> bool:
+    """Whether the groups that count are those of the optimizers inside."""
+    if any(each.__name__ == TAKES_RATES for each in type(optimizer).__mro__):
+        return False
+    own = {id(group) for group in getattr(optimizer, "param_groups", ())}
+    return any(
+        id(group) not in own for each in inner for group in getattr(each, "param_groups", ())
+    )
+
+
+def _attributes(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
+    """Optimizers that `optimizer` keeps among its attributes, with how they are reached."""
+    for name, value in vars(optimizer).items():
+        if isinstance(value, Optimizer):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((f"{name}[{n}]", v) for n, v in enumerate(value) if _other(v, optimizer))
+        elif isinstance(value, dict):
+            yield from ((f"{name}[{k!r:.40}]", v) for k, v in value.items() if _other(v, optimizer))
+
+
+def _other(value: Any, optimizer: Optimizer) -> bool:
+    return isinstance(value, Optimizer) and value is not optimizer
+
+
+def _kind(given: Any) -> str:
+    return type(given).__name__
