@@ -23,8 +23,8 @@ from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.wording import (
     INCIDENT_HEAD,
     RUN_HEAD,
+    approved_words,
     audit_table,
-    command_words,
     incident_row,
     proposal_words,
     run_row,
@@ -110,7 +110,7 @@ def approve(options: Namespace) -> int:
         return 1
     body = {"revision": revision}
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
-    say(f"Approved: {command_words(done)}. The run applies it at its next step boundary.")
+    say(approved_words(done))
     return 0
 
 

@@ -201,6 +201,23 @@ def waiting_words(cost: dict[str, Any]) -> str:
     return words
 
 
+def approver_words(command: dict[str, Any]) -> list[str]:
+    """Who has to approve it, where one person is not enough; older servers ask for one."""
+    if first := command.get("first_approved_by"):
+        return [f"  who:   {first} approved it; it needs a second person"]
+    return ["  who:   it needs two people"] if command.get("approvals", 1) > 1 else []
+
+
+def approved_words(command: dict[str, Any]) -> str:
+    """What an approval has led to."""
+    if command.get("state") == "approved_once":
+        return (
+            f"Approved, the first of two: {command_words(command)}. "
+            "Nothing is done until another person approves it too."
+        )
+    return f"Approved: {command_words(command)}. The run applies it at its next step boundary."
+
+
 def proposal_words(command: dict[str, Any]) -> str:
     """A proposal as a person reads it before deciding."""
     lines = (
@@ -208,5 +225,6 @@ def proposal_words(command: dict[str, Any]) -> str:
         f"  why:   {command['reason']}",
         *(f"  check: {check}" for check in command.get("checks", ())),  # older servers send none
         f"  costs: {cost_words(command['cost'])}",
+        *approver_words(command),
     )
     return "\n".join(map(printable, lines))

@@ -181,8 +181,11 @@ class Command(TypedDict):
     expires_in_s: float | None
     expires_at_step: int | None
     proposed_at: str
+    approvals: int  # people who have to approve it, one after the other
+    first_approved_at: str | None
+    first_approved_by: str | None  # of two
     decided_at: str | None
-    decided_by: str | None
+    decided_by: str | None  # of two people both
     decision_reason: str | None
     delivered_at: str | None
     finished_at: str | None

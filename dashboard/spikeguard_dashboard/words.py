@@ -313,7 +313,14 @@ def _since(incident: Incident) -> str:
 
 def waiting(proposal: Command | None) -> bool:
     """Whether a person's decision is asked for."""
-    return proposal is not None and proposal["state"] == "proposed"
+    return proposal is not None and proposal["state"] in ("proposed", "approved_once")
+
+
+def approvers(proposal: Command) -> str:
+    """Who has to approve it, where one person is not enough."""
+    if first := proposal["first_approved_by"]:
+        return f"Approved by {first}. It needs a second person; until then nothing is done."
+    return "It needs two people to approve it." if proposal["approvals"] > 1 else ""
 
 
 def expiry(proposal: Command) -> str:

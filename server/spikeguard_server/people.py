@@ -16,6 +16,7 @@ from typing import Final
 from spikeguard_server.errors import Unprocessable
 
 MAX_PERSON: Final = 80
+BY_LINK: Final = " (by a link)"  # behind a name that no login stands behind
 # Of Unicode's Default_Ignorable_Code_Point what `isprintable` lets pass, and a braille blank.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0]"
@@ -62,6 +63,11 @@ def check_look_alike(name: str, known: Iterable[str]) -> None:
                 f"{name!r} looks like {other!r}, who is known here, and is another name",
                 f"Write {other!r} if that is you, else a name that nobody takes for it",
             )
+
+
+def same_name(name: str, other: str) -> bool:
+    """Whether two names may stand for one person, however they are known."""
+    return _looks(name.removesuffix(BY_LINK)) == _looks(other.removesuffix(BY_LINK))
 
 
 def scripts_of(name: str) -> set[str]:

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
-from spikeguard_server.tables_actors import behind, identified
+from spikeguard_server.tables_actors import approving, behind, identified
 from spikeguard_server.tables_causes import explained
 
 metadata = sql.MetaData(
@@ -370,6 +370,7 @@ commands = sql.Table(
     sql.Column("decided_by", sql.Text),
     sql.Column("decided_step", Count),  # where the run stood then
     _needed("automatic", sql.Boolean),  # the policy decided, no person did
+    *approving(),
     sql.Column("decision_reason", sql.Text),
     sql.Column("delivered_at", Time),
     sql.Column("finished_at", Time),
@@ -383,7 +384,7 @@ commands = sql.Table(
         "run_id",
         "incident",
         "number",
-        **_where("state IN ('proposed', 'approved', 'delivered')"),
+        **_where("state IN ('proposed', 'approved_once', 'approved', 'delivered')"),
     ),
     sql.Index("commands_verb_state_idx", "verb", "state"),
     sql.Index("commands_automatic_idx", "decided_at", **_where("automatic")),

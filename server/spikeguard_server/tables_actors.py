@@ -1,7 +1,7 @@
-"""The columns that say who stands behind an audit entry, and behind a token.
+"""The columns that say who stands behind an audit entry, a token, and an approval of two.
 
-Invariants: part of the tables `audit` and `tokens` and of their laws; null in rows from before they
-were asked.
+Invariants: part of the tables `audit`, `tokens` and `commands` and of their laws; what an audit
+entry or a token does not say is null, as in rows from before they were asked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,17 @@ def identified() -> list[sql.Column[Any]]:
         sql.Column("token", sql.BigInteger),  # the grant, not the session
         sql.Column("session", sql.BigInteger),
         sql.Column("known_by", sql.Text),  # KnownBy
+    ]
+
+
+def approving() -> list[sql.Column[Any]]:
+    """Of a command: how many people have to approve it, and the first of two."""
+    return [
+        sql.Column("approvals", sql.SmallInteger, server_default="1", nullable=False),
+        sql.Column("first_approved_at", sql.DateTime(timezone=True)),
+        sql.Column("first_approved_by", sql.Text),
+        sql.Column("first_approved_token", sql.BigInteger),  # the grant that they came with
+        sql.Column("first_approved_known_by", sql.Text),  # KnownBy
     ]
 
 

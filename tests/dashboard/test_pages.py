@@ -187,6 +187,22 @@ def test_the_kill_switch_is_said_beside_what_cannot_be_approved(world: World) ->
     assert "The kill switch of project default is on." in text
 
 
+@pytest.mark.usefixtures("address")
+def test_who_approved_first_is_said_to_whoever_is_asked_next(world: World) -> None:
+    proposal = world.incidents[0]["proposal"]
+    proposal.update(approvals=2)
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    assert "It needs two people to approve it." in text
+    proposal.update(
+        state="approved_once",
+        first_approved_by="Ada <b>",
+        first_approved_at=proposal["proposed_at"],
+    )
+    text = said(opened(incident_script, run="llama-8b-c4", number="2"))
+    assert "approved by one person, waiting for a second one" in text
+    assert "Approved by Ada <b>. It needs a second person; until then nothing is done." in text
+
+
 def test_without_a_person_there_is_no_button_but_a_way_to_sign_in(address: str) -> None:
     test = opened(incident_script, run="llama-8b-c4", number="2")
     text = said(test)

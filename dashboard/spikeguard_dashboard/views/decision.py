@@ -63,14 +63,24 @@ def _proposal(proposal: Command) -> Html:
     name = f"Proposed command {proposal['id']}, revision {proposal['revision']}"
     return markup.card(
         "ask",
-        markup.joined(markup.soft(name), markup.chip("waiting", "waiting for a decision")),
+        markup.joined(markup.soft(name), _waits(proposal)),
         markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
         markup.paragraph(f"Why: {proposal['reason'].rstrip('.')}."),
         *(markup.paragraph(f"Check first: {check}") for check in proposal["checks"]),
+        _approvers(proposal),
         _cost(proposal),
         markup.paragraph(markup.soft(words.expiry(proposal)), "expiry"),
         _before(proposal),
     )
+
+
+def _waits(proposal: Command) -> Html:
+    return markup.chip("waiting", words.COMMAND_STATE[proposal["state"]])
+
+
+def _approvers(proposal: Command) -> Html:
+    said = words.approvers(proposal)
+    return markup.paragraph(said, "order") if said else markup.EMPTY
 
 
 def _cost(proposal: Command) -> Html:
@@ -117,9 +127,7 @@ def _buttons(
             ),
         )
         if decided:
-            _notice(
-                proposal, Notice("good", f"Approved by {person.name}. The job fetches it next.")
-            )
+            _notice(proposal, _approved(decided, person.name))
 
     def reject() -> None:
         reason = str(st.session_state.get(f"reason {proposal['id']}", "")).strip()
@@ -135,7 +143,7 @@ def _buttons(
         if decided:
             _notice(proposal, Notice("calm", f"Rejected by {person.name}: {reason}"))
 
-    label = f"Approve revision {proposal['revision']} as {person.name}"
+    label = f"Approve revision {proposal['revision']} as {person.name}{_which(proposal)}"
     st.button(
         label, type="primary", key=f"approve {seen}", on_click=approve, width="stretch",
         disabled=halted,
@@ -150,14 +158,25 @@ def _buttons(
         st.button(f"Reject revision {proposal['revision']}", key=f"reject {seen}", on_click=reject)
 
 
-def _try(proposal: Command, act: Callable[[], Command]) -> bool:
-    """Act; where that fails say why and what to do. True if it was done."""
+def _which(proposal: Command) -> str:
+    if proposal["approvals"] < 2:
+        return ""
+    return f", the {'second' if proposal['first_approved_by'] else 'first'} of two"
+
+
+def _try(proposal: Command, act: Callable[[], Command]) -> Command | None:
+    """What became of it; None where that failed, which is said with what to do."""
     try:
-        act()
+        return act()
     except ApiError as error:
         _notice(proposal, refusal(error))
-        return False
-    return True
+        return None
+
+
+def _approved(command: Command, name: str) -> Notice:
+    if command["state"] == "approved_once":
+        return Notice("good", f"Approved by {name}, the first of two.", "Nothing is done yet.")
+    return Notice("good", f"Approved by {command['decided_by']}. The job fetches it next.")
 
 
 def refusal(error: ApiError) -> Notice:

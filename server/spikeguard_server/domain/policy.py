@@ -46,6 +46,7 @@ class Approval:
     mode: ApprovalMode = ApprovalMode.MANUAL
     budget: int = 3  # automatic approvals a run gets in 24 hours
     cooldown_s: float = 1_800.0  # seconds between two automatic approvals
+    approvals: int = 1  # people who have to say yes: 1, or 2 different ones
 
 
 # Watching changes nothing in the run, so asking a person for it would only cost sleep.
@@ -193,6 +194,7 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
             "mode": rule.mode.value,
             "budget": rule.budget,
             "cooldown_s": rule.cooldown_s,
+            "approvals": rule.approvals,
         }
         for verb, rule in policy.approval.items()
     }
@@ -251,6 +253,9 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
+_APPROVAL_SETTINGS = "mode, budget, cooldown_s, approvals"
+
+
 def _read_approvals(plain: Any) -> dict[Verb, Approval]:
     if not isinstance(plain, Mapping):
         raise PolicyError("approval", "takes a table of verbs", f"Got {plain!r:.60}")
@@ -269,11 +274,11 @@ def _read_verb(word: Any) -> Verb:
 
 def _read_approval(path: str, plain: Any) -> Approval:
     if not isinstance(plain, Mapping):
-        raise PolicyError(path, "takes mode, budget and cooldown_s", f"Got {plain!r:.60}")
+        raise PolicyError(path, f"takes {_APPROVAL_SETTINGS}", f"Got {plain!r:.60}")
     for name in plain:
-        if name not in ("mode", "budget", "cooldown_s"):
+        if name not in _APPROVAL_SETTINGS.split(", "):
             raise PolicyError(
-                f"{path}.{name!s:.40}", "is no setting", "Known: mode, budget, cooldown_s"
+                f"{path}.{name!s:.40}", "is no setting", f"Known: {_APPROVAL_SETTINGS}"
             )
     budget = plain.get("budget", Approval().budget)
     if type(budget) is not int or not 0 <= budget <= 1_000_000:
@@ -283,7 +288,23 @@ def _read_approval(path: str, plain: Any) -> Approval:
     cooldown_s = _number(f"{path}.cooldown_s", plain.get("cooldown_s", Approval().cooldown_s))
     if not 0.0 <= cooldown_s <= 30 * 86_400.0:
         raise PolicyError(f"{path}.cooldown_s", "lies in [0, 2592000] seconds", f"Got {cooldown_s}")
-    return Approval(_read_mode(path, plain.get("mode", ApprovalMode.MANUAL)), budget, cooldown_s)
+    mode = _read_mode(path, plain.get("mode", ApprovalMode.MANUAL))
+    return Approval(mode, budget, cooldown_s, _read_approvals_needed(path, plain, mode))
+
+
+def _read_approvals_needed(path: str, plain: Mapping[str, Any], mode: ApprovalMode) -> int:
+    needed = plain.get("approvals", 1)
+    if type(needed) is not int or needed not in (1, 2):
+        raise PolicyError(
+            f"{path}.approvals", "is 1 or 2: how many people have to approve", f"Got {needed!r:.60}"
+        )
+    if needed > 1 and mode is ApprovalMode.AUTO:
+        raise PolicyError(
+            f"{path}.approvals",
+            "is 1 where the mode is auto: nobody is asked there",
+            "Take mode manual or shadow for two people, or approvals 1",
+        )
+    return needed
 
 
 def _read_mode(path: str, word: Any) -> ApprovalMode:

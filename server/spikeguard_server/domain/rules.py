@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from spikeguard_protocol import (
     Action,
-    CommandState,
     IncidentState,
     Kind,
     Rollback,
@@ -20,7 +19,7 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT
+from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.damage import non_finite, stands_out
 from spikeguard_server.domain.diagnosis import diagnose
 from spikeguard_server.domain.policy import Policy
@@ -175,8 +174,7 @@ def _steps_to_wait(situation: Situation, policy: Policy) -> int:
 def _asked_already(situation: Situation) -> bool:
     """What somebody may be reading stands until the kind changes; noise takes nothing back."""
     return any(
-        past.state is CommandState.PROPOSED and past.verb is not Verb.WATCH
-        for past in situation.of_incident
+        past.state in WAITING and past.verb is not Verb.WATCH for past in situation.of_incident
     )
 
 

@@ -84,6 +84,7 @@ class Said:
 
 _SEND = Verdict(Act.SEND)
 _AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
+_ALSO = {Topic.APPROVED_ONCE: Topic.PROPOSED}  # whoever is asked is asked for the second yes too
 BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
 
 
@@ -91,7 +92,7 @@ def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
     """Why `channel` never asked for this; None if it did."""
     if not channel.enabled:
         return "the channel is switched off"
-    if topic not in channel.topics:
+    if not {topic, _ALSO.get(topic, topic)} & channel.topics:
         return f"the channel does not ask for {topic}"
     if channel.runs and not any(_matches(run, pattern) for pattern in channel.runs):
         return f"the channel does not ask for run {run}"

@@ -20,6 +20,7 @@ class Topic(StrEnum):
     RECURRED = "recurred"  # it came back after a rollback
     PROPOSED = "proposed"  # a command waits for somebody's decision
     REVISED = "revised"  # what is proposed changed
+    APPROVED_ONCE = "approved_once"  # one person said yes, a second one has to
     ESCALATED = "escalated"  # nobody answered in time
     APPROVED = "approved"
     REJECTED = "rejected"
@@ -54,6 +55,7 @@ _OF_COMMAND: Mapping[str, Topic] = {
     "propose": Topic.PROPOSED,
     "revise": Topic.REVISED,
     "escalate": Topic.ESCALATED,
+    "approve_first": Topic.APPROVED_ONCE,
     "approve": Topic.APPROVED,
     "reject": Topic.REJECTED,
     "expire": Topic.EXPIRED,
@@ -69,7 +71,9 @@ _OF_COMMAND: Mapping[str, Topic] = {
 }
 _OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
 
-ASKING = frozenset({Topic.PROPOSED, Topic.REVISED, Topic.ESCALATED})  # somebody has to decide
+ASKING = frozenset(
+    {Topic.PROPOSED, Topic.REVISED, Topic.APPROVED_ONCE, Topic.ESCALATED}
+)  # somebody has to decide
 PRESSING = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}  # no cooldown
 OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation

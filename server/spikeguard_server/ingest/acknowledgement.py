@@ -7,7 +7,7 @@ database's clock, again and again until a result is stored.
 from __future__ import annotations
 
 from spikeguard_protocol import Ack, CommandState, Order
-from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.domain.command_life import IN_FLIGHT, CommandEvent, can
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
@@ -49,7 +49,7 @@ def _allowed(intake: Intake, commands: list[CommandRow]) -> list[CommandRow]:
     if not commands or not intake.policy.halted:
         return commands
     for command in commands:
-        if command.state is CommandState.APPROVED:
+        if can(command.state, CommandEvent.HALT):
             move(
                 intake.connection, intake.run_id, intake.run.id, command, CommandEvent.HALT,
                 actor=audit.SERVER, reason="the kill switch is on", now=intake.now,
@@ -60,7 +60,7 @@ def _allowed(intake: Intake, commands: list[CommandRow]) -> list[CommandRow]:
 def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
     orders = []
     for command in commands:
-        if command.state is CommandState.PROPOSED or command.attempt != intake.attempt.number:
+        if command.state not in IN_FLIGHT or command.attempt != intake.attempt.number:
             continue
         if not command.valid(intake.now, intake.run.last_step):
             continue

@@ -1,4 +1,5 @@
-"""A person's yes or no to a proposed command.
+"""A person's yes or no to a proposed command. Where the policy asks for two people, the first yes
+lets nothing happen.
 
 Law: one transaction under the run's lock. The decision names the revision that was seen; target and
 cost are taken anew at the moment of the yes, and where they changed the person is asked again.
@@ -14,9 +15,17 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, CommandState, Verb, Watch
+from spikeguard_protocol import CommandId, Verb, Watch, verb_of
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.command_life import CommandEvent, can, withdrawal
+from spikeguard_server.actors import KnownBy
+from spikeguard_server.approvers import Approver, approver_of, why_not_another
+from spikeguard_server.domain.command_life import (
+    WAITING,
+    WHY_LATE,
+    CommandEvent,
+    can,
+    withdrawal,
+)
 from spikeguard_server.domain.proposal import renew
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
 from spikeguard_server.ingest.proposals import revise
@@ -29,6 +38,7 @@ from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run
 from spikeguard_server.repository.situations import situation_of, targets_with_health
 from spikeguard_server.repository.text import storable
+from spikeguard_server.repository.tokens import made_from
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables import run_key
 
@@ -156,10 +166,8 @@ def _refused(
         by = f" by {command.decided_by}" if command.decided_by else ""
         words = COMMAND_STATE_WORDS[command.state]
         return IllegalMove(f"{id} is {command.state}{by} ({words})", "Nothing is left to decide")
-    if command.state is CommandState.PROPOSED and not command.valid(
-        decision.now, decision.run.last_step
-    ):
-        _end(decision, CommandEvent.EXPIRE, "nobody answered in time")
+    if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
+        _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
         return IllegalMove(f"{id} expired before it was decided", "Wait for a new proposal")
     if command.revision != revision:
         return RevisionChanged(_current(decision, command.revision))
@@ -195,15 +203,63 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
     revised = revise(decision.connection, run, command, proposal, policy, decision.now)
     if revised is not None:
         return RevisionChanged(_current(decision, revised.revision))
+    if max(command.approvals, policy.approval_of(verb_of(command.action)).approvals) > 1:
+        return _approve_as_one_of_two(decision)
     _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
     return None
 
 
-def _move(decision: _Decision, event: CommandEvent, reason: str) -> None:
+def _approve_as_one_of_two(decision: _Decision) -> IllegalMove | None:
+    command = decision.command
+    said = f"approved revision {command.revision} as shown"
+    if command.first_approved_by is None:
+        _approve_first(decision, f"{said}, the first of two people")
+        return None
+    reason = _not_another(decision, command.first_approved_by)
+    if reason is not None:
+        return IllegalMove(
+            f"{command.public_id(decision.run.id)} needs two people, and {reason}",
+            "Another person has to approve it; anybody may reject it",
+        )
+    both = f"{command.first_approved_by} and {decision.person}"
+    _move(decision, CommandEvent.APPROVE, f"{said}, the second of two people", decided_by=both)
+    return None
+
+
+def _approve_first(decision: _Decision, reason: str) -> None:
+    first = approver_of(decision.person)
+    move(
+        decision.connection, decision.run_id, decision.run.id, decision.command,
+        CommandEvent.APPROVE_FIRST,
+        actor=decision.person, reason=decision.way.words(reason), now=decision.now, approvals=2,
+        first_approved_by=storable(first.name), first_approved_token=first.token,
+        first_approved_known_by=first.known_by,
+    )  # fmt: skip
+
+
+def _not_another(decision: _Decision, name: str) -> str | None:
+    """Why whoever decides is not a second person; None if they are."""
+    command, second = decision.command, approver_of(decision.person)
+    known_by = command.first_approved_known_by
+    first = Approver(
+        name, command.first_approved_token, None if known_by is None else KnownBy(known_by)
+    )
+    if reason := why_not_another(first, second):
+        return reason
+    if first.token is None or second.token is None:
+        return None
+    if made_from(decision.connection, first.token, second.token, command.proposed_at):
+        return f"of your token and that of {name} one was made with the other since it was proposed"
+    return None
+
+
+def _move(
+    decision: _Decision, event: CommandEvent, reason: str, decided_by: str | None = None
+) -> None:
     move(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
-        decided_by=storable(decision.person), decision_reason=storable(reason),
+        decided_by=storable(decided_by or decision.person), decision_reason=storable(reason),
         decided_step=decision.run.last_step,
     )  # fmt: skip
 

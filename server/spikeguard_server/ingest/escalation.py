@@ -9,12 +9,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spikeguard_protocol import CommandState
+from spikeguard_server.domain.command_life import WAITING
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import by_policy, find_command
 from spikeguard_server.repository.escalations import Escalation, due_escalations, go_on
 
 ESCALATE = "escalate"  # the audit's word for it
+_WAITED = {
+    CommandState.PROPOSED: "nobody answered",
+    CommandState.APPROVED_ONCE: "no second person answered",
+}
 
 
 def escalate(intake: Intake) -> None:
@@ -29,7 +34,7 @@ def _one(intake: Intake, due: Escalation) -> None:
     waits, level = intake.policy.escalation, due.level + 1
     if (
         command is None
-        or command.state is not CommandState.PROPOSED
+        or command.state not in WAITING
         or not command.valid(now, intake.run.last_step)
         or level > len(waits)
     ):
@@ -41,5 +46,5 @@ def _one(intake: Intake, due: Escalation) -> None:
     audit.append(
         connection, run_id, actor=by_policy(intake.policy), action=ESCALATE,
         subject=command.public_id(intake.run.id), before=str(due.level), after=str(level),
-        reason=f"nobody answered for {waited:.0f} s",
+        reason=f"{_WAITED[command.state]} for {waited:.0f} s",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.command_life import CommandEvent
+from spikeguard_server.domain.command_life import WHY_LATE, CommandEvent
 from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.aftermath import end_aftermath
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
@@ -96,15 +96,8 @@ def _expire(intake: Intake, command: CommandRow) -> None:
         return  # it may be doing it just now, and will say so
     move(
         intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
-        actor=audit.SERVER, reason=_LATE[command.state], now=intake.now,
+        actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
     )  # fmt: skip
-
-
-_LATE = {
-    CommandState.PROPOSED: "nobody answered in time",
-    CommandState.APPROVED: "the job did not fetch it in time",
-    CommandState.DELIVERED: "no result came back in time",
-}
 
 
 def _still_there(intake: Intake, command: CommandRow) -> bool:

@@ -12,7 +12,13 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Action, CommandState, Watch, verb_of
 from spikeguard_server.domain.approval import auto_approval
-from spikeguard_server.domain.command_life import TAKEN_BACK, CommandEvent, withdrawal
+from spikeguard_server.domain.command_life import (
+    TAKEN_BACK,
+    WAITING,
+    WHY_LATE,
+    CommandEvent,
+    withdrawal,
+)
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.proposal import Proposal, differs, propose
@@ -43,9 +49,9 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     )
     proposal = propose(situation, policy)
     commands = commands_of(connection, run.run_id, incident.number)
-    waiting = next((c for c in commands if c.state is CommandState.PROPOSED), None)
+    waiting = next((c for c in commands if c.state in WAITING), None)
     if waiting is not None and not waiting.valid(now, run.last_step):
-        _end(connection, run, waiting, CommandEvent.EXPIRE, "nobody answered in time", now)
+        _end(connection, run, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now)
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
         command = _first(intake, incident, commands, proposal)
@@ -143,6 +149,8 @@ def _approve_by_policy(
     policy: Policy,
     now: datetime,
 ) -> None:
+    if command.approvals > 1:
+        return  # of two people, and a change of policy makes it no less
     answer = auto_approval(verb_of(command.action), policy, situation.past)
     if answer.allowed:
         actor = by_policy(policy)

@@ -11,7 +11,12 @@ from functools import partial
 
 from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
 from spikeguard_server.domain.aftereffect import after_end, after_return, next_cure, why_void
-from spikeguard_server.domain.command_life import EVENT_OF_OUTCOME, EXECUTED, CommandEvent
+from spikeguard_server.domain.command_life import (
+    EVENT_OF_OUTCOME,
+    EXECUTED,
+    CommandEvent,
+    can,
+)
 from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.incident_life import fold
@@ -31,7 +36,6 @@ from spikeguard_server.repository.runs import segments_of
 from spikeguard_server.repository.samples import copy_to_incident
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
-_TAKEN_BACK = (CommandState.PROPOSED, CommandState.APPROVED)
 
 
 def tell(intake: Intake, events: Iterable[Event]) -> None:
@@ -102,7 +106,7 @@ def _closed(intake: Intake, incident: Incident) -> None:
     intake.run.open_incident = None
     copy_stored(intake, incident)
     for command in commands_of(intake.connection, intake.run_id, incident.number):
-        if command.state in _TAKEN_BACK:
+        if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):
             move(
                 intake.connection, intake.run_id, intake.run.id, command,
                 EVENT_OF_OUTCOME[incident.outcome],

@@ -15,6 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.domain.command_life import WAITING
 from spikeguard_server.domain.cost import Cost, cost_of
 from spikeguard_server.domain.diagnosis import checks_of, diagnose
 from spikeguard_server.domain.incident import Incident
@@ -123,6 +124,8 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         cost_more=_more(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
         checks=checks_of(pace.incident, pace.policy),
+        approvals=row.approvals,
+        first_approved_by=row.first_approved_by,
     )
 
 
@@ -150,7 +153,7 @@ def _newest(known: Sequence[CommandFacts]) -> Row | None:
     decided = (
         facts.row
         for facts in reversed(known)
-        if facts.row.state != CommandState.PROPOSED and facts.row.verb != "watch"
+        if facts.row.state not in WAITING and facts.row.verb != "watch"
     )
     return next(decided, None)
 

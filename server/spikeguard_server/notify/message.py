@@ -38,6 +38,8 @@ class Waiting:
     cost_more: str  # in money, what waiting adds, and how it is reckoned; empty = unknown
     expires_in_s: float
     checks: tuple[str, ...] = ()  # to look at before approving
+    approvals: int = 1  # people who have to say yes
+    first_approved_by: str | None = None  # of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ def _incident(spike: Spike) -> dict[str, Any]:
             "reason": waiting.reason,
             "checks": list(waiting.checks),
             "cost_steps": waiting.cost_steps,
+            "approvals": waiting.approvals,
+            "first_approved_by": waiting.first_approved_by,
             "expires_in_s": waiting.expires_in_s,
         },
     }
@@ -194,19 +198,29 @@ def _of_spike(spike: Spike) -> Sequence[str]:
     if spike.recurrences:
         lines.append(f"Came back {spike.recurrences} {TIMES}")
     if spike.escalations:
-        lines.append(f"Nobody has answered; escalation {spike.escalations}")
+        once = spike.waiting is not None and spike.waiting.first_approved_by is not None
+        whom = "No second person" if once else "Nobody"
+        lines.append(f"{whom} has answered; escalation {spike.escalations}")
     if spike.last_command:
         lines.append(spike.last_command)
     if (waiting := spike.waiting) is not None:
         lines += [
             f"Proposed: {waiting.sentence}",
             f"Because {waiting.reason}",
+            *_people(waiting),
             *(f"Check first: {check}" for check in waiting.checks),
             f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)})"
             f"{waiting.cost_more}; expires in {duration(waiting.expires_in_s)}, then nothing is "
             "done",
         ]
     return lines
+
+
+def _people(waiting: Waiting) -> Sequence[str]:
+    """Who has to say yes, where one person is not enough."""
+    if waiting.first_approved_by is not None:
+        return [f"Approved by {waiting.first_approved_by}; it needs a second person"]
+    return ["Needs two people to approve it"] if waiting.approvals > 1 else []
 
 
 def title_of(
@@ -228,7 +242,9 @@ def title_of(
         look = ", look at the job" if spike.job else ""
         return f"{spike.id}: {ENDINGS[spike.outcome]}{look} ({what})"
     if spike.waiting is not None:
-        return f"{spike.id}: {what}, decide: {spike.waiting.sentence}"
+        first = spike.waiting.first_approved_by
+        asked = f"approved by {first}, a second person decides" if first else "decide"
+        return f"{spike.id}: {what}, {asked}: {spike.waiting.sentence}"
     if topics & OF_COMMAND and spike.decided is not None:
         return f"{spike.id}: {spike.decided}"
     if Topic.RECURRED in topics:

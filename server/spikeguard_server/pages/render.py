@@ -16,7 +16,7 @@ from spikeguard_protocol import CommandState
 from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access import Caller
-from spikeguard_server.domain.command_life import TAKEN_BACK
+from spikeguard_server.domain.command_life import TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
 
 _TONES = {
@@ -74,10 +74,14 @@ def confirm_page(
     halted: bool,
     refusal: ServiceError | None = None,
     outdated: bool = False,
+    spent: bool = False,
 ) -> str:
-    """One command with its incident, and the two buttons while it waits; none for a link to a
-    revision that is outdated."""
-    facts = {"incident": incident, "command": command, "halted": halted, "outdated": outdated}
+    """One command with its incident, and the two buttons while it waits; none for a link that was
+    used or is to a revision that is outdated."""
+    facts = {
+        "incident": incident, "command": command, "halted": halted, "outdated": outdated,
+        "spent": spent,
+    }  # fmt: skip
     return _render("confirm.html", page, key=key, refusal=refusal, **facts)
 
 
@@ -117,6 +121,7 @@ def _environment() -> Environment:
         "sentence": sentence,
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
+        "waits": lambda command: CommandState(command["state"]) in WAITING,
         "words": words,
     }
     return made

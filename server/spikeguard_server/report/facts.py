@@ -60,6 +60,8 @@ class CommandFact:
     policy_version: int
     proposed_at: datetime
     auto: bool = False  # the policy approved it
+    first_approved_at: datetime | None = None  # where two people had to
+    first_approved_by: str | None = None
     decided_at: datetime | None = None
     decided_by: str | None = None
     decision_reason: str | None = None

@@ -47,6 +47,8 @@ def _command_reason(command: CommandFact) -> str:
     words = [f"{command.id}, proposed {time_of(command.proposed_at)}: {command.reason}"]
     if command.decision_reason:
         words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
+    if command.first_approved_by is not None and command.decided_at is None:
+        words.append(f"Approved by {command.first_approved_by}, and by no second person.")
     if command.end_reason:
         ended = COMMAND_STATE_WORDS[command.state]
         words.append(f"{ended[0].upper()}{ended[1:]} ({command.end_reason.rstrip('.')}).")
@@ -109,6 +111,9 @@ def _step(step: int | None) -> str:
 def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
     what, said = action_of(command.action), command.state.value
     events = [(command.proposed_at, "", f"{command.id} proposed: {what}")]
+    if command.first_approved_at is not None:
+        first = f"{command.id} approved by {command.first_approved_by}, the first of two people"
+        events.append((command.first_approved_at, "", first))
     if command.decided_at is not None:
         verdict = "rejected" if said == "rejected" else "approved"
         by = f"{command.id} {verdict} by {_decider(command)}"

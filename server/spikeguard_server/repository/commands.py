@@ -54,6 +54,11 @@ class CommandRow:
     automatic: bool
     delivered_at: datetime | None
     applied_step: int | None
+    proposed_at: datetime
+    approvals: int  # people who have to say yes
+    first_approved_by: str | None  # of two
+    first_approved_token: int | None
+    first_approved_known_by: str | None
 
     @property
     def action(self) -> Action:
@@ -101,7 +106,8 @@ _C = tables.commands.c
 _OPEN_COMMANDS = (
     sql.select(*_COLUMNS)
     .where(_C.run_id == sql.bindparam("key"))
-    .where(sql.text("state IN ('proposed', 'approved', 'delivered')"))  # as the index says it
+    # As the index says it.
+    .where(sql.text("state IN ('proposed', 'approved_once', 'approved', 'delivered')"))
     .order_by(_C.incident, _C.number)
 )
 
@@ -171,7 +177,7 @@ def create_command(
             reason=reason, policy_version=policy.version, policy_scope=policy.scope.value,
             attempt=attempt, replaces=replaces,
             expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
-            automatic=False,
+            automatic=False, approvals=policy.approval_of(verb_of(action)).approvals,
         )
     )  # fmt: skip
     _add_revision(connection, run_id, incident, number, 1, now, action, reason, policy)
@@ -206,6 +212,7 @@ def revise_command(
         verb=verb_of(action).value, arguments=to_json(action), revision=revision,
         expires_at=expires_at, expires_at_step=expires_at_step, policy_version=policy.version,
         policy_scope=policy.scope.value,
+        approvals=policy.approval_of(verb_of(action)).approvals, **_NOBODY_YET,
     )  # fmt: skip
     connection.execute(
         sql.update(tables.commands).where(*_is(run_id, command)).values(reason=reason)
@@ -217,6 +224,14 @@ def revise_command(
     revised = find_command(connection, run_id, command.incident, command.number)
     assert revised is not None
     return revised
+
+
+_NOBODY_YET: dict[str, None] = {
+    "first_approved_at": None,
+    "first_approved_by": None,
+    "first_approved_token": None,
+    "first_approved_known_by": None,
+}  # a yes is to one revision
 
 
 def _add_revision(
@@ -280,6 +295,7 @@ _ENDS = (
     CommandEvent.END_RUN, CommandEvent.RESTART, CommandEvent.HALT,
 )  # fmt: skip
 _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
+    CommandEvent.APPROVE_FIRST: ("first_approved_at",),
     CommandEvent.APPROVE: ("decided_at",),
     CommandEvent.REJECT: ("decided_at", "finished_at"),
     CommandEvent.DELIVER: ("delivered_at",),

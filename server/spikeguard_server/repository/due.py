@@ -19,6 +19,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.tables_notices import escalations
 
 AT_ONCE: Final = 1000  # runs of one list
+_UNFINISHED: Final = "commands.state IN ('proposed', 'approved_once', 'approved', 'delivered')"
 _R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
 
 
@@ -67,6 +68,6 @@ def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(sql.text("commands.state IN ('proposed', 'approved', 'delivered')"), late)
+        .where(sql.text(_UNFINISHED), late)
         .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
     )

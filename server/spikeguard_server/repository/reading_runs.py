@@ -14,7 +14,8 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandState, RunId
+from spikeguard_protocol import RunId
+from spikeguard_server.domain.command_life import WAITING
 from spikeguard_server.domain.job_end import QUIET, look_at_job
 from spikeguard_server.domain.policy import Policy, PolicyScope
 from spikeguard_server.repository.reading import PageWanted, Row, write_cursor
@@ -29,7 +30,7 @@ def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
     """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
     columns = table.c
     return sql.and_(
-        columns.state == CommandState.PROPOSED.value, columns.expires_at > sql.func.now()
+        columns.state.in_([state.value for state in WAITING]), columns.expires_at > sql.func.now()
     )
 
 

@@ -50,6 +50,9 @@ COMMAND_EXAMPLE: dict[str, Any] = {
     "expires_in_s": 3480.0,
     "expires_at_step": None,
     "proposed_at": TIME,
+    "approvals": 1,
+    "first_approved_at": None,
+    "first_approved_by": None,
     "decided_at": None,
     "decided_by": None,
     "decision_reason": None,
@@ -202,8 +205,11 @@ class CommandBody(Shape):
     expires_in_s: float | None
     expires_at_step: int | None
     proposed_at: datetime
+    approvals: int = Field(description="people who have to approve it, one after the other")
+    first_approved_at: datetime | None
+    first_approved_by: str | None = Field(description="of two people; the other is still asked")
     decided_at: datetime | None
-    decided_by: str | None
+    decided_by: str | None = Field(description="of two people both")
     decision_reason: str | None
     delivered_at: datetime | None
     finished_at: datetime | None

@@ -18,6 +18,7 @@ from spikeguard_server.errors import IllegalMove, NameNotProven, ServiceError
 from spikeguard_server.grants import checked_person
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.pages import Page
+from spikeguard_server.people import BY_LINK
 from spikeguard_server.repository.reading_links import LinkRow, read_clock, read_link_row
 from spikeguard_server.routes.decisions import Decision, decide
 from spikeguard_server.routes.door import (
@@ -80,7 +81,10 @@ def _page(
     refusal: ServiceError | None = None,
 ) -> Response:
     page = Page(None, services.settings.dashboard_url, _person(services, request, link, row))
-    return confirmation(services, page, link.command_id, "", refusal, revision=link.revision)
+    return confirmation(
+        services, page, link.command_id, "", refusal,
+        revision=link.revision, spent=row.used_at is not None,
+    )  # fmt: skip
 
 
 def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> Actor | None:
@@ -98,7 +102,7 @@ def _typed(services: Services, name: str) -> Actor:
 
 def unsigned(name: str) -> Actor:
     """A name that no login stands behind."""
-    return Actor(f"{name} (by a link)", ActorKind.PERSON, known_by=KnownBy.LINK)
+    return Actor(f"{name}{BY_LINK}", ActorKind.PERSON, known_by=KnownBy.LINK)
 
 
 def _may_decide(caller: Caller, link: ApprovalLink) -> bool:

@@ -250,9 +250,10 @@ def confirmation(
     refusal: ServiceError | None = None,
     *,
     revision: int | None = None,
+    spent: bool = False,
 ) -> Response:
     """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
-    a page without a person asks who they are."""
+    `spent`: nothing can be decided here any more; a page without a person asks who they are."""
     detail, halted = _detail(services, command.incident.run, command.incident.number)
     shown = next((entry for entry in detail.commands if entry.number == command.number), None)
     if shown is None:
@@ -265,6 +266,7 @@ def confirmation(
         halted=halted,
         refusal=refusal,
         outdated=revision is not None and revision != shown.revision,
+        spent=spent,
     )
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
