@@ -40,7 +40,17 @@ from spikeguard_server.tables import metadata
 SERVER = Path(spikeguard_server.__file__).parent
 REPOSITORY = SERVER / "repository"
 _PARTS = (tables_curves, tables_notices, tables_policies)  # their tables belong to the metadata
-REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
+REFERENCE = {
+    "shelves",
+    "projects",
+    "policies",
+    "tokens",
+    "channels",
+    "silences",
+    "new_runs",
+    "clock",
+    "clock_jumps",
+}
 _TABLE = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|shelves\.)?(\w+)", re.I)
 _ASKED = r"(?:%\(|\$\d)"
 _RUN = re.compile(rf"\brun_id\s*=\s*{_ASKED}|\brun_id(?:, [\w.]+)*\)? IN \(|\bINTO \w+ \(run_id\b")

@@ -33,6 +33,7 @@ from spikeguard.collector import Collector
 from spikeguard.data import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
+from spikeguard.folder import live_attempts
 from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.host_copies import HostCopies
@@ -181,7 +182,7 @@ def attach(
     recovery.protected = mailbox.protected
     if world.leads:
         with faults.shield("sweep"):
-            recovery.sweep()
+            recovery.sweep(live_attempts(home / "outbox"))
     reflex = _reflex(optimizer, chosen, world, job)
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)

@@ -226,7 +226,8 @@ class Executor:
         target = self._recovery.find(action.target) if isinstance(action, Rollback) else None
         back = steps_given_up(self._progress.lineage, target.lineage) if target else None
         reason = refusal(self._settings, action, back)
-        return reason or count_refusal(self._settings, verb, self._journal.carried_out, time.time())
+        done = self._journal.carried_out
+        return reason or count_refusal(self._settings, verb, done, time.monotonic())
 
     def _execute(self, order: Order) -> None:
         """Prepare, vote, make durable, vote, commit."""

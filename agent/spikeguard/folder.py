@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -26,6 +27,19 @@ def attempt_folders(parent: Path) -> list[Path]:
                 with suppress(OSError):
                     dated.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(dated)]
+
+
+def live_attempts(parent: Path) -> Iterator[str]:
+    """Attempts whose folder a process of this machine holds."""
+    for lock in sorted(parent.glob("*/lock")):
+        with suppress(OSError):
+            handle = os.open(lock, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield lock.parent.name
+            finally:
+                os.close(handle)
 
 
 def read_note(handle: int) -> tuple[int, bool]:

@@ -29,13 +29,12 @@ from spikeguard.lineage import (
     read_lineage,
 )
 from spikeguard.order_limits import return_refusal, scale_refusal, skip_refusal
+from spikeguard.past_orders import past_orders, verb_in
 from spikeguard.settings import Settings
 from spikeguard_protocol import (
-    Action,
     BatchRange,
     CommandResult,
     Order,
-    ProtocolError,
     ResultState,
     RunId,
     SegmentId,
@@ -43,7 +42,6 @@ from spikeguard_protocol import (
     Verb,
     from_json,
     to_json,
-    verb_of,
 )
 
 
@@ -90,7 +88,7 @@ class Journal:
         self.undone: dict[str, Undo] = {}
         self.ordered: dict[str, dict[str, Any]] = {}  # command -> what of its entry is repeated
         self.held_back: dict[str, str] = {}  # what is not repeated, and why
-        self.carried_out: list[tuple[Verb, float]] = []  # and when, seconds since the epoch
+        self.carried_out: list[tuple[Verb, float]] = []  # and when, monotonic seconds
         self._unwanted_scales: set[LrScale] = set()  # as checkpoints may still hold them
         self.results: dict[str, CommandResult] = {}
         self._asked: dict[str, str] = {}  # command with a result -> what was asked of whom
@@ -205,6 +203,7 @@ class Journal:
                     "Restore the file from a copy, or remove that line: "
                     + IF_REMOVED.get(str(entry["entry"]), "nothing else depends on it"),
                 ) from error
+        self.carried_out = past_orders([entry for _, entry in entries if entry["entry"] == "begun"])
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
@@ -274,7 +273,7 @@ class Journal:
             )
         if entry["entry"] == "begun":
             if (verb := verb_in(entry)) is not None:
-                self.carried_out.append((verb, float(entry["at"])))
+                self.carried_out.append((verb, time.monotonic()))
             lasting = bool(entry["skip"] or entry["abandoned"])
             self.begun[entry["command"]] = (entry["step"], lasting)
             self.ordered[entry["command"]] = entry
@@ -375,17 +374,6 @@ def add_undo(path: Path, undo: Undo) -> None:
     """Durable; raise OSError. A file of its own: the journal may be a running job's."""
     line_files.append_line(path, undo.line())
     _sync_folder(path.parent)
-
-
-def verb_in(entry: dict[str, Any]) -> Verb | None:
-    """What was ordered, where the entry says it and when."""
-    action = entry.get("action")
-    if action is None or not isinstance(entry.get("at"), int | float):
-        return None
-    try:
-        return verb_of(from_json(Action, action))
-    except ProtocolError:  # of a newer release
-        return None
 
 
 def check_entry(entry: dict[str, Any]) -> None:

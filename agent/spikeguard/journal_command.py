@@ -7,19 +7,17 @@ both; an attempt that runs now goes on as it is.
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import json
-import os
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spikeguard.errors import AttachError
+from spikeguard.folder import live_attempts
 from spikeguard.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.settings import Settings, with_environment
 from spikeguard.sync import homes, run_of
@@ -142,7 +140,7 @@ def _undo(home: Path, held: Journal, command: str) -> int:
     say(f"{command} is undone from the next start of the run on. It no longer holds that it:")
     for effect in effects:
         say(f"  {effect}")
-    for attempt in _running(home):
+    for attempt in live_attempts(home / "outbox"):
         say(f"Attempt {attempt} is running here: it goes on as it is until it is started again.")
     print(
         "An attempt that runs now, here or elsewhere, keeps to the order until it is started again."
@@ -158,19 +156,6 @@ def _why_not(held: Journal, command: str) -> str:
         return f"{command} was refused ({printable(result.reason)}): there is nothing to undo"
     newest = ", ".join(list(held.ordered)[-8:]) or "none"
     return f"the journal holds no order {printable(command)!r}. Its newest: {printable(newest)}"
-
-
-def _running(home: Path) -> Iterator[str]:
-    """Attempts whose outbox a process of this machine holds."""
-    for lock in sorted((home / "outbox").glob("*/lock")):
-        with suppress(OSError):
-            handle = os.open(lock, os.O_RDONLY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield lock.parent.name
-            finally:
-                os.close(handle)
 
 
 def _time(at: Any) -> str | None:

@@ -19,6 +19,7 @@ from spikeguard.letter import Letter
 from spikeguard.lines import decoded, encoded
 from spikeguard_protocol import Gap, Record
 
+OLDEST_S = 9e8  # a clock that stood at 1970 dates a file further back than a message may say
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -39,7 +40,7 @@ class LetterFiles:
         for path in self._left_files():
             with suppress(OSError):  # gone meanwhile
                 stat = path.stat()
-                age = max(0.0, time.time() - stat.st_mtime)
+                age = min(max(0.0, time.time() - stat.st_mtime), OLDEST_S)
                 newest = max(newest, int(path.stem))
                 letters.append(Letter(int(path.stem), stat.st_size, 1, time.monotonic() - age))
         return letters, newest, ended

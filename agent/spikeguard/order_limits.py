@@ -111,7 +111,7 @@ def return_refusal(settings: Settings, steps_back: int | None) -> str | None:
 def count_refusal(
     settings: Settings, verb: Verb, carried_out: Sequence[tuple[Verb, float]], now: float
 ) -> str | None:
-    """Why no more of `verb` today; `carried_out`: verbs and seconds since the epoch."""
+    """Why no more of `verb` today; `carried_out`: verbs and when, by the clock of `now`."""
     if verb is Verb.WATCH:
         return None
     name = "rollbacks_a_day" if verb is Verb.ROLLBACK else "orders_a_day"

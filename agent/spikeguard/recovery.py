@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -238,15 +238,20 @@ class Recovery:
         found = self.checkpoints.targets() if self.checkpoints is not None else []
         return [target for target in reversed(found) if not self.abandoned(target)]
 
-    def sweep(self) -> None:
+    def sweep(self, live: Iterable[str] = ()) -> None:
         """Remove folders that a crash left without a manifest; at start, rank 0 only.
 
-        One that was written to lately may be another live attempt's, still being saved.
+        One that was written to lately may be another live attempt's, still being saved. `live`:
+        attempts that run on this machine, whose folders stay however old a jump of the clock makes
+        them look.
         """
         if self.checkpoints is None or not self.checkpoints.on_demand:
             return
+        theirs = {attempt[:8] for attempt in live}  # as names of targets hold them
         for folder in self.checkpoints.path.glob("checkpoint-*"):
-            if not (folder / MANIFEST).exists() and _age_s(folder) > SWEEP_AFTER_S:
+            attempt = folder.name.rpartition("-")[2].partition(".")[0]
+            stale = attempt not in theirs and not (folder / MANIFEST).exists()
+            if stale and _age_s(folder) > SWEEP_AFTER_S:
                 with suppress(OSError):
                     shutil.rmtree(folder)
 

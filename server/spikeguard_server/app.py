@@ -53,6 +53,7 @@ from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
 from spikeguard_server.notify.notifier import Notifier
 from spikeguard_server.pages import refusal_page
+from spikeguard_server.repository.clock import watch_of
 from spikeguard_server.repository.outage import TOLD, outage_of
 from spikeguard_server.repository.tokens import working_hashes
 from spikeguard_server.routes.answers import Answer, answer_of
@@ -105,6 +106,7 @@ def create_app(
         monitors=Monitors(settings.monitors_kept),
         ticker=Ticker(settings, engine) if ticker else None,
     )
+    watch_of(engine).tell = services.metrics.count_clock_jump
     bell = Bell(settings)
     feed = Feed(engine)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None

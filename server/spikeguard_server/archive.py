@@ -17,8 +17,8 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId
 from spikeguard_server.errors import Conflict, StillTraining
 from spikeguard_server.repository.audit import append
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.deleted_runs import remove_curves, remove_run
-from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.new_runs import forget_new_run
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.runs import RunRow, attempts_of, is_live, lock_run, save_run

@@ -139,9 +139,10 @@ class Feed:
             followers = list(self._followers)
         before = seen.copy() if any(not each.ready.is_set() for each in followers) else None
         with self._engine.connect() as connection:
-            since = (seen.at or read_now(connection)) - WINDOW
-            entries = [entry for entry in _all_since(connection, since) if seen.fresh(entry)]
-            seen.at = seen.at or since + WINDOW
+            now = read_now(connection)
+            seen.at = min(seen.at or now, now)  # the clock may have been set back since
+            found = _all_since(connection, seen.at - WINDOW, now + WINDOW)
+            entries = [entry for entry in found if seen.fresh(entry)]
         self._seen = seen
         news, place = ([], seen) if first else (entries, before)
         for follower in followers:
@@ -150,14 +151,15 @@ class Feed:
             )
 
 
-def _all_since(connection: sql.Connection, since: datetime) -> list[Happening]:
+def _all_since(connection: sql.Connection, since: datetime, until: datetime) -> list[Happening]:
+    """`until`: what a clock that was ahead has dated later was told in its time."""
     found: list[Happening] = []
-    page = happened_since(connection, since)
+    page = happened_since(connection, since, until=until)
     while page:
         found += page
         if len(page) < PAGE:
             break
         last = page[-1]
         after = (last.at, last.run_id, last.number)
-        page = happened_since(connection, last.at - WINDOW, after=after)
+        page = happened_since(connection, last.at - WINDOW, until=until, after=after)
     return found

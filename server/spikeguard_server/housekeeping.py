@@ -21,6 +21,7 @@ from spikeguard_server.archive import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.passing import write_down
 from spikeguard_server.repository.audit import SERVER, append
 from spikeguard_server.repository.baton import in_turn
+from spikeguard_server.repository.clock import watch_of
 from spikeguard_server.repository.deleted_runs import runs_with_curves_left
 from spikeguard_server.repository.detectors import (
     detectors_on,
@@ -159,7 +160,8 @@ def _drop_counted(engine: sql.Engine) -> None:
 
 
 def tidy(engine: sql.Engine, settings: Settings) -> None:
-    """Delete what nobody will ask for again."""
+    """Delete what nobody will ask for again, once the clock is known not to have jumped."""
+    watch_of(engine).settle(engine)
     let_go(engine, settings)
     if (days := settings.keep_deliveries_days) > 0:
         survive(partial(forget, engine, days), "what people were told")

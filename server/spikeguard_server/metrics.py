@@ -87,6 +87,11 @@ class Metrics:
             ("cause",),
             registry=registry,
         )
+        self.clock_jumps = Counter(
+            "spikeguard_database_clock_jumps",
+            "Jumps of the database's clock that this process was the first to see.",
+            registry=registry,
+        )
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",
@@ -104,6 +109,10 @@ class Metrics:
     def count_notice(self, kind: str, result: str) -> None:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
         self.notices.labels(kind, result).inc()
+
+    def count_clock_jump(self) -> None:
+        """The database's clock was set."""
+        self.clock_jumps.inc()
 
     def text(self) -> bytes:
         """The exposition of this process."""

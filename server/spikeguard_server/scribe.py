@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.postmortem import gather
 from spikeguard_server.report.render import Format, render
-from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.reports import (
     Due,
     claim_report,

@@ -19,8 +19,8 @@ import sqlalchemy as sql
 
 from spikeguard_server.housekeeping import roll, tidy, warn_of_expiry
 from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.repository.clock import database_now, watch_of
 from spikeguard_server.repository.due import runs_due
-from spikeguard_server.repository.engine import database_now
 from spikeguard_server.retried import survive
 from spikeguard_server.scribe import write_reports
 from spikeguard_server.settings import Settings
@@ -79,6 +79,7 @@ class Ticker:
 
 def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
     """Do everything that is due now, or what comes before `stopping`."""
+    watch_of(engine).settle(engine)
     with engine.connect() as connection:
         due = runs_due(connection, settings, database_now(connection))
     for run_id in due:

@@ -30,8 +30,8 @@ from spikeguard_server.domain.proposal import renew
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.repository import audit
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.commands import CommandRow, find_command, move
-from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.incidents import attempts_by_number, find_incident
 from spikeguard_server.repository.links import use_link
 from spikeguard_server.repository.policies import policy_of

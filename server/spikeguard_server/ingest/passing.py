@@ -22,8 +22,8 @@ from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.ingest.taking_over import take_over
 from spikeguard_server.repository import audit
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
-from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.runs import (
     ENDED,
     LIVE,

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Message, ProtocolError, Samples
 from spikeguard_server.access import check_scope
+from spikeguard_server.domain.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.acknowledgement import acknowledge
@@ -29,6 +30,7 @@ from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.ingest.taking_over import take_over
 from spikeguard_server.repository.calm import Bearer, Opening, open_message, write_calm
+from spikeguard_server.repository.clock import steady_s, watch_of
 from spikeguard_server.repository.deleted_runs import Former, former_run
 from spikeguard_server.repository.new_runs import check_quota, note_new_run
 from spikeguard_server.repository.runs import (
@@ -125,9 +127,11 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     message, monitors = letter.message, letter.monitors
     key = run_key(message.run_id)
     kept = monitors.take(key) if monitors is not None else None
+    asked_s = steady_s()
     opening = open_message(
         connection, key, message.attempt, kept.version if kept else -1, letter.bearer
     )
+    watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
     if letter.bearer is not None:
         _check(opening.bearer, message)
     now, run, attempt = letter.now or opening.now, opening.run, opening.attempt
@@ -149,7 +153,7 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     take_over(intake)
     intake.failure = letter.failure
     standing.began(intake)
-    if _takes_over(connection, run, attempt):
+    if _takes_over(connection, run, attempt, now):
         standing.follow(intake, "it started later")
         run.current_segment = None
         standing.sends(intake)
@@ -211,11 +215,15 @@ def _register(
     )  # fmt: skip
 
 
-def _takes_over(connection: sql.Connection, run: RunRow, attempt: AttemptRow) -> bool:
+def _takes_over(
+    connection: sql.Connection, run: RunRow, attempt: AttemptRow, now: datetime
+) -> bool:
     """Whether the run is followed by this attempt from now on: a backlog is not."""
     others = attempts_of(connection, run.run_id)
     current = next((a for a in others if a.number == run.current_attempt), None)
-    return current is None or attempt.started_at >= current.started_at
+    if current is None or attempt.started_at >= current.started_at:
+        return True
+    return current.started_at > now  # the clock was set back since
 
 
 def _take_back(intake: Intake) -> None:

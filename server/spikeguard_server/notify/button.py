@@ -26,7 +26,7 @@ from spikeguard_server.notify.kinds import Carriage
 from spikeguard_server.notify.message import Message
 from spikeguard_server.notify.telling import attempt
 from spikeguard_server.repository.audit import append
-from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.presses import begin_press, end_press, lock_presses
 from spikeguard_server.repository.reading_notices import read_channel
 from spikeguard_server.settings import Settings

@@ -37,6 +37,7 @@ from spikeguard_server.notify.links import with_link
 from spikeguard_server.notify.message import Message
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.repository.channels import find_channel, silence_over
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.conversations import (
     Conversation,
     Entry,
@@ -48,7 +49,6 @@ from spikeguard_server.repository.conversations import (
     postpone_rest,
     settle,
 )
-from spikeguard_server.repository.engine import database_now
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.settings import Settings
 

@@ -7,7 +7,6 @@ used; asking each time would be one round trip of every three.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -91,12 +90,3 @@ def _judge(context: sql.ExceptionContext) -> None:
     """Refused to write: after a failover the address leads on, and these connections stayed."""
     if isinstance(context.original_exception, ReadOnlySqlTransaction):
         context.is_disconnect = True  # upon which the pool lets go of them all
-
-
-def database_now(connection: sql.Connection) -> datetime:
-    """The database's clock: the only one by which validity is judged."""
-    now: datetime = connection.execute(_NOW).scalar_one()
-    return now
-
-
-_NOW = sql.select(sql.func.clock_timestamp())

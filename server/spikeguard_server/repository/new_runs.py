@@ -16,6 +16,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server.errors import RunQuota
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.settings import Settings
 from spikeguard_server.tables_run_counts import new_runs
 
@@ -88,4 +89,5 @@ def forget_new_run(connection: sql.Connection, run_id: UUID) -> None:
 
 def drop_counted(connection: sql.Connection) -> None:
     """Delete rows that no quota counts any more."""
-    connection.execute(sql.delete(new_runs).where(_N.began_at <= sql.func.now() - WINDOW))
+    before = database_now(connection) - WINDOW
+    connection.execute(sql.delete(new_runs).where(_N.began_at <= before))

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_server.repository.clock import stored_before
 from spikeguard_server.tables import incidents, runs, tokens
 from spikeguard_server.tables_notices import approval_links, conversations, deliveries
 
@@ -24,9 +25,8 @@ _D, _K, _L, _T = deliveries.c, conversations.c, approval_links.c, tokens.c
 
 def old_before(connection: sql.Connection, days: float) -> datetime:
     """Midnight UTC so many days ago, by the database's clock: a day's worth goes at once."""
-    today = sql.func.date_trunc("day", sql.func.now(), "UTC")
-    moment: datetime = connection.execute(sql.select(today - timedelta(days=days))).scalar_one()
-    return moment
+    moment = stored_before(connection, timedelta(days=days))
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def runs_with_old(connection: sql.Connection, before: datetime) -> list[UUID]:

@@ -126,9 +126,10 @@ def happened_since(
     *,
     project: str | None = None,
     run_id: UUID | None = None,
+    until: datetime | None = None,
     after: tuple[datetime, UUID, int] | None = None,
 ) -> Sequence[Happening]:
-    """At most `PAGE` entries later than `since`, by time; `after` ends the page before."""
+    """At most `PAGE` entries between `since` and `until`, by time; `after` ends the page before."""
     order = (_A.at, _A.run_id, _A.number)
     query = (
         sql.select(
@@ -146,6 +147,8 @@ def happened_since(
         query = query.where(_PROJECT.element == project)
     if run_id is not None:
         query = query.where(_A.run_id == run_id)
+    if until is not None:
+        query = query.where(_A.at < until)
     if after is not None:
         query = query.where(sql.tuple_(*order) > after)
     return [_happening(row._mapping) for row in connection.execute(query)]

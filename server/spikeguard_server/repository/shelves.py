@@ -7,13 +7,14 @@ and reports lie on no shelf.
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 import sqlalchemy as sql
 
 from spikeguard_server.repository import audit
+from spikeguard_server.repository.clock import stored_before, unjumped_now
 from spikeguard_server.tables import FLEET, attempts, segments
 from spikeguard_server.tables_curves import shelves
 
@@ -38,9 +39,12 @@ def partition(kind: Kind, shelf: date) -> str:
 
 
 def make_shelf(connection: sql.Connection) -> None:
-    """Make the shelf of this week, by the database's clock, unless it is there."""
-    week = sql.select(sql.func.date_trunc("week", sql.func.timezone("UTC", sql.func.now())))
-    starts = connection.execute(week).scalar_one().date()
+    """Make the shelf of this week, unless it is there, as if the database's clock never jumped.
+
+    A segment lies on the newest one, and one of years ahead would be the newest for years.
+    """
+    today = unjumped_now(connection).date()
+    starts = today - timedelta(days=today.weekday())
     there = sql.select(shelves.c.starts).where(shelves.c.starts == starts)
     if connection.scalar(there) is not None:
         return
@@ -62,7 +66,8 @@ def old_shelves(connection: sql.Connection, kind: Kind, days: float) -> list[dat
     """Shelves of which this kind has been kept for long enough."""
     c = shelves.c
     newest = sql.select(sql.func.max(c.starts)).scalar_subquery()
-    query = sql.select(c.starts).where(c.starts < newest, _still_there(kind), ~_in_use(days))
+    in_use = _in_use(stored_before(connection, timedelta(days=days)))
+    query = sql.select(c.starts).where(c.starts < newest, _still_there(kind), ~in_use)
     return list(connection.execute(query.order_by(c.starts)).scalars())
 
 
@@ -70,7 +75,8 @@ def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float)
     """Drop one kind of one shelf, if it is still there and out of use; says so in the audit."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
     this = sql.select(shelves.c.starts).where(shelves.c.starts == shelf).with_for_update()
-    out_of_use = this.where(_still_there(kind), ~_in_use(days))
+    since = stored_before(connection, timedelta(days=days))
+    out_of_use = this.where(_still_there(kind), ~_in_use(since))
     if connection.scalar(out_of_use) is None:
         return False
     # A message that is writing to it just now is seen only once it has committed. The parent is
@@ -94,9 +100,9 @@ def _still_there(kind: Kind) -> sql.ColumnElement[bool]:
     return shelves.c[f"{kind.value}_dropped_at"].is_(None)
 
 
-def _in_use(days: float) -> sql.ColumnElement[bool]:
-    """Whether an attempt on the shelf spoke in the last `days`."""
+def _in_use(since: datetime) -> sql.ColumnElement[bool]:
+    """Whether an attempt on the shelf spoke since."""
     its = (segments.c.run_id == attempts.c.run_id) & (segments.c.attempt == attempts.c.number)
-    recent = attempts.c.last_message_at > sql.func.now() - timedelta(days=days)
+    recent = attempts.c.last_message_at > since
     spoke = sql.select(segments.c.run_id).join(attempts, its)
     return spoke.where(segments.c.shelf == shelves.c.starts, recent).exists()

@@ -30,6 +30,7 @@ from spikeguard_server.tables_run_counts import deleted_runs
 from spikeguard_server.tables_skipped import skipped_batches
 
 REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
+REFERENCE |= {"clock", "clock_jumps"}
 PARTS = (deliveries, policies, skipped_batches, deleted_runs)
 KEY = "00000000-0000-0000-0000-000000000001"
 RUN_WITH_INCIDENT = f"""

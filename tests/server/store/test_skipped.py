@@ -19,7 +19,7 @@ from spikeguard_protocol import (
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.postmortem import MOST_LEFT_OUT, gather
 from spikeguard_server.report.writing import document_of
-from spikeguard_server.repository.engine import database_now
+from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.reading import PageWanted
 from spikeguard_server.repository.reading_ledger import COMMAND, read_ledger
 from spikeguard_server.repository.runs import lock_run
