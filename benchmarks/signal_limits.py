@@ -36,6 +36,7 @@ from spikeguard.norms import (
 )
 from spikeguard.replicas import bits_of
 from spikeguard.settings import Settings
+from spikeguard.topology import Topology
 from spikeguard.training_state import TrainingState, host_copy, tree_bytes
 from spikeguard.updates import Moved, all_parameters, sample_of
 
@@ -81,18 +82,18 @@ def signals(loop: Loop, device: str) -> list[Pass]:
     """What the agent measures, by its own code, on the state that `loop` holds."""
     trained = [p.detach() for p in loop.parameters]
     held = [p.grad for p in loop.parameters if p.grad is not None]
-    moments = second_moments(loop.optimizer)
+    moments = [*second_moments(loop.optimizer).values()]
     share = Settings().update_sample_share
     every, sample = all_parameters(loop.optimizer), sample_of(loop.model, loop.optimizer, share)
     rates = [group["lr"] for group in loop.optimizer.param_groups]
-    state = TrainingState(loop.model, loop.optimizer, None, (), False).capture()
+    state = TrainingState(loop.model, loop.optimizer, None, (), Topology()).capture()
     kept = host_copy(state)
     weights = bytes_of(trained)
     return [
         Pass("grad_norm", bytes_of(held), lambda: global_norm(held)),
         Pass("grad_norm by layer", bytes_of(held), lambda: combine(each_norm(held))),
-        Pass("param_norm", weights, lambda: own_norm(trained, False)),
-        Pass("adam_v_norm", bytes_of(moments), lambda: own_norm(moments, False)),
+        Pass("param_norm", weights, lambda: own_norm(trained)),
+        Pass("adam_v_norm", bytes_of(moments), lambda: own_norm(moments)),
         Pass("update_norm, exact", PASSES_OF_AN_UPDATE * weights, lambda: moved(every, rates)),
         Pass(
             "update_norm_sampled and unchanged parameters",

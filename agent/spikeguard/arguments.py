@@ -11,6 +11,8 @@ from os import PathLike
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.data import DataFeed
@@ -21,6 +23,7 @@ from spikeguard.model_parts import parameters
 from spikeguard.optimizers import trained_by
 from spikeguard.settings import Settings, whole
 
+RANKS: tuple[type, ...] = (ProcessGroup, DeviceMesh)
 _Kind = type | tuple[type, ...]
 _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "run": (str, "Give a name, a str"),
@@ -32,7 +35,12 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "settings": (Settings, "Give Settings(...), or None for the defaults"),
     "forward": (Forward, "Wrap the tracker: Forward(writer)"),
     "replicated": (bool, "Give True, False, or None where DistributedDataParallel says it"),
+    "pipeline": (RANKS, "Give the process group or the mesh of the stages, as mesh['pp']"),
+    "has_loss": (bool, "Give True or False: whether this rank computes the loss"),
+    "shard_groups": (Mapping, "Give a dict: patterns of parameter names, and a group for each"),
 }
+
+_GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 
 
 def check_arguments(
@@ -44,6 +52,9 @@ def check_arguments(
         value = named[argument]
         if value is not None and not isinstance(value, kind):
             raise AttachError(argument, _is_a(value), remedy)
+    for pattern, ranks in (named["shard_groups"] or {}).items():
+        if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
+            raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
     if named["scheduler"] is not None:
         _check_state("scheduler", named["scheduler"])
     _check_states(named["state"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -39,7 +39,6 @@ from spikeguard.guard import Guard
 from spikeguard.host_copies import HostCopies
 from spikeguard.job import Job, describe
 from spikeguard.journal import Journal
-from spikeguard.layout import Layout
 from spikeguard.learning_rate import ScaledRates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
@@ -58,6 +57,7 @@ from spikeguard.settings import Settings, read_connection, whole, with_environme
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.tally import PINS
+from spikeguard.topology import Ranks, Stated
 from spikeguard.training_state import TrainingState
 from spikeguard.world import World, all_agree, join_world, leave_world, open_saving, share_text
 from spikeguard_protocol import Record, RunId
@@ -82,6 +82,9 @@ def attach(
     forward: Forward | None = None,
     name_batch: NameBatch | None = None,
     replicated: bool | None = None,
+    pipeline: Ranks | None = None,
+    has_loss: bool | None = None,
+    shard_groups: Mapping[str, Ranks] | None = None,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -99,6 +102,10 @@ def attach(
     `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
     gradients; by default as DistributedDataParallel around the model says. Without it, and without
     DTensors, several ranks are only reported of: what one of them alone drops would part them.
+    `pipeline`: the process group, or mesh of one dimension, of the pipeline's stages. `has_loss`:
+    whether this rank computes the loss, as those of the last stage do; elsewhere `guard.loss` notes
+    nothing. `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks
+    hold different parts of them, where no mesh of a DTensor says so.
     """
     modules = tuple(model) if isinstance(model, list | tuple) else (model,)
     optimizers = optimizers_in(optimizer)
@@ -121,6 +128,9 @@ def attach(
             "forward": forward,
             "name_batch": name_batch,
             "replicated": replicated,
+            "pipeline": pipeline,
+            "has_loss": has_loss,
+            "shard_groups": shard_groups,
         },
     )
     micro_batches = whole(micro_batches)
@@ -131,7 +141,8 @@ def attach(
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
     try:
-        job = describe(modules, optimizers, replicated, world)
+        stated = Stated(replicated, pipeline, has_loss, shard_groups or {})
+        job = describe(modules, optimizers, stated, world)
         model, optimizer = _only(job)
         _check_saved(job, checkpoints)
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
@@ -162,10 +173,8 @@ def attach(
     snapshots = Snapshots(
         chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes, world.size
     )
-    alike = job.layout is Layout.REPLICATED
-    training = TrainingState(
-        model, optimizer, scheduler, state, alike or world.size == 1, not job.unsaved
-    )
+    topology = job.topology
+    training = TrainingState(model, optimizer, scheduler, state, topology, not job.unsaved)
     recovery = Recovery(
         world,
         training,
@@ -186,7 +195,7 @@ def attach(
     reflex = _reflex(optimizer, chosen, world, job)
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
-    collector = Collector(model, optimizer, reflex, optional, chosen, world.size, tokens_per_step)
+    collector = Collector(model, optimizer, reflex, optional, chosen, topology, tokens_per_step)
     training.learnt = collector
     room = None
     with faults.shield("snapshots"):
@@ -206,7 +215,7 @@ def attach(
         journal,
         mailbox,
         faults,
-        Agreement(world, chosen.agreement_lag, job.layout is Layout.SHARDED, alike)
+        Agreement(world, chosen.agreement_lag, topology.parted, topology.alike)
         if world.size > 1
         else None,
         outbox,
@@ -299,6 +308,8 @@ def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World, 
         extremes if settings.drop_z else None,
         settings.drop_by_sync,
     )
+    if not all_agree(world, reflex.armed):
+        reflex = Reflex(optimizer, False)
     if world.leads and settings.drop_z and reflex.armed and world.size > 1:
         log.warning(
             "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "

@@ -24,16 +24,18 @@ import torch
 from torch import Tensor
 
 from spikeguard.clipping import Rule
+from spikeguard.global_norms import GlobalNorms
 from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
-from spikeguard.norms import combine, each_norm, global_norm, gradients, own_norm, second_moments
-from spikeguard.parameters import Parameters
+from spikeguard.norms import gradients, own_norm, second_moments
+from spikeguard.parameters import Parameters, begins_with
 from spikeguard.readback import Readback
 from spikeguard.reflex import Reflex, found_by_scaler, loss_scale
 from spikeguard.replicas import bits_of
 from spikeguard.row import Row
 from spikeguard.settings import Settings
-from spikeguard.shards import is_sharded, local
+from spikeguard.shards import local
 from spikeguard.signals.optional import OptionalSignals
+from spikeguard.topology import Topology
 from spikeguard.updates import all_parameters, sample_of
 from spikeguard_protocol import OptionalSignal, Signal
 
@@ -62,15 +64,16 @@ class Collector:
         reflex: Reflex,
         optional: OptionalSignals,
         settings: Settings,
-        ranks: int,
+        topology: Topology,
         tokens_per_step: int | None = None,
     ) -> None:
         self._optimizer, self.reflex, self._settings = optimizer, reflex, settings
-        self._model, self._listed = model, Parameters(model, optimizer)
-        self._sharded = is_sharded(model.parameters())
+        self._model, self._topology = model, topology
+        self._listed = Parameters(model, optimizer)
+        self._norms = GlobalNorms(topology, self._listed)
         self._layers: dict[str, Tensor] = {}
         self._step = 0
-        self._ranks, self._tokens = ranks, tokens_per_step
+        self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
         self._cycle = settings.slow_signals_every
         self._param_place, self._update_place, self._moment_place = (
@@ -79,11 +82,11 @@ class Collector:
         )
         self._weights = list(model.parameters())  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
-        self.compares = ranks > 1 and not self._sharded and self._compare_every > 0
-        self._sample = sample_of(model, optimizer, settings.update_sample_share)
-        self._everything = all_parameters(optimizer)
+        self.compares = topology.ranks > 1 and not topology.parted and self._compare_every > 0
+        self._sample = sample_of(model, optimizer, settings.update_sample_share, topology)
+        self._everything = all_parameters(optimizer, topology)
         self._readback = Readback()
-        self.losses = LossMeter()
+        self.losses = LossMeter(topology.has_loss)
         self.optional = optional
         self.attentive = False
         self._scalars: dict[str, Tensor] = {}
@@ -106,7 +109,7 @@ class Collector:
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
         if max_norm is not None:
-            if self._sharded:
+            if self._topology.parted:
                 self._clip_parts(max_norm, norm)
             else:
                 torch.nn.utils.clip_grads_with_norm_(self._listed.tensors, max_norm, norm)
@@ -127,13 +130,11 @@ class Collector:
         for each parameter; one without a gradient has norm 0 and is left alone.
         """
         self._take_up(rule)
-        if not rule.per_parameter:
-            norm, each = self._measured(), None
-            held = gradients(self._parameters())
+        held = gradients(self._parameters())
+        if rule.per_parameter:
+            norm, each = self._norms.each() or (None, None)
         else:
-            held = gradients(self._parameters())
-            norms = each_norm(held)
-            norm, each = combine(norms), self._spread(norms) if norms else None
+            norm, each = self._measured(), None
         if norm is None:
             return torch.zeros(())
         self._grad_norm = norm
@@ -143,20 +144,11 @@ class Collector:
         self._scale(held, clipped.factor)
         return norm
 
-    def _spread(self, norms: list[Tensor]) -> Tensor:
-        """(n,) fp32, one for each parameter, 0 where it has no gradient."""
-        found = iter(norms)
-        absent = torch.zeros_like(norms[0])
-        device = norms[0].device
-        return torch.stack(
-            [absent if p.grad is None else next(found).to(device) for p in self._listed.tensors]
-        )
-
     def _parameters(self) -> list[Tensor]:
         """All that may hold a gradient, with those of groups that were added since."""
         if self._listed.outdated:
             self._listed.grow()
-            self._everything = all_parameters(self._optimizer)
+            self._everything = all_parameters(self._optimizer, self._topology)
             self._weights = list(self._model.parameters())
         return self._listed.tensors
 
@@ -166,8 +158,9 @@ class Collector:
             for device, here in _by_device(shards).items():
                 torch._foreach_mul_(here, factor.to(device, non_blocking=True))
             return
-        pairs = zip(factor.unbind(), self._listed.tensors, strict=True)
-        factors = [f for f, p in pairs if p.grad is not None]
+        each, rows = factor.unbind(), self._norms.own_rows
+        pairs = zip(rows, self._listed.tensors, strict=True)
+        factors = [each[row] for row, p in pairs if p.grad is not None]
         torch._foreach_mul_(
             shards, [f.to(g.device, g.dtype) for f, g in zip(factors, shards, strict=True)]
         )
@@ -179,7 +172,7 @@ class Collector:
         saved, self._saved = self._saved, None
         if saved is None or saved["kind"] != type(rule).__name__:
             return
-        if not rule.per_parameter or self._listed.begins_with(saved.get("rows")):
+        if not rule.per_parameter or begins_with(self._norms.names, saved.get("rows")):
             rule.load_state_dict(saved["state"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -187,7 +180,7 @@ class Collector:
         rule, clipping = self._rule, self._saved
         if rule is not None:
             clipping = {"kind": type(rule).__name__, "state": rule.state_dict()}
-            clipping |= {"rows": self._listed.rows} if rule.per_parameter else {}
+            clipping |= {"rows": "\n".join(self._norms.names)} if rule.per_parameter else {}
         return {
             "clipping": clipping,
             "reflex": self.reflex.state_dict(),
@@ -206,19 +199,17 @@ class Collector:
 
     def _measured(self) -> Tensor | None:
         """The gradients' global norm; where each one's is wanted, composed of those."""
+        self._parameters()
         if not self._wants_layers(self._step + 1):
-            return global_norm(gradients(self._parameters()))
-        pairs = zip(self._listed.names, self._parameters(), strict=True)
-        held = [(name, p.grad) for name, p in pairs if p.grad is not None]
-        norms = each_norm([grad for _, grad in held])
-        self._layers = dict(zip((name for name, _ in held), norms, strict=True))
-        return combine(norms)
+            return self._norms.norm()
+        norm, self._layers = self._norms.by_name()
+        return norm
 
     def _wants_layers(self, step: int) -> bool:
         every = self._settings.layer_norms_every
         if self._settings.flight_recorder:
             return True
-        return every > 0 and ((self.attentive and not self._sharded) or step % every == 0)
+        return every > 0 and ((self.attentive and not self._topology.parted) or step % every == 0)
 
     @torch.no_grad()
     def before_step(self, step: int, rates: Sequence[Any]) -> None:
@@ -279,9 +270,11 @@ class Collector:
         """
         place = step % self._cycle
         if place == self._param_place or self.attentive:
-            self._measure(PARAM_NORM, self._listed.trained)
+            trained = self._listed.trained
+            self._measure(PARAM_NORM, trained, trained)
         if place == self._moment_place or self.attentive:
-            self._measure(ADAM_V_NORM, second_moments(self._optimizer))
+            moments = second_moments(self._optimizer)
+            self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
         if self.compares and (step + 1) % self._compare_every == 0:
             self._scalars |= bits_of(self._weights)
         self._keep_loss()
@@ -310,8 +303,13 @@ class Collector:
         return row
 
     @torch.no_grad()
-    def _measure(self, signal: str, tensors: Sequence[Tensor]) -> None:
-        self._keep(signal, own_norm(tensors, self._sharded))
+    def _measure(self, signal: str, of: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+        """The norm of `tensors`, which lie as the parameters `of`."""
+        if not self._topology.parted:
+            self._keep(signal, own_norm(tensors))
+        else:
+            norm = own_norm(tensors, [self._topology.copies(p) for p in of])
+            self._keep(signal, norm if norm is not None else torch.zeros(()))
 
     def reset(self) -> None:
         """Forget what was measured since the last step."""

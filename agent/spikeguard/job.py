@@ -8,36 +8,22 @@ state is created or moved.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed import device_mesh
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
-from spikeguard.layout import Layout, layout_of, says_replicated
-from spikeguard.model_parts import Modules, named_parameters, parameters
+from spikeguard.model_parts import Modules, named_parameters
 from spikeguard.optimizers import trained_by
+from spikeguard.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.topology import Stated, Topology, find_topology, refuse_flat_shards
 from spikeguard.world import World, share_each
-
-NAMED = 3  # parameters in a message; the others are counted
-STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
-ONE_MODEL = (
-    "Train without stages, the whole model on every rank (DistributedDataParallel) or sharded over "
-    "all of them (fully_shard), or run this job without spikeguard"
-)
-SAY_COPIES = (
-    "if all ranks hold the same there and have the same gradients when the optimizer steps, say "
-    "attach(replicated=True)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +32,32 @@ class Job:
 
     parts: tuple[torch.nn.Module, ...]  # one, or those of a model that is cut into several
     optimizers: tuple[Optimizer, ...]  # each parameter that trains belongs to one of them
-    layout: Layout
+    topology: Topology
     unsaved: str = ""  # why; empty where state_dict and load_state_dict work
 
     @property
     def known(self) -> bool:
         """Whether what a rank measures is, or adds up to, what all ranks measure."""
-        return self.layout is not Layout.UNKNOWN
+        return self.topology.known
 
 
-def describe(
-    parts: Modules, optimizers: Sequence[Optimizer], replicated: bool | None, world: World
-) -> Job:
+def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Stated, world: World) -> Job:
     """What `attach` has been given; raises `AttachError` on all ranks where one must refuse.
 
-    `replicated`: what the user says of the ranks. Collective.
+    `stated`: what the user says of the ranks. Collective.
     """
-    own = _Seen(_digest(_held(parts)))
-    layout = Layout.UNKNOWN
-    try:
-        layout = layout_of(parts, replicated, bool(_beyond_meshes(parts, world.size)))
-        _check_optimizers(parts, optimizers)
-        own.unsaved = next(filter(None, map(_unsaved, optimizers)), "")
-    except AttachError as error:
-        own.optimizer = _plain(error)
-    try:
-        _check_meshes(parts, replicated, world.size)
-    except AttachError as error:
-        own.meshes = _plain(error)
-    ranks = [_Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
-    _raise_first([seen.optimizer for seen in ranks])
-    if len({seen.parameters for seen in ranks}) > 1:
-        _refuse_stages([text.split("\n") for text in share_each(world, "\n".join(_held(parts)))])
-    _raise_first([seen.meshes for seen in ranks])
-    unsaved = next((seen.unsaved for seen in ranks if seen.unsaved), "")
-    return Job(tuple(parts), tuple(optimizers), layout, unsaved)
+    refusal = refusal_of(_check_optimizers, parts, optimizers) or refusal_of(_check_kinds, parts)
+    own = [refusal, "" if refusal else next(filter(None, map(_unsaved, optimizers)), "")]
+    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    raise_first([refused for refused, _ in ranks])
+    topology = find_topology(parts, stated, world)
+    unsaved = next((unsaved for _, unsaved in ranks if unsaved), "")
+    return Job(tuple(parts), tuple(optimizers), topology, unsaved)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What one rank tells the others."""
-
-    parameters: str  # a digest of their names and shapes
-    optimizer: str = ""  # an `AttachError` of its own, as JSON
-    meshes: str = ""  # the same, where the ranks do hold the same parameters
-    unsaved: str = ""
+def _check_kinds(parts: Modules) -> None:
+    for part in parts:
+        refuse_flat_shards(part)
 
 
 # ---- an optimizer for each that trains ---------------------------------------------------------
@@ -104,8 +71,8 @@ def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
     if loose:
         raise AttachError(
             "optimizer",
-            f"{_listed(loose)} of the model {_verb(loose, 'trains', 'train')} and "
-            f"{_verb(loose, 'belongs', 'belong')} to another optimizer or to none: a bad update "
+            f"{listed(loose)} of the model {verb(loose, 'trains', 'train')} and "
+            f"{verb(loose, 'belongs', 'belong')} to another optimizer or to none: a bad update "
             "would be kept from one part of the model and made in the other",
             "Give all optimizers that train the model, in a list, or set requires_grad=False on "
             "what does not train",
@@ -114,7 +81,7 @@ def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
     if twice:
         raise AttachError(
             "optimizer",
-            f"{_listed(twice)} {_verb(twice, 'belongs', 'belong')} to several of the optimizers: "
+            f"{listed(twice)} {verb(twice, 'belongs', 'belong')} to several of the optimizers: "
             "of which one an update is, and what it is put back to, would not be known",
             "Give each parameter to one optimizer",
         )
@@ -122,7 +89,7 @@ def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
     if backward:
         raise AttachError(
             "optimizer",
-            f"{_listed(backward)} {_verb(backward, 'is', 'are')} updated within the backward pass, "
+            f"{listed(backward)} {verb(backward, 'is', 'are')} updated within the backward pass, "
             "before the norm of all gradients is known",
             "Step the optimizers after the backward pass",
         )
@@ -170,111 +137,5 @@ def _stand_in(optimizer: Optimizer) -> Optimizer:
     return other
 
 
-# ---- which rank holds what ---------------------------------------------------------------------
-
-
-def _check_meshes(parts: Modules, stated: bool | None, ranks: int) -> None:
-    """Raise `AttachError` where it is not known what other ranks hold of a parameter."""
-    if ranks == 1:
-        return
-    for name, parameter in _training(parts):
-        stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
-        if stage is not None:
-            raise AttachError(
-                "model",
-                f"the mesh of {name!r} belongs to one with a dimension {stage!r}: a bad update "
-                "would be skipped on one pipeline stage and made on the other",
-                ONE_MODEL,
-            )
-    loose = _beyond_meshes(parts, ranks)
-    if loose and not (says_replicated(parts) if stated is None else stated):
-        raise AttachError(
-            "model",
-            f"{_listed(loose)} {_verb(loose, 'lies', 'lie')} beside DTensors on all ranks, in "
-            "plain tensors or on a mesh of some ranks: what the other ranks hold of it is not "
-            "known, so that they could clip and skip differently",
-            f"Shard all parameters over a mesh of all ranks (fully_shard(model)); or, {SAY_COPIES}",
-        )
-
-
 def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
     return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
-
-
-def _beyond_meshes(parts: Modules, ranks: int) -> list[str]:
-    """Of a model with DTensors, what trains and lies on no mesh of all ranks."""
-    if ranks == 1 or not any(isinstance(p, DTensor) for p in parameters(parts)):
-        return []
-    return [
-        name
-        for name, p in _training(parts)
-        if not isinstance(p, DTensor) or p.device_mesh.size() != ranks
-    ]
-
-
-def _stage_of(parameter: DTensor) -> str | None:
-    """The name of a pipeline's dimension in the mesh that the parameter's one was cut from."""
-    mesh: Any = parameter.device_mesh
-    whole = mesh
-    with suppress(Exception):  # no public name leads to it; before 2.8 it lay elsewhere
-        found = getattr(mesh, "_get_root_mesh", None)
-        whole = found() if found else device_mesh._mesh_resources.get_root_mesh(mesh)
-    for dimension, name in enumerate(whole.mesh_dim_names or ()):
-        if name in STAGES and whole.size(dimension) > 1:
-            return str(name)
-    return None
-
-
-def _held(parts: Modules) -> list[str]:
-    """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
-    return [f"{n} {list(p.shape)}" for n, p in named_parameters(parts)]
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _refuse_stages(held: Sequence[Sequence[str]]) -> None:
-    """Raise `AttachError` for the first rank that holds other parameters than rank 0."""
-    first = held[0]
-    other = next(rank for rank, lines in enumerate(held) if lines != first)
-    sides = [(0, _names(first, held[other])), (other, _names(held[other], first))]
-    alone = ", ".join(f"rank {rank} alone {_listed(names)}" for rank, names in sides if names)
-    raise AttachError(
-        "model",
-        f"the ranks hold different parameters ({alone or 'in another order'}), as pipeline stages "
-        "do: a bad update would be skipped on one rank and made on the other, and each would be "
-        "clipped by its own norm",
-        ONE_MODEL,
-    )
-
-
-def _names(lines: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Of `lines` those that `others` lack, by the parameters' names."""
-    known = set(others)
-    return [line.partition(" ")[0] for line in lines if line not in known]
-
-
-# ---- refusals ----------------------------------------------------------------------------------
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(repr(name) for name in names[:NAMED]) + more
-
-
-def _verb(names: Sequence[str], one: str, many: str) -> str:
-    return one if len(names) == 1 else many
-
-
-def _plain(error: AttachError) -> str:
-    return json.dumps([error.argument, error.problem, error.remedy])
-
-
-def _raise_first(refusals: Sequence[str]) -> None:
-    """What the lowest rank refuses, on every rank."""
-    for rank, refusal in enumerate(refusals):
-        if refusal:
-            argument, problem, remedy = json.loads(refusal)
-            raise AttachError(argument, f"rank {rank}: {problem}" if rank else problem, remedy)

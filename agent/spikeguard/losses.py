@@ -18,12 +18,16 @@ LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over
 class LossMeter:
     """Weighted mean of a step's micro-batches, on the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_loss: bool = True) -> None:
+        """`has_loss`: whether this rank computes one; what it shows otherwise is none."""
+        self._has_loss = has_loss
         self._sum: Tensor | None = None
         self._weight: float | Tensor = 0.0
 
     def add(self, loss: Tensor, weight: float | Tensor | None) -> None:
         """Note one micro-batch's mean loss and its weight (tokens; 1 if none is given)."""
+        if not self._has_loss:
+            return
         share = 1.0 if weight is None else weight
         if isinstance(loss, DTensor):
             loss = own_part(loss)

@@ -12,58 +12,38 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from spikeguard.shards import alike, by_copies, is_sharded, local, root, settled, shared_out, summed
+from spikeguard.shards import local
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
-    """L2 over all `tensors` and, for sharded ones, over all ranks: () fp32; None if none.
-
-    Sharded tensors cost one reduction of one number for each way they are sharded (one under
-    FSDP2), on the job's own device group, without a host wait on NCCL. Collective where sharded.
-    """
-    groups = alike(tensors)
-    if not groups:
-        return _plain_norm(list(tensors)) if tensors else None
-    tensors = [settled(t) for t in tensors]
-    groups = alike(tensors)
-    spread = {place for places in groups for place in places}
-    plain = [t for place, t in enumerate(tensors) if place not in spread]
-    parts = [_plain_norm(plain)] if plain else []
-    for places in groups:
-        own = _plain_norm([local(tensors[place]) for place in places])
-        parts.append(root(summed(own.double().square(), tensors[places[0]])))
-    return combine(parts)
-
-
-def own_norm(tensors: Sequence[Tensor], sharded: bool) -> Tensor | None:
-    """L2 of what this rank holds of `tensors`, () fp32; meets no other rank.
-
-    `sharded` (some tensors of the job are): the squares of all ranks' answers add up to the
-    square of the global norm, whatever several ranks hold counted once. Otherwise the norm itself.
-    """
-    if not sharded:
-        return _plain_norm(list(tensors)) if tensors else None
-    parts = by_copies(tensors).items()
-    return combine([shared_out(_plain_norm(held), ranks) for ranks, held in parts])
+    """L2 over what lies here of all `tensors`: () fp32; None if none. Meets no other rank."""
+    return _plain_norm([local(t) for t in tensors]) if tensors else None
 
 
 def each_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """L2 of each, () fp32, on its own device; of a sharded tensor over all ranks.
+    """L2 of what lies here of each, () fp32, on its own device. Meets no other rank."""
+    return _each_plain_norm([local(t) for t in tensors])
 
-    One reduction for each way they are sharded, however many there are. Collective where sharded.
+
+def own_norm(tensors: Sequence[Tensor], copies: Sequence[int] | None = None) -> Tensor | None:
+    """L2 of what lies here of `tensors`, () fp32; all ranks' squares count each part once.
+
+    `copies`: of each, how many ranks hold the same part; by default none but this one. Meets no
+    other rank.
     """
-    if is_sharded(tensors):
-        tensors = [settled(t) for t in tensors]
-    norms = _each_plain_norm([local(t) for t in tensors])
-    for places in alike(tensors):
-        device = norms[places[0]].device
-        own = torch.stack([norms[place].to(device).double() for place in places])
-        whole = root(summed(own.square(), tensors[places[0]]))
-        for place, norm in zip(places, whole.unbind(), strict=True):
-            norms[place] = norm
-    return norms
+    if copies is None:
+        return global_norm(tensors)
+    by_copies: dict[int, list[Tensor]] = {}
+    for tensor, count in zip(tensors, copies, strict=True):
+        by_copies.setdefault(count, []).append(local(tensor))
+    return combine([shared_out(_plain_norm(held), count) for count, held in by_copies.items()])
+
+
+def shared_out(norm: Tensor, copies: int) -> Tensor:
+    """A part's norm such that the squares of the `copies` ranks that hold it count it once."""
+    return norm if copies == 1 else norm * float(copies) ** -0.5
 
 
 def _each_plain_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -110,9 +90,10 @@ def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Adam's `exp_avg_sq`, as far as there are any."""
-    return [state["exp_avg_sq"] for state in optimizer.state.values() if "exp_avg_sq" in state]
+def second_moments(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
+    """Adam's `exp_avg_sq` by parameter, as far as there are any."""
+    kept = optimizer.state.items()
+    return {p: state["exp_avg_sq"] for p, state in kept if "exp_avg_sq" in state}
 
 
 def sampled_rows(named: Sequence[tuple[str, Tensor]], share: float) -> list[tuple[str, int]]:

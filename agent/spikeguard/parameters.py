@@ -8,6 +8,8 @@ stays in its row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -37,16 +39,6 @@ class Parameters:
             for place, parameter in enumerate(group["params"]):
                 self._add(f"optimizer.{number}.{place}", parameter)
 
-    @property
-    def rows(self) -> str:
-        """The names, a line each: what lies in which row of what is kept by row."""
-        return "\n".join(self.names)
-
-    def begins_with(self, rows: str | None) -> bool:
-        """Whether `rows` that were kept are the first of these; others were of other parameters."""
-        kept = [] if rows is None else rows.split("\n")
-        return bool(kept) and self.names[: len(kept)] == kept
-
     def _add(self, name: str, parameter: Tensor) -> None:
         if id(parameter) not in self._known:
             self._known.add(id(parameter))
@@ -55,5 +47,11 @@ class Parameters:
 
     @property
     def trained(self) -> list[Tensor]:
-        """Those that take a gradient now, detached."""
-        return [p.detach() for p in self.tensors if p.requires_grad]
+        """Those that take a gradient now."""
+        return [p for p in self.tensors if p.requires_grad]
+
+
+def begins_with(names: Sequence[str], rows: str | None) -> bool:
+    """Whether `rows` that were kept are the first of `names`; others were of other parameters."""
+    kept = [] if rows is None else rows.split("\n")
+    return bool(kept) and list(names[: len(kept)]) == kept

@@ -108,7 +108,7 @@ class Recovery:
         return begun
 
     def _divided(self) -> tuple[Tree, dict[str, Part]]:
-        return divided(self.live(), self._state.shared)
+        return divided(self.live(), self._state.shared, self._state.stage)
 
     def checkpoint(self) -> str | None:
         """Write the state and wait for it; its name, or None if a rank failed. Collective."""

@@ -40,8 +40,13 @@ class Part:
         return replace(self, tensor=tensor)
 
 
-def divided(tree: Tree, shared: Callable[[str, Tensor], bool]) -> tuple[Tree, dict[str, Part]]:
-    """`tree` without the tensors that `shared` says yes to, and those by name; copies nothing."""
+def divided(
+    tree: Tree, shared: Callable[[str, Tensor], bool], prefix: str = ""
+) -> tuple[Tree, dict[str, Part]]:
+    """`tree` without the tensors that `shared` says yes to, and those by name; copies nothing.
+
+    `prefix`: what their names begin with in the checkpoint.
+    """
     parts: dict[str, Part] = {}
 
     def walk(value: Any, name: str) -> Any:
@@ -49,8 +54,8 @@ def divided(tree: Tree, shared: Callable[[str, Tensor], bool]) -> tuple[Tree, di
             part = _part_of(value) if shared(name, value) else None
             if part is None:
                 return local(value).detach()
-            parts[name] = part
-            return {_MARK: name, "offsets": part.offsets, "size": part.size, **_kind(part)}
+            parts[prefix + name] = part
+            return {_MARK: prefix + name, "offsets": part.offsets, "size": part.size, **_kind(part)}
         if isinstance(value, dict):
             return {
                 key: walk(item, f"{name}.{key}" if name else str(key))

@@ -130,7 +130,7 @@ class Tally(NamedTuple):
         """`own`, what this rank measured, with what all ranks came to."""
         sums = self.sums
         values = {name: value for name, value in own.items() if name not in _UNDERWAY}
-        if _LOSS in values and sums[_WEIGHT]:
+        if sums[_WEIGHT]:  # also where this rank computes none
             values[_LOSS] = sums[_SUM] / sums[_WEIGHT]
             values[Signal.LOSS_RANK_MAX.value] = max(sums[_OWN::_EACH])
         if self.sharded:
@@ -161,4 +161,7 @@ def _whole(values: dict[str, float], sums: Sequence[float], ranks: int) -> dict[
     """`values` with the global norms that every rank had a part of, and no other parts."""
     rest = {name: value for name, value in values.items() if name not in PARTS}
     pairs = zip(PARTS, sums[::2], sums[1::2], strict=True)
-    return rest | {signal: math.sqrt(total) for signal, total, count in pairs if count == ranks}
+    found = {signal: math.sqrt(total) for signal, total, count in pairs if count == ranks}
+    if not found.get(Signal.ADAM_V_NORM.value, 1.0):
+        del found[Signal.ADAM_V_NORM.value]  # no rank's optimizer keeps any
+    return rest | found

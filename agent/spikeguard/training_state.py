@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from spikeguard.model_parts import unwrapped
 from spikeguard.shards import local
 from spikeguard.targets import Tree, shape_mismatch
+from spikeguard.topology import Topology
 
 _PLAIN = {int, float, str, bool, type(None)}
 
@@ -34,13 +35,10 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         extra: Sequence[Any],
-        replicated: bool,
+        topology: Topology,
         saves_optimizer: bool = True,
     ) -> None:
-        """`replicated`: plain parameters are the same on all ranks; a pipeline's may differ.
-
-        `saves_optimizer`: False where the job's own functions do, as its `state_dict` does not.
-        """
+        """`saves_optimizer`: False where the job's own functions save it."""
         self._saves_optimizer = saves_optimizer
         self._model = unwrapped(model)
         self._optimizer = optimizer
@@ -50,7 +48,7 @@ class TrainingState:
         self._named = {
             f"model.{n}" for n, _ in self._model.named_parameters(remove_duplicate=False)
         }
-        self._replicated = replicated
+        self._topology = topology
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
@@ -63,12 +61,17 @@ class TrainingState:
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
 
+    @property
+    def stage(self) -> str:
+        """What the names of shared tensors begin with: stages may name theirs alike."""
+        return f"stage{self._topology.stage}." if self._topology.stages > 1 else ""
+
     def shared(self, name: str, tensor: Tensor) -> bool:
-        """Whether all ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
-        if isinstance(tensor, DTensor) or not self._replicated:
-            return isinstance(tensor, DTensor)
+        """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
+        if isinstance(tensor, DTensor):
+            return not self._topology.groups  # those that are cut beyond their mesh have one name
         moments = name.startswith("optimizer.state.") and _is_stock(self._optimizer)
-        return moments or name in self._named
+        return self._topology.alike and (moments or name in self._named)
 
     def refusal(self, tree: Tree) -> str | None:
         """Why `tree` cannot be restored here; None if it can. Changes nothing."""

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.norms import combine, global_norm, sampled_rows
-from spikeguard.shards import copies, is_sharded, local, shared_out
+from spikeguard.norms import combine, global_norm, sampled_rows, shared_out
+from spikeguard.shards import local
+from spikeguard.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class Moved:
     Asked at the first step only: FSDP2 may move its shards until the first forward pass.
     """
 
-    def __init__(self, find: Callable[[], list[Stretch]]) -> None:
-        self._find = find
+    def __init__(self, find: Callable[[], list[Stretch]], parted: bool = False) -> None:
+        """`parted`: what moved here is told also where it is nothing, to be added to others'."""
+        self._find, self._parted = find, parted
         self._stretches: list[Stretch] = []
         self._before: list[list[Tensor]] | None = None
         self._armed = False
@@ -67,7 +69,8 @@ class Moved:
                 self._moved += kept
                 norm = global_norm(kept)
                 norms += [shared_out(norm, stretch.held_by) / rate] if norm is not None else []
-        return combine(norms)
+        whole = combine(norms)
+        return torch.zeros(()) if whole is None and self._parted else whole
 
     @torch.no_grad()
     def unchanged(self) -> Tensor | None:
@@ -83,34 +86,38 @@ class Moved:
         return 1.0 - torch.stack(changed).sum() / whole
 
 
-def all_parameters(optimizer: torch.optim.Optimizer) -> Moved:
+def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology | None = None) -> Moved:
     """The movement of everything the optimizer trains."""
     groups = [list(group["params"]) for group in optimizer.param_groups]
-    sharded = is_sharded(p for group in groups for p in group)
-    return Moved(lambda: _stretches(groups, {}, sharded))
+    known = topology or Topology()
+    return Moved(lambda: _stretches(groups, {}, known), known.parted)
 
 
-def sample_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, share: float) -> Moved:
+def sample_of(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    share: float,
+    topology: Topology | None = None,
+) -> Moved:
     """The movement of a fixed sample: one matrix per block, at most `share` of the parameters.
 
     Of a sharded matrix every rank takes its share from its own rows, so the work is shared alike.
     """
-    named = list(model.named_parameters())
-    sharded = is_sharded(p for _, p in named)
+    named, known = list(model.named_parameters()), topology or Topology()
     rows = dict(sampled_rows(named, share))
     chosen = {id(p): rows[name] for name, p in named if name in rows}
     groups = [[p for p in g["params"] if id(p) in chosen] for g in optimizer.param_groups]
-    return Moved(lambda: _stretches(groups, chosen, sharded))
+    return Moved(lambda: _stretches(groups, chosen, known), known.parted)
 
 
 def _stretches(
-    groups: Sequence[Sequence[Tensor]], rows: dict[int, int], sharded: bool
+    groups: Sequence[Sequence[Tensor]], rows: dict[int, int], topology: Topology
 ) -> list[Stretch]:
     """This rank's part of each parameter, or of `rows[id(parameter)]` rows of it."""
     found: dict[tuple[int, int], list[Tensor]] = {}
     for number, group in enumerate(groups):
         for parameter in group:
-            key = (number, copies(parameter) if sharded else 1)
+            key = (number, topology.copies(parameter))
             found.setdefault(key, []).append(_part(parameter, rows.get(id(parameter))))
     return [Stretch(number, held_by, parts) for (number, held_by), parts in found.items()]
 

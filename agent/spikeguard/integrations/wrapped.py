@@ -8,7 +8,7 @@ import torch
 
 import spikeguard
 from spikeguard.guard import make_way
-from spikeguard.layout import refuse_flat_shards, says_replicated
+from spikeguard.topology import refuse_flat_shards, says_replicated
 
 
 def attach_within(

@@ -1,0 +1,146 @@
+"""The gradients' L2 norms over all ranks, each part of the model counted once.
+
+Invariants: no value is read on the host. Where ranks hold different parts (`Topology.parted`), each
+adds up the squares of its own, divided by how many ranks hold a copy, and one all-reduce on the
+job's default group makes the sum, equal to the bit on all ranks: 8 bytes for the norm alone, 8 more
+for each parameter where each one's norm is wanted. All ranks make it, also one that has no gradient
+in this step. Where every rank holds all of the model nobody meets.
+Where the GPU waits: the stream for the slowest rank, in that all-reduce; with gloo the host does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from spikeguard.norms import combine, each_norm, global_norm, own_norm
+from spikeguard.parameters import Parameters
+from spikeguard.shards import settled
+from spikeguard.topology import Topology
+
+REST = "not in the model"  # the row of what a rank's optimizers train besides, where ranks differ
+
+
+class GlobalNorms:
+    """Of the gradients of what `listed` holds."""
+
+    def __init__(self, topology: Topology, listed: Parameters) -> None:
+        self._topology, self._listed = topology, listed
+        self._copies: list[int] = []
+        self._made: tuple[list[int], Tensor, Tensor] | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the rows of `each`: this rank's parameters or, where ranks hold different, all."""
+        rows = self._topology.rows
+        return (*rows, REST) if rows else self._listed.names
+
+    @property
+    def own_rows(self) -> Sequence[int]:
+        """The row of each parameter of this rank."""
+        listed = len(self._listed.tensors)
+        if not self._topology.rows:
+            return range(listed)
+        own = self._topology.own_rows
+        return (*own, *[len(self._topology.rows)] * (listed - len(own)))
+
+    def norm(self) -> Tensor | None:
+        """Of all gradients, () fp32; None if no rank can have any."""
+        if not self._topology.parted:
+            return global_norm([p.grad for p in self._listed.tensors if p.grad is not None])
+        _, gradients, copies = self._held()
+        own = own_norm(gradients, copies)
+        square = self._zeros(1) if own is None else self._placed(own.double().square().reshape(1))
+        return self._summed(square).sqrt().float().squeeze(0)
+
+    def each(self) -> tuple[Tensor, Tensor] | None:
+        """The norm of all, and of each row, (n,) fp32, 0 where there is no gradient."""
+        if self._topology.parted:
+            squares = self._all_squares()
+            return squares.sum().sqrt().float(), squares.sqrt().float()
+        norms = each_norm([p.grad for p in self._listed.tensors if p.grad is not None])
+        whole = combine(norms)
+        return None if whole is None else (whole, self._spread(norms))
+
+    def by_name(self) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The norm of all, and of each parameter that has a gradient; or may have, elsewhere."""
+        listed = self._listed.tensors
+        if self._topology.parted:
+            squares = self._all_squares()
+            named = dict(enumerate(zip(self.names, squares.sqrt().float().unbind(), strict=True)))
+            for row, parameter in zip(self.own_rows, listed, strict=True):
+                if parameter.grad is None:
+                    named.pop(row, None)
+            return squares.sum().sqrt().float(), dict(named.values())
+        held = [(n, p.grad) for n, p in zip(self._listed.names, listed, strict=True)]
+        named_held = [(name, grad) for name, grad in held if grad is not None]
+        norms = each_norm([grad for _, grad in named_held])
+        return combine(norms), dict(zip((name for name, _ in named_held), norms, strict=True))
+
+    def _all_squares(self) -> Tensor:
+        """(n,) fp64, the square of each row's norm over all ranks."""
+        rows, gradients, copies = self._held()
+        squares = self._zeros(len(self.names))
+        norms = each_norm(gradients)
+        if norms:
+            own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
+            index, shares = self._rows(rows, copies, squares.device)
+            squares.index_add_(0, index, self._placed(own) * shares)
+        return self._summed(squares)
+
+    def _held(self) -> tuple[list[int], list[Tensor], list[int]]:
+        """Rows, gradients as their parameters lie, and how many ranks hold the same of each."""
+        listed, copies = self._listed.tensors, self._known_copies()
+        held = [
+            (row, settled(p.grad, p), count)
+            for row, p, count in zip(self.own_rows, listed, copies, strict=True)
+            if p.grad is not None
+        ]
+        return [row for row, _, _ in held], [g for _, g, _ in held], [c for _, _, c in held]
+
+    def _known_copies(self) -> list[int]:
+        listed = self._listed.tensors
+        self._copies += [self._topology.copies(p) for p in listed[len(self._copies) :]]
+        return self._copies
+
+    def _spread(self, norms: list[Tensor]) -> Tensor:
+        """(n,) fp32, one for each parameter, 0 where it has no gradient."""
+        found = iter(norms)
+        absent = torch.zeros_like(norms[0])
+        device = norms[0].device
+        return torch.stack(
+            [absent if p.grad is None else next(found).to(device) for p in self._listed.tensors]
+        )
+
+    def _rows(
+        self, rows: list[int], copies: list[int], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """On the device, made once as long as the same parameters have gradients: where each goes,
+        and which share of it is this rank's."""
+        if self._made is None or self._made[0] != rows:
+            shares = torch.tensor(copies, dtype=torch.float64).reciprocal()
+            self._made = rows, torch.tensor(rows, device=device), shares.to(device)
+        return self._made[1:]
+
+    def _summed(self, squares: Tensor) -> Tensor:
+        """Over all ranks; in place."""
+        if self._topology.ranks > 1:
+            dist.all_reduce(squares)
+        return squares
+
+    def _zeros(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.float64, device=self._device())
+
+    def _placed(self, squares: Tensor) -> Tensor:
+        return squares.to(self._device(), non_blocking=True)
+
+    def _device(self) -> torch.device:
+        """On which the job's ranks meet; gradients may lie on the host."""
+        first = self._listed.tensors[0]
+        if isinstance(first, DTensor):
+            return torch.device(first.device_mesh.device_type)
+        return first.device

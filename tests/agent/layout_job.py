@@ -1,0 +1,150 @@
+"""What each rank tells of every layout, beside the same model trained whole in one process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+from spikeguard import Forward, Settings, attach
+
+from . import layouts
+from .layouts import Laid, Whole
+
+LIMIT, STEPS, SPOILT = 0.05, 6, 3  # the norm clipped to, and the step with a NaN
+SETTINGS = Settings(slow_signals_every=1, snapshot_every=2)
+EVERY_STEP = ("grad_norm_raw", "param_norm", "update_norm", "loss")
+
+
+def batch(step: int) -> Tensor:
+    torch.manual_seed(step)
+    return torch.randn(4, layouts.WIDTH)
+
+
+def adam(model: nn.Module) -> torch.optim.AdamW:
+    groups = [{"params": [p]} for p in model.parameters()]  # torch mixes no kinds in one call
+    return torch.optim.AdamW(groups, lr=1e-2, fused=True)
+
+
+def norm_of(tensors: list[Tensor]) -> float:
+    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())
+
+
+class Beside:
+    """The whole model, in this process alone."""
+
+    def __init__(self) -> None:
+        self.model = Whole()
+        self.optimizer = adam(self.model)
+
+    def backward(self, step: int) -> float:
+        self.optimizer.zero_grad()
+        loss = self.model(batch(step)).square().mean()
+        loss.backward()
+        return float(loss.detach())
+
+    def train(self) -> dict[str, float]:
+        held = list(self.model.parameters())
+        norm = float(torch.nn.utils.clip_grad_norm_(held, LIMIT))
+        before = [p.detach().clone() for p in held]
+        self.optimizer.step()
+        moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
+        moved = [(p.detach() - old) / 1e-2 for p, old in zip(held, before, strict=True)]
+        return {
+            "grad_norm_raw": norm,
+            "param_norm": norm_of([p.detach() for p in held]),
+            "update_norm": norm_of(moved),
+            "adam_v_norm": norm_of(moments),
+        }
+
+
+def own(model: nn.Module) -> list[Tensor]:
+    return [
+        (p.to_local() if isinstance(p, DTensor) else p).detach().clone() for p in model.parameters()
+    ]
+
+
+def laid_gradients(laid: Laid, whole: nn.Module) -> None:
+    named = dict(whole.named_parameters())
+    for name, parameter in laid.model.named_parameters():
+        gradient = named[layouts.name_in_whole(laid, name)].grad
+        assert gradient is not None
+        part = layouts.own_part(laid, gradient, parameter, name)
+        parameter.grad = layouts.like(parameter, part)
+
+
+def off_by(laid: Laid, whole: nn.Module) -> float:
+    """The largest difference of a weight from that of the whole model."""
+    named, most = dict(whole.named_parameters()), 0.0
+    for (name, parameter), here in zip(laid.model.named_parameters(), own(laid.model), strict=True):
+        wanted = named[layouts.name_in_whole(laid, name)].detach()
+        part = layouts.own_part(laid, wanted, parameter, name)
+        most = max(most, float((part - here).abs().max()))
+    return most
+
+
+def trained(folder: Path, layout: layouts.Layout, rank: int, ranks: int) -> dict[str, Any]:
+    """A few steps, one with a NaN in one number on the last rank; on all where they are alike."""
+    laid, beside = layout(ranks), Beside()
+    optimizer = adam(laid.model)
+    seen: list[dict[str, float]] = []
+    guard = attach(
+        laid.model,
+        optimizer,
+        run="test",
+        directory=folder,
+        settings=SETTINGS,
+        forward=Forward(lambda values, _: seen.append(dict(values))),
+        **laid.stated,
+    )
+    expected: list[dict[str, float]] = []
+    bits, off, meetings = [own(laid.model)], 0.0, []
+    for step in range(STEPS):
+        loss = beside.backward(step)
+        laid_gradients(laid, beside.model)
+        has_loss = laid.stated.get("has_loss", True)
+        guard.loss(torch.tensor(loss if has_loss else -1.0))
+        if step == SPOILT and (rank == ranks - 1 or layout is layouts.replicated):
+            last = list(laid.model.parameters())[-1].grad
+            assert last is not None
+            (last.to_local() if isinstance(last, DTensor) else last).view(-1)[0] = float("nan")
+        with CommDebugMode() as met:
+            guard.clip_grad_norm_(LIMIT)
+        meetings.append(met.get_total_counts())
+        optimizer.step()
+        guard.step()
+        if step != SPOILT:
+            expected.append({"loss": loss, **beside.train()})
+            off = max(off, off_by(laid, beside.model))
+        bits.append(own(laid.model))
+    guard.finish()
+    same = [all(map(torch.equal, *pair)) for pair in itertools.pairwise(bits)]
+    return {
+        "seen": seen,
+        "expected": expected,
+        "off": off,
+        "same": same,
+        "meetings": meetings,
+        "faults": guard.faults,
+    }
+
+
+def main(plan: dict[str, Any]) -> None:
+    """What one rank of a test does."""
+    torch.set_num_threads(1)
+    rank, size, folder = plan["rank"], plan["size"], Path(plan["folder"])
+    meeting = f"file://{folder / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+    which = [getattr(layouts, name) for name in plan["layouts"]]
+    said = {
+        layout.__name__: trained(folder / layout.__name__, layout, rank, size) for layout in which
+    }
+    (folder / f"rank{rank}.json").write_text(json.dumps(said))
+    dist.destroy_process_group()

@@ -1,0 +1,58 @@
+"""However a model lies on the ranks, it is measured, clipped and skipped as in one process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from . import layout_job, layouts
+from .forks import FORKS, ended, started
+
+CLOSE = 2e-6  # fp32, sums in another order
+ON_RANKS = {2: layouts.ON_TWO, 4: layouts.ON_FOUR}
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What each of two, then of four ranks told of every layout."""
+    size: int = request.param
+    folder = tmp_path_factory.mktemp(f"ranks{size}")
+    plan = {"folder": str(folder), "size": size, "layouts": [f.__name__ for f in ON_RANKS[size]]}
+    ranks = [
+        FORKS.Process(target=layout_job.main, args=({**plan, "rank": r},)) for r in range(size)
+    ]
+    assert ended(started(ranks)) == [0] * size
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
+
+
+def test_clipping_is_that_of_one_process_on_the_whole_model(group: Any) -> None:
+    """After five updates clipped to a twentieth of a norm the weights are its weights."""
+    for rank in group:
+        for name, told in rank.items():
+            assert told["off"] < CLOSE, name
+            assert told["faults"] == {}, name
+
+
+def test_every_part_of_the_model_counts_once_in_every_norm(group: Any) -> None:
+    """Gradients, parameters, updates, second moments; and the loss of the ranks that have one."""
+    for name, told in group[0].items():
+        seen = [values for step, values in enumerate(told["seen"]) if step != layout_job.SPOILT]
+        assert len(seen) == layout_job.STEPS - 1, name
+        for values, expected in zip(seen, told["expected"], strict=True):
+            for signal, value in expected.items():
+                assert values[f"train/{signal}"] == pytest.approx(value, rel=1e-5), (name, signal)
+
+
+def test_a_nan_on_one_rank_is_skipped_by_all(group: Any) -> None:
+    wanted = [step == layout_job.SPOILT for step in range(layout_job.STEPS)]
+    for rank in group:
+        for name, told in rank.items():
+            assert told["same"] == wanted, name
+
+
+def test_ranks_meet_once_for_a_norm_and_not_where_all_hold_the_same(group: Any) -> None:
+    for rank in group:
+        for name, told in rank.items():
+            assert set(told["meetings"]) == {0 if name == "replicated" else 1}, name
