@@ -15,6 +15,7 @@ the device wait, except that a half-applied command ends the attempt (`AttemptAb
 """
 
 from spikeguard.attach import attach
+from spikeguard.by_position import by_position
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
 from spikeguard.forward import Forward
@@ -33,5 +34,6 @@ __all__ = [
     "SpikeguardError",
     "UserCheckpoints",
     "attach",
+    "by_position",
     "guard_of",
 ]

@@ -25,6 +25,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
+from spikeguard.by_position import ByPosition
 from spikeguard.errors import ResumeError
 from spikeguard.ledger import Ledger
 from spikeguard.left_out_log import LeftOutLog
@@ -115,6 +116,8 @@ class DataFeed:
         if loader is not self._loader:
             self._loaders += 1
         self.in_use, self._loader = True, loader
+        if isinstance(loader, ByPosition):
+            loader.micro_batches = self.micro_batches
         if self._rewind is not None and self._rewind.get("pass", 1) > 1 and self.read_once:
             stands = f"the run stands in pass {self._rewind['pass']}"
             raise ResumeError(f"{stands}, and {READ_ONCE}. {READ_ONCE_REMEDY}")

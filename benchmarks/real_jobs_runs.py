@@ -1,0 +1,166 @@
+"""Starts a row's job as real processes, again where its exit status asks for it, and reads what
+its ranks saw.
+
+Invariants: a rank that dies takes the others with it, as under a launcher. Everything that was
+started is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.real_jobs_probe import REFUSED
+from benchmarks.real_jobs_server import Server, serving
+from benchmarks.real_jobs_text import Plan
+from spikeguard_protocol import Action
+from spikeguard_trainer.stage.processes import Children
+
+ROOT = Path(__file__).parent.parent
+SOURCES = (ROOT, *(ROOT / part for part in ("agent", "server", "trainer")))
+START_AGAIN = (75, 76)  # exit statuses with which an attempt asks for a new start
+GRACE_S = 15.0  # for the other ranks, once one has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How one rank of a job is started."""
+
+    words: Sequence[str]
+    ranks: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None  # to start in
+
+
+@dataclass(slots=True)
+class Run:
+    """What became of one run: all its starts."""
+
+    server: Server
+    ranks: list[list[dict[str, Any]]]  # the lines of each, in order
+    statuses: list[int]  # of each start, the worst of its ranks
+    log: Path
+
+    @property
+    def refused(self) -> str:
+        """Why `attach` refused; empty if it did not."""
+        return next((r["refused"] for lines in self.ranks for r in lines if "refused" in r), "")
+
+    @property
+    def ended_well(self) -> bool:
+        return bool(self.statuses) and self.statuses[-1] == 0
+
+    def steps(self, rank: int = 0) -> dict[int, dict[str, Any]]:
+        """What each step was made of, the newest line of each."""
+        return {line["step"]: line for line in self.ranks[rank] if "step" in line}
+
+    def faults(self) -> dict[str, int]:
+        """The guard's own failures, over all ranks and starts."""
+        found: dict[str, int] = {}
+        for line in (line for lines in self.ranks for line in lines):
+            for place, count in line.get("faults", {}).items():
+                found[place] = found.get(place, 0) + count
+        return found
+
+    def digests(self, key: str = "finished") -> list[str]:
+        """Each rank's last digest of a line that has `key`."""
+        found = [[x["digest"] for x in lines if "digest" in x and key in x] for lines in self.ranks]
+        return [each[-1] if each else "" for each in found]
+
+
+def run_job(
+    command: Command,
+    plan: Plan,
+    folder: Path,
+    decide: Callable[[Server], Action | None] = lambda _: None,
+    limit_s: float = 300.0,
+    starts: int = 4,
+) -> Run:
+    """Start it until it has ended well, refused, or failed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    record = folder / "record"
+    record.mkdir(parents=True)
+    plan = replace(plan, out=str(folder / "out"), record=str(record))
+    statuses: list[int] = []
+    until = time.monotonic() + limit_s
+    with serving(decide) as server:
+        while len(statuses) < starts:
+            statuses.append(_start(command, plan, folder, server.url, until))
+            killed = plan.kill is not None and len(statuses) == 1
+            if statuses[-1] not in START_AGAIN and not killed:
+                break
+    files = [record / f"rank-{rank}.jsonl" for rank in range(command.ranks)]
+    lines = [f.read_text().splitlines() if f.exists() else [] for f in files]
+    ranks = [[json.loads(line) for line in each] for each in lines]
+    return Run(server, ranks, statuses, folder / "job.log")
+
+
+def _start(command: Command, plan: Plan, folder: Path, url: str, until: float) -> int:
+    """One start of all ranks; the first status that is not 0, or 0."""
+    children = Children()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
+        "SPIKEGUARD_SERVER": url,
+        "SPIKEGUARD_TOKEN": "none",
+        "SPIKEGUARD_SEND_INTERVAL": "0.05",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        **plan.environment(),
+        **command.environment,
+    }
+    try:
+        ranks = []
+        for rank in range(command.ranks):
+            mine = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(command.ranks)}
+            words = ["env", "-C", str(command.folder or folder), *command.words]
+            one = {**shared, **mine} if command.ranks > 1 or command.environment else shared
+            ranks.append(children.start(words, one, folder / "job.log"))
+        return _waited_for(ranks, until)
+    finally:
+        children.end()
+
+
+def _waited_for(ranks: Sequence[subprocess.Popen[bytes]], until: float) -> int:
+    """The status of the rank that failed first, 0 where none did, 124 where time was up."""
+    ended: float | None = None
+    while True:
+        statuses = [rank.poll() for rank in ranks]
+        bad = [status for status in statuses if status]
+        if bad and ended is None:
+            ended = time.monotonic()
+        if None not in statuses or (ended and time.monotonic() > ended + GRACE_S):
+            return _worst(bad)
+        if REFUSED in bad or any(status < 0 for status in bad):
+            return _worst(bad)
+        if time.monotonic() > until:
+            return 124
+        time.sleep(0.02)
+
+
+def _worst(bad: Sequence[int]) -> int:
+    """A signal before a failure, a failure before the wish to be started again."""
+    killed = next((status for status in bad if status == -signal.SIGKILL), None)
+    wish = next((status for status in bad if status in START_AGAIN), None)
+    return killed or (REFUSED if REFUSED in bad else 0) or wish or (bad[0] if bad else 0)
+
+
+def own_loop(name: str, ranks: int = 1) -> Command:
+    """One of the loops of `real_jobs_loops`, in this environment."""
+    return Command([sys.executable, "-m", "benchmarks.real_jobs_loops", name], ranks)

@@ -1,0 +1,143 @@
+"""A server on a real socket for one run: it acknowledges, detects as the product does, and orders.
+
+Messages are read and answered by the protocol's own code, samples go through the server's own
+monitor in the order in which they come. What is ordered, and when, the row says; nothing waits for
+a person, so a row takes seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
+
+from spikeguard_protocol import (
+    Ack,
+    Action,
+    CommandResult,
+    Message,
+    Order,
+    Samples,
+    SegmentStarted,
+    TargetDeleted,
+    TargetSaved,
+    decode_message,
+    encode,
+)
+from spikeguard_server.domain.events import Event
+from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.repository.samples import as_domain
+
+Kind = TypeVar("Kind")
+EXPIRES_S = 120.0
+
+
+class Server:
+    """What one run has told, and what it is to do: `decide` is asked after every message."""
+
+    def __init__(self, decide: Callable[[Server], Action | None]) -> None:
+        self.messages: dict[str, list[Message]] = {}  # by attempt, in order
+        self.events: list[Event] = []
+        self.orders: list[Order] = []
+        self.newest_step = 0
+        self.url = ""
+        self._decide, self._monitor = decide, Monitor()
+        self._lock = threading.Lock()
+
+    def records(self, kind: type[Kind]) -> list[Kind]:
+        """Every record of `kind`, in the order in which it was stored."""
+        stored = (r for messages in self.messages.values() for m in messages for r in m.records)
+        return [record for record in stored if isinstance(record, kind)]
+
+    def targets(self) -> list[TargetSaved]:
+        """Where the run can go back to."""
+        gone = {deleted.name for deleted in self.records(TargetDeleted)}
+        return [target for target in self.records(TargetSaved) if target.name not in gone]
+
+    def results(self) -> list[CommandResult]:
+        return self.records(CommandResult)
+
+    def losses(self) -> dict[int, float]:
+        """Step -> loss as it was told last, which after a rollback is that of the new segment."""
+        return {
+            step: loss
+            for samples in self.records(Samples)
+            for step, loss in zip(samples.steps, samples.signals.get("loss", ()), strict=False)
+            if loss is not None
+        }
+
+    def dropped(self) -> list[int]:
+        """The steps whose update was told to have been left out."""
+        return [
+            step
+            for samples in self.records(Samples)
+            for step, flag in zip(
+                samples.steps, samples.signals.get("update_dropped", ()), strict=False
+            )
+            if flag
+        ]
+
+    def take(self, body: bytes) -> bytes:
+        """Store one message; the acknowledgement."""
+        message = decode_message(body)
+        with self._lock:
+            stored = self.messages.setdefault(message.attempt, [])
+            if message.sequence == len(stored) + 1:
+                stored.append(message)
+                self._look_at(message)
+            if (action := self._decide(self)) is not None:
+                command = f"row#1.{len(self.orders) + 1}"
+                self.orders.append(Order(command, message.attempt, action, EXPIRES_S, None))
+            answered = {result.command for result in self.results()}
+            due = tuple(
+                order
+                for order in self.orders
+                if order.command not in answered and order.attempt == message.attempt
+            )
+            return encode(Ack(len(stored), due, self._monitor.attentive, ()))
+
+    def _look_at(self, message: Message) -> None:
+        for record in message.records:
+            if isinstance(record, SegmentStarted) and record.segment:
+                self._monitor = Monitor()  # what was learnt lies in steps that are given up
+            if isinstance(record, Samples):
+                self.newest_step = record.steps[-1]
+                self.events += self._monitor.observe(as_domain(record))
+
+
+@contextmanager
+def serving(decide: Callable[[Server], Action | None]) -> Iterator[Server]:
+    """A server for one run while the block lasts."""
+    ours = Server(decide)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self._answer(200, ours.take(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_GET(self) -> None:
+            self._answer(404, b"")
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            del arguments
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    ours.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield ours
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
