@@ -8,7 +8,9 @@ position, and `names_of(position)`, if it has that too, says what lay there. An 
 those two can be read once: forward only, nothing goes back over it.
 A loop may fetch items before the step that comes first is made. What was fetched and not trained
 stands in a queue: a snapshot or checkpoint says where the data stood before it, so that going back
-or a restart fetches it again. What a loop holds while it is taken back it trains first.
+or a restart fetches it again. What a loop holds while it is taken back it trains first, and the
+guard undoes those steps (`undoing`): the items that complete them are copies that do not count.
+Where another thread fetches, they stand.
 Law: what is left out draws no random numbers of the job, so a run with a skip equals one that
 never had those batches. The loader's own errors are the loop's and pass through. Items may be
 fetched by another thread: what that one counts is written by it alone.
@@ -97,6 +99,8 @@ class DataFeed:
         self._left_over: int | None = None  # a position begun with the last items of a pass
         self._stale = 0  # of these, the first were fetched before the run was taken back
         self._returns = 0  # how often it was
+        self.undoing = 0  # steps to come of what was held when it was, which the guard undoes
+        self._filler = 0  # items that complete them and do not count
         self._handed_before = 0  # the last step
         self._ahead_told = 0
         self._fetched_by: int | None = None  # which thread
@@ -166,6 +170,9 @@ class DataFeed:
                 batch = next(iterator)
                 self._waited_s += perf_counter() - began
                 self._waits += 1
+                while self._filler and not self.stopped:
+                    self._filler -= 1
+                    yield self._copied(batch)
                 with self._shield:
                     self._count(item, returns)
                 yield batch
@@ -311,12 +318,37 @@ class DataFeed:
     def restore(self, tree: Tree, random_numbers: Tree) -> None:
         """Go back at the next batch; the loader is touched only then."""
         self.position = self._next = tree["position"]
-        self._micro, self._left_over = 0, None
         self._stale, self._returns = len(self._fetched), self._returns + 1
+        self._undo_stale()
+        self._micro, self._left_over = 0, None
         self._rewind = {**tree, "random": random_numbers} if tree["kind"] != "none" else None
         if self.left_out is not None and (pending := tree.get("left_out")):
             with self.left_out.shield:
                 self.left_out.take_up(pending)
+
+    def _undo_stale(self) -> None:
+        """The steps of what the loop holds are to be undone, unless another thread fetches."""
+        self.undoing = 0 if self.threaded else self._stale
+        held = (self._stale - 1) * self.micro_batches + (self._micro or self.micro_batches)
+        self._filler = self.undoing * self.micro_batches - held if self.undoing else 0
+
+    def let_stale_stand(self) -> None:
+        """What is held is trained first after all, as not all ranks hold as much."""
+        self.undoing = self._filler = 0
+
+    def undo_step(self) -> bool:
+        """The loop made a step of what it held; whether that was the last one to be undone."""
+        self._fetched.popleft()
+        self._stale -= 1
+        self.undoing -= 1
+        self._handed_before = self.handed
+        return not self.undoing
+
+    def _copied(self, item: Any) -> Any:
+        """`item` for a step that is undone: the loop may change it in place."""
+        with self._shield:
+            return copy.deepcopy(item)
+        return item
 
     @property
     def stale(self) -> int:

@@ -28,7 +28,7 @@ from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery, Report
 from spikeguard.settings import Settings
 from spikeguard.targets import Target, Tree
-from spikeguard.world import World, all_agree, in_step, share_text
+from spikeguard.world import World, all_agree, in_step, share_each, share_text
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -87,6 +87,7 @@ class Executor:
         self._settings = settings
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
+        self._returned: Prepared | None = None  # while steps of what the loop held are undone
         self._recovery, self._journal, self._mailbox = recovery, journal, mailbox
         self._report, self._drain, self._faults = report, drain, faults
         self._answered_at: dict[str, float] = {}
@@ -385,7 +386,8 @@ class Executor:
         left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
         said = f"from step {before} back to {prepared.target.name}{left_out}"
         if held := self._feed.stale:
-            said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} trained first"
+            way = "undone" if self._feed.undoing else "trained first"
+            said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} {way}"
         self._answer(order, ResultState.APPLIED, said, before)
         self._report(
             SegmentStarted(
@@ -399,19 +401,47 @@ class Executor:
         self._recovery.forget_abandoned()
 
     def _restore_or_abort(self, prepared: Prepared) -> None:
+        target, tree = prepared.target, prepared.tree
+        self._restored(target, lambda: self._recovery.restore(target, tree, self._next_segment))
+        self._agree_on_undoing(prepared)
+
+    def _restored(self, target: Target, restore: Callable[[], None]) -> None:
+        """Do it on all ranks; raise on all where one fails."""
         problem = "another rank could not restore the target"
         restored = False
         try:
-            self._recovery.restore(prepared.target, prepared.tree, self._next_segment)
+            restore()
             restored = True
         except Exception as error:
-            problem = f"restoring {prepared.target.name} failed half-way: {error!r}"
+            problem = f"restoring {target.name} failed half-way: {error!r}"
         try:
             restored = all_agree(self._world, restored)
         except Exception as error:
             restored, problem = False, f"the ranks could not agree on the restore: {error!r}"
         if not restored:
             raise AttemptAborted(problem)
+
+    def _agree_on_undoing(self, prepared: Prepared) -> None:
+        """Steps of what the loop still holds are undone where all ranks hold as much."""
+        try:
+            held = share_each(self._world, str(self._feed.undoing))
+        except Exception as error:
+            problem = f"the ranks could not agree on what they hold: {error!r}"
+            raise AttemptAborted(problem) from error
+        if len(set(held)) > 1:
+            self._feed.let_stale_stand()
+        self._returned = prepared if self._feed.undoing else None
+
+    def undo_step(self) -> None:
+        """The loop made a step of what it held when it was taken back: it is taken back once more.
+
+        Raises `AttemptAborted` where that fails, on all ranks.
+        """
+        if not self._feed.undo_step() or self._returned is None:
+            return
+        target, tree = self._returned.target, self._returned.tree
+        self._returned = None
+        self._restored(target, lambda: self._recovery.restore_training(target, tree))
 
     def _answer(
         self, order: Order, state: ResultState, reason: str, step: int | None = None

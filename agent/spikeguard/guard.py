@@ -237,6 +237,9 @@ class Guard:
         if not self._begun:
             self._begin()
         parts = self._p
+        if parts.feed.undoing:
+            self._undo_step()
+            return
         progress = parts.progress
         segment = progress.segment
         progress.steps = steps = progress.steps + 1
@@ -373,6 +376,13 @@ class Guard:
             self._p.rates.after_step()
 
     # ---- a step's sample -------------------------------------------------------------------
+
+    def _undo_step(self) -> None:
+        """Made of what was fetched before a rollback: nothing of it is told or stays."""
+        with self._p.faults.shield("collect"):
+            self._p.rates.after_step()
+            self._p.collector.reset()
+        self._executor.undo_step()
 
     def _forget_step(self, error: Exception) -> None:
         self._p.faults.note("collect", error)

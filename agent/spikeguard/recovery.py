@@ -209,14 +209,18 @@ class Recovery:
 
     def restore(self, target: Target, tree: Tree, segment: int) -> None:
         """Become `target`, about to train `segment`; half done if it raises."""
-        if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
-            self.checkpoints.put_back(target.name)
-        self.copies.before_change()
-        self._state.restore(tree)
+        self.restore_training(target, tree)
         self._feed.restore(tree["data"], tree["random"])
         scale: dict[str, Any] | None = tree["lr_scale"]
         self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
         self._progress.continue_from(target.lineage, segment)
+
+    def restore_training(self, target: Target, tree: Tree) -> None:
+        """Put back weights, moments, schedule and random numbers; half done if it raises."""
+        if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
+            self.checkpoints.put_back(target.name)
+        self.copies.before_change()
+        self._state.restore(tree)
 
     def take_up_scale(self, target: Target | None) -> None:
         """After a restart at `target` (None: the beginning): the rate that was ordered since."""
