@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.real_jobs_runs import Command, Run, run_job
@@ -106,34 +107,28 @@ class Runs:
         """Without a fault."""
         return self._run("plain", self._plan(), lambda _: None)
 
-    def _changed(self, name: str, stop: int | None, **changes: object) -> Plan:
-        del name
-        plan = self._plan(stop)
-        values = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
-        return Plan(**{**values, **changes})  # type: ignore[arg-type]
-
     def spike(self) -> Run:
         """Noise for some positions; taken back to before them, which are left out."""
         first = self.lengths.noise
         noise = (first, first + NOISE)
         decide = partial(_roll_back, noise, self.lengths.ordered)
-        return self._run("spike", self._changed("spike", None, bad=noise), decide)
+        return self._run("spike", replace(self._plan(), bad=noise), decide)
 
     def reference(self) -> Run:
         """Never given those positions, and never asked to do anything."""
         first = self.lengths.noise
-        plan = self._changed("reference", None, omit=(first, first + NOISE))
+        plan = replace(self._plan(), omit=(first, first + NOISE))
         return self._run("reference", plan, lambda _: None)
 
     def orders(self) -> Run:
         """One gradient of the last rank is NaN; later the rates are lowered."""
         nan = (self.lengths.nan, self._command.ranks - 1)
-        plan = self._changed("orders", self.lengths.short, nan=nan)
+        plan = replace(self._plan(self.lengths.short), nan=nan)
         return self._run("orders", plan, partial(_scale, self.lengths.scaled))
 
     def killed(self) -> Run:
         """Killed between two checkpoints and started again."""
-        plan = self._changed("killed", self.lengths.short, kill=self.lengths.kill)
+        plan = replace(self._plan(self.lengths.short), kill=self.lengths.kill)
         return self._run("killed", plan, lambda _: None)
 
 
@@ -198,7 +193,9 @@ def rollback(runs: Runs) -> Cell:
     if (bad := _unfinished("rollback", run)) is not None:
         return bad
     if not (results := run.server.results()):
-        return _failed("rollback", run, "no answer to the order" if run.server.orders else "no target")
+        return _failed(
+            "rollback", run, "no answer to the order" if run.server.orders else "no target"
+        )
     if _done(results) is None and 76 not in run.statuses:
         return Cell("rollback", False, results[-1].reason)
     other = runs.reference()
@@ -236,7 +233,9 @@ def _scaled_rightly(mine: list[list[float]], theirs: list[list[float]], done: in
         return False
     lowered = 1 <= done <= LOWERED - max(1, LOWERED // 10)
     if lowered:
-        return all(math.isclose(a, b * FACTOR, rel_tol=1e-9) for a, b in zip(flat, usual, strict=True))
+        return all(
+            math.isclose(a, b * FACTOR, rel_tol=1e-9) for a, b in zip(flat, usual, strict=True)
+        )
     return done == LOWERED or flat == usual
 
 
@@ -252,7 +251,7 @@ def restart(runs: Runs) -> Cell:
         mine, theirs = run.steps(rank), plain.steps(rank)
         wrong += sum(mine[step]["items"] != theirs.get(step, {}).get("items") for step in mine)
     begun = [line["now"] for line in run.ranks[0] if "step" in line]
-    again = min((b for a, b in zip(begun, begun[1:], strict=False) if b <= a), default=0)
+    again = min((b for a, b in pairwise(begun) if b <= a), default=0)
     if wrong or again <= 1:
         said = f"{wrong} steps with other items" if wrong else "it began at zero"
         return Cell("restart", False, said)

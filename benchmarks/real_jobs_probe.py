@@ -64,7 +64,9 @@ class Probe:
         for part in self._models:
             part.register_forward_pre_hook(self._see, with_kwargs=True)
         for one in self._optimizers:
-            one.register_step_pre_hook(self._see_rates)
+            hook = one.register_step_post_hook(self._see_rates)
+            hooks: Any = one._optimizer_step_post_hooks
+            hooks.move_to_end(hook.id, last=False)  # before the guard puts the rates back
         verbs = [str(verb) for verb in guard.capabilities]
         self._tell(attached=True, capabilities=verbs, process=os.getpid())
 
@@ -148,7 +150,9 @@ def _key(entry: tuple[Any, Any]) -> str:
 
 def _add(update: Callable[[bytes], object], value: Any) -> None:
     if isinstance(value, Tensor):
-        update(_local(value).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        update(
+            _local(value).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
     else:
         update(repr(value).encode())
 
@@ -167,7 +171,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() > 1
+    return (
+        isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() > 1
+    )
 
 
 def _each(model: Any) -> Iterator[torch.nn.Module]:

@@ -27,7 +27,7 @@ from spikeguard_protocol import Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
 SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
-COUNT_STEPS = "count_steps"  # only where it is a no
+COUNT_STEPS, TELL_LOSS = "count_steps", "tell_loss"  # only where they are a no
 ONE_LOADER = (
     "Join the loaders to one before guard.batches(), and let go of the iterator of the last"
 )
@@ -177,6 +177,44 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
             + (", even if it is to be left out" if feed.threaded else ", which is then undone"),
         )
     return rollback
+
+
+def loss_abilities(usage: LoopUsage, micro_batches: int) -> tuple[Ability, ...]:
+    """Where the loss that is told is no mean of the micro-batch; nothing where all is well."""
+    remedy = "Give guard.loss() the mean of the micro-batch, before anything divides it, or say "
+    if usage.divided_by is not None:
+        by = f"{usage.divided_by:g}"
+        reason = f"the loop divides the loss by {by}, its micro-batches, before guard.loss()"
+        return (no(TELL_LOSS, f"{reason}: what is told is 1/{by} of it", f"{remedy}scale={by}"),)
+    if usage.first_loss is not None:
+        told, usual = usage.first_loss
+        reason = (
+            f"the first loss is {told:.3g}, where a mean over the tokens of an untrained model of "
+            f"this vocabulary is about {usual:.3g}: {told / usual:.2g} of it, at "
+            f"micro_batches={micro_batches}"
+        )
+        return (no(TELL_LOSS, reason, f"{remedy}scale={usual / told:.3g}"),)
+    return ()
+
+
+def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
+    """Where the loop counts its steps itself and does not go back with the run."""
+    remedy = (
+        "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
+        "attach(scheduler=...)"
+    )
+    if usage.counter is not None:
+        own, steps = usage.counter
+        reason = f"the loop's own counter says {own} at the end of step {steps} of guard.steps"
+        return (no(COUNT_STEPS, f"{reason}: it was not taken back with the run", remedy),)
+    if usage.rates is not None:
+        step, before, now = usage.rates
+        reason = (
+            f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
+            "before the run was taken back: its own counter ran on"
+        )
+        return (no(COUNT_STEPS, reason, remedy),)
+    return ()
 
 
 def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:

@@ -231,7 +231,7 @@ def attach(
             chosen,
         ),
         rewind,
-        LoopUsage(micro_batches),
+        LoopUsage(micro_batches, world.size, _vocabulary(model)),
     )
     guard = Guard(parts, model, optimizer, forward if world.leads else None)
     if outbox is not None and sender is not None:
@@ -337,6 +337,12 @@ def _facts(
         "torch": torch.__version__,
         "host": os.uname().nodename,
     }
+
+
+def _vocabulary(model: torch.nn.Module) -> int:
+    """Tokens of the largest embedding; 0 where there is none."""
+    tables = (m for m in unwrapped(model).modules() if isinstance(m, torch.nn.Embedding))
+    return max((table.num_embeddings for table in tables), default=0)
 
 
 def _version() -> str:

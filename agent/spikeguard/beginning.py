@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 
 from spikeguard.abilities import (
     changed,
+    counter_abilities,
     data_abilities,
     log_changes,
+    loss_abilities,
     merged,
     no_room,
     step_abilities,
@@ -94,6 +96,8 @@ def learn_from_loop(parts: Parts) -> bool:
     now = (
         *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
         *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
+        *loss_abilities(parts.usage, parts.feed.micro_batches),
+        *counter_abilities(parts.usage),
     )
     news = changed(parts.abilities, within_limits(now, settings))
     parts.abilities = merged(parts.abilities, news)

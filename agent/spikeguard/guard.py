@@ -85,6 +85,7 @@ class Guard:
         self._optional = parts.collector.optional
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
+        self._looks_at_losses = True  # of the first micro-batches
         self._process, self._updates = os.getpid(), 0
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._entry: OptimizerStep | None = None
@@ -161,13 +162,22 @@ class Guard:
             self._begin()
             yield from feed.batches()
 
-    def loss(self, loss: Tensor, weight: float | Tensor | None = None) -> Tensor:
+    def loss(
+        self,
+        loss: Tensor,
+        weight: float | Tensor | None = None,
+        scale: float | Tensor | None = None,
+    ) -> Tensor:
         """Note one micro-batch's loss, mean nats per token; returns the same tensor.
 
-        `weight`: its tokens, where micro-batches or ranks differ in size.
+        `weight`: its tokens, where micro-batches or ranks differ in size. `scale`: what multiplies
+        `loss` to make it that mean, where the loop has divided it already: `micro_batches` for
+        `loss / micro_batches`.
         """
         with self._p.faults.shield("loss"):
-            self._p.collector.losses.add(loss, weight)
+            self._p.collector.losses.add(loss, weight, scale)
+            if self._looks_at_losses:
+                self._looks_at_losses = self._p.usage.look_at_loss(loss, scale is not None)
         return loss
 
     def tokens(self, ids: Tensor) -> Tensor:
@@ -232,8 +242,12 @@ class Guard:
         device = next((p.device for p in self._model.parameters()), None)
         return torch.full((), math.nan, device=device)
 
-    def step(self) -> None:
-        """Call once after each optimizer step, when gradients are spent."""
+    def step(self, step: int | None = None) -> None:
+        """Call once after each optimizer step, when gradients are spent.
+
+        `step`: the loop's own counter, where it has one. It is compared, and one that was not taken
+        back with the run is told of; `steps` is the counter to go by.
+        """
         if not self._begun:
             self._begin()
         parts = self._p
@@ -263,7 +277,9 @@ class Guard:
         except Exception as error:
             parts.faults.note("save", error)
         try:
-            if parts.feed.unusual or not steps % STRETCH:
+            if step is not None:
+                parts.usage.compare_counter(step, steps, progress)
+            if parts.feed.unusual or parts.usage.news or not steps % STRETCH:
                 self._look_at_loop()
         except Exception as error:
             parts.faults.note("begin", error)
@@ -365,7 +381,10 @@ class Guard:
         self._updates += 1
         step = self._p.progress.steps + 1
         with self._p.faults.shield("before_step"):
-            self._p.collector.before_step(step, self._p.rates.before_step(step))
+            rates = self._p.rates.before_step(step)
+            self._p.collector.before_step(step, rates)
+            if not self._p.rates.lent:  # as the loop has set them
+                self._p.usage.see_rate(step, self._p.progress.segment, rates)
         with self._p.faults.shield("before_step"):
             self._p.recovery.copies.before_update(step)
 

@@ -24,8 +24,13 @@ class LossMeter:
         self._sum: Tensor | None = None
         self._weight: float | Tensor = 0.0
 
-    def add(self, loss: Tensor, weight: float | Tensor | None) -> None:
-        """Note one micro-batch's mean loss and its weight (tokens; 1 if none is given)."""
+    def add(
+        self, loss: Tensor, weight: float | Tensor | None, scale: float | Tensor | None = None
+    ) -> None:
+        """Note one micro-batch's loss and its weight (tokens; 1 if none is given).
+
+        `scale` makes it the mean of the micro-batch.
+        """
         if not self._has_loss:
             return
         share = 1.0 if weight is None else weight
@@ -34,6 +39,8 @@ class LossMeter:
         if isinstance(share, Tensor):
             share = own_part(share).detach().to(torch.float32)
         part = loss.detach().to(torch.float32).reshape(()) * share  # a copy: the loss is the loop's
+        if scale is not None:
+            part = part * (own_part(scale).detach() if isinstance(scale, Tensor) else scale)
         self._sum = part if self._sum is None else self._sum + part
         self._weight = self._weight + share
 
@@ -49,6 +56,22 @@ class LossMeter:
         taken = None if self._sum is None else (self._sum, self._weight)
         self._sum, self._weight = None, 0.0
         return taken
+
+
+def divisor(loss: Tensor) -> float | None:
+    """What `loss` was divided by in the last operation that made it; None where that is not seen.
+
+    Reads a number of autograd's own on the host, never one on a device.
+    """
+    made = loss.grad_fn
+    kind = made.name() if made is not None else ""
+    other = getattr(made, "_saved_other", None)
+    if not isinstance(other, Tensor) or not other.is_cpu or other.numel() != 1:
+        return None
+    number = float(other)
+    if kind.startswith("DivBackward"):
+        return number
+    return 1.0 / number if kind.startswith("MulBackward") and number else None
 
 
 def own_part(value: Tensor) -> Tensor:

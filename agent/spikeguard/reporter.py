@@ -136,6 +136,8 @@ class Reporter:
     def _pass_on(self, row: Row, draft: Row | AgreedDraft | OwnDraft) -> None:
         if self._forward is not None:
             self._forward.put(row.step, draft.read())
+        if row.step == 1:
+            self._p.usage.see_first_loss(draft.read().get("loss", 0.0))
         outbox = self._outbox
         if outbox is None:
             return

@@ -30,7 +30,7 @@ def test_a_plain_step_costs_the_host_less_than_four_thousand_additions(tmp_path:
         spent.append(between - began)
         control.append(time.thread_time() - between)
 
-    job.guard.step = timed  # type: ignore[method-assign]
+    job.guard.step = timed  # type: ignore[method-assign,assignment]
     job.train_to(150)
     job.guard.finish()
     assert median(spent) < median(control)

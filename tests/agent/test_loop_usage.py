@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,8 @@ class Loop:
         )
         self.trained: list[int] = []
 
-    def train(self, *items: Tensor, stepped: bool = True) -> None:
-        """One optimizer step of `items`."""
+    def train(self, *items: Tensor, stepped: bool = True, own: int | None = None) -> None:
+        """One optimizer step of `items`; `own`: the loop's counter."""
         for item in items:
             self.trained.append(int(item))
             self.guard.loss(self.model(item).mean()).backward()
@@ -105,7 +106,7 @@ class Loop:
         if stepped:
             self.optimizer.step()
             self.optimizer.zero_grad()
-        self.guard.step()
+        self.guard.step(own)
 
     def train_ahead(self, items: Iterator[Tensor], steps: int, micro: int = 1) -> None:
         """As nanoGPT: the next item is fetched before the step is made. Until `guard.steps`."""
@@ -171,7 +172,8 @@ def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
 ) -> None:
     """The step of what the loop holds already is undone; the record and the positions say so."""
     with served(Wire()) as wire:
-        loop = Loop(tmp_path, every=0, server=wire.url, token="t")
+        patient = replace(OFTEN, flush_s=20.0)
+        loop = Loop(tmp_path, every=0, server=wire.url, token="t", settings=patient)
         items = iter(loop.guard.batches(loader()))
         held = next(items)
         for step in range(1, 30):
@@ -211,11 +213,11 @@ class Noisy(Loop):
         self.average = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1))
         return {"state": [self.average], "settings": OFTEN}
 
-    def train(self, *items: Tensor, stepped: bool = True) -> None:
+    def train(self, *items: Tensor, stepped: bool = True, own: int | None = None) -> None:
         noisy = [item + torch.rand(1, 1) for item in items]
         for item in items:
             item.zero_()  # a loop may change what it was given
-        super().train(*noisy, stepped=stepped)
+        super().train(*noisy, stepped=stepped, own=own)
         self.average.update_parameters(self.model)
 
     def bits(self) -> list[Tensor]:
@@ -515,3 +517,128 @@ def test_a_ring_that_is_given_up_is_told_of(tmp_path: Path) -> None:
     assert row.answer is Answer.NO
     assert "Settings.snapshot_bytes" in row.reason
     job.guard.finish()
+
+
+# --- a counter of the loop's own, and a loss that is no mean ---
+
+
+def test_a_schedule_of_a_counter_that_ran_on_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As nanoGPT's: the rate is made of `iter_num`, which nobody takes back."""
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        for own, item in enumerate(islice(loop.guard.batches(Numbers()), 40)):
+            loop.optimizer.param_groups[0]["lr"] = 1e-3 / (1 + own)
+            if own in (14, 26):
+                name = target_at(loop, loop.guard.steps // 5 * 5, Medium.MEMORY)
+                order(loop, Rollback(name, loop.guard.steps // 5 * 5), own)
+            loop.train(item)
+        (said,) = warned(caplog)
+        assert said.startswith(
+            "count steps: no. the loop sets a learning rate of 6.25e-05 for step"
+        )
+        assert said.endswith(
+            "before the run was taken back: its own counter ran on. Make schedule, stop condition "
+            "and log of guard.steps; the schedule also goes back as attach(scheduler=...)"
+        )
+        loop.guard.finish()
+
+
+def test_a_schedule_that_goes_back_with_the_run_is_not_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Made of `guard.steps`, while a lowered rate and a loop that fetches ahead change others."""
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop, made = Loop(tmp_path), 0
+        items = iter(loop.guard.batches(Numbers()))
+        held = next(items)
+        while loop.guard.steps < 40:
+            loop.optimizer.param_groups[0]["lr"] = 1e-3 / (1 + loop.guard.steps)
+            using, held = held, next(items)
+            made += 1
+            if made == 14:
+                order(loop, Rollback(target_at(loop, 10, Medium.MEMORY), 10, None, 0.5, 5))
+            loop.train(using)
+        assert warned(caplog) == []
+        loop.guard.finish()
+
+
+@pytest.mark.parametrize("first", [0, 1, 1_000])
+def test_a_counter_given_to_the_step_is_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int
+) -> None:
+    """From wherever it counts; one that goes by `guard.steps` is right."""
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path)
+        for own, item in enumerate(islice(loop.guard.batches(Numbers()), 20), first):
+            if own == first + 14:
+                order(loop, Rollback(target_at(loop, 10, Medium.MEMORY), 10))
+                assert warned(caplog) == []
+            loop.train(item, own=own)
+        (said,) = warned(caplog)
+        assert f"the loop's own counter says {first + 15} at the end of step 11" in said
+        loop.guard.finish()
+    caplog.clear()
+    again = Loop(tmp_path)
+    assert again.guard.resume() == 15
+    again.guard.loss(again.model(torch.ones(1, 1)).mean()).backward()
+    again.optimizer.step()
+    again.guard.step(step=1)
+    assert any("counter says 1 at the end of step 16" in said for said in warned(caplog))
+    again.guard.finish()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("divide", [lambda x: x / 4, lambda x: x * 0.25])
+def test_a_loss_divided_by_the_micro_batches_is_told_of_unless_its_scale_is_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, scaled: bool, divide: Any
+) -> None:
+    with served(Wire()) as wire, caplog.at_level(logging.WARNING, "spikeguard"):
+        loop = Loop(tmp_path, micro_batches=4, server=wire.url, token="t")
+        items = iter(loop.guard.batches(Numbers()))
+        for _ in range(4):
+            for item in islice(items, 4):
+                loss = divide((loop.model(item) * 0 + 3.0).mean())
+                loop.guard.loss(loss, scale=4 if scaled else None).backward()
+            loop.optimizer.step()
+            loop.guard.step()
+        loop.guard.finish()
+        told = wire.column("loss")
+    assert set(told.values()) == {3.0 if scaled else 0.75}
+    said = [text for text in warned(caplog) if text.startswith("tell loss: no.")]
+    assert len(said) == (0 if scaled else 1)
+    assert all(text.endswith("before anything divides it, or say scale=4") for text in said)
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(1 / 4, True), (4.0, True), (1.0, False), (0.5, False)]
+)
+def test_a_first_loss_off_by_the_micro_batches_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, share: float, told: bool
+) -> None:
+    """What an untrained model has is known: the logarithm of its vocabulary."""
+
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(50_000, 1)
+            self.out = nn.Linear(1, 1)
+
+        def forward(self, item: Tensor) -> Tensor:
+            loss: Tensor = self.out(self.table(item.long())).mean() * 0 + 10.9 * share
+            return loss
+
+    model = Language()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    with caplog.at_level(logging.WARNING, "spikeguard"):
+        guard = attach(model, optimizer, run="test", directory=tmp_path, micro_batches=4)
+        items = iter(guard.batches(Numbers()))
+        for _ in range(20):
+            for item in islice(items, 4):
+                guard.loss(model(item)).backward()
+            optimizer.step()
+            guard.step()
+        guard.finish()
+    said = [text for text in warned(caplog) if text.startswith("tell loss: no. the first loss is")]
+    assert len(said) == told

@@ -271,7 +271,7 @@ class Steps:
             self.own.append(time.thread_time() - began_own)
             self.clock.append(time.perf_counter() - began)
 
-        job.guard.step = timed  # type: ignore[method-assign]
+        job.guard.step = timed  # type: ignore[method-assign,assignment]
         job.train_to(120)
 
 

@@ -88,9 +88,14 @@ class AcceleratedGuard:
         stateful = getattr(loader, "use_stateful_dataloader", True)
         return self.guard.batches(loader if stateful else _Counted(loader))
 
-    def loss(self, loss: Tensor, weight: float | Tensor | None = None) -> Tensor:
+    def loss(
+        self,
+        loss: Tensor,
+        weight: float | Tensor | None = None,
+        scale: float | Tensor | None = None,
+    ) -> Tensor:
         """As `Guard.loss`: before `accelerator.backward`, which divides by the micro-batches."""
-        return self.guard.loss(loss, weight)
+        return self.guard.loss(loss, weight, scale)
 
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor | None:
         """In place of `accelerator.clip_grad_norm_`: the norm before clipping, taken once."""
@@ -99,7 +104,7 @@ class AcceleratedGuard:
         self._accelerator.unscale_gradients()
         return self.guard.clip_grad_norm_(max_norm)
 
-    def step(self) -> None:
+    def step(self, step: int | None = None) -> None:
         """Call it in every pass of the loop; it counts the real optimizer steps."""
         if self._accelerator.sync_gradients:
-            self.guard.step()
+            self.guard.step(step)
