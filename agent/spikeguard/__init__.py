@@ -19,7 +19,8 @@ from spikeguard.by_position import by_position
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
 from spikeguard.forward import Forward
-from spikeguard.guard import Guard, guard_of
+from spikeguard.guard import Guard
+from spikeguard.guarded import guard_of
 from spikeguard.settings import Settings
 from spikeguard.user_checkpoints import UserCheckpoints
 

@@ -25,12 +25,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from spikeguard.by_position import ByPosition
 from spikeguard.errors import ResumeError
 from spikeguard.ledger import Ledger
 from spikeguard.left_out_log import LeftOutLog
+from spikeguard.loader_marks import Fetched, Mark, has_state, lies_before
 from spikeguard.naming import Names
 from spikeguard.targets import Tree
 from spikeguard.training_state import random_state, restore_random_state
@@ -47,23 +48,6 @@ READ_ONCE_REMEDY = (
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED = 3  # steps until a loop is said to fetch ahead; so many alike: micro_batches may be wrong
 IN_DOUBT = 16  # steps until that is judged
-
-
-class Fetched(NamedTuple):
-    """A position of which the loop has items, and where the data stood before them."""
-
-    position: int
-    number: int  # of the pass
-    read: int  # items of the pass
-    random: Tree | None  # with which the pass began
-
-
-class Mark(NamedTuple):
-    """A loader's state, and how many items of which pass were read then."""
-
-    number: int
-    read: int
-    state: Any
 
 
 class DataFeed:
@@ -129,7 +113,7 @@ class DataFeed:
     @property
     def read_once(self) -> bool:
         """Whether what was read of the loader is gone; asked of its type, since `iter` may act."""
-        return isinstance(self._loader, Iterator) and not _has_state(self._loader)
+        return isinstance(self._loader, Iterator) and not has_state(self._loader)
 
     @property
     def threaded(self) -> bool:
@@ -265,7 +249,7 @@ class DataFeed:
         now = Fetched(self.position, self._pass, self._read, self._pass_random)
         ahead = len(self._fetched) > self._stale and not self._in_doubt
         first = self._fetched[self._stale] if ahead else now
-        if _has_state(self._loader):
+        if has_state(self._loader):
             return {**tree, "kind": "state", "loaders": self._loaders, **self._state_at(first, now)}
         counted = {"pass": first.number, "read": first.read, "pass_random": first.random}
         return {**tree, "kind": "count", **counted}
@@ -280,13 +264,13 @@ class DataFeed:
 
     def _mark(self) -> None:
         """Remember the loader's state; those that nothing fetched lies behind are let go."""
-        if not _has_state(self._loader):
+        if not has_state(self._loader):
             return
         with self._shield:
             state = copy.deepcopy(self._loader.state_dict())
             self._marks.append(Mark(self._pass, self._read, state))
             oldest = self._fetched[0] if self._fetched else None
-            while len(self._marks) > 1 and _lies_before(self._marks[1], oldest):
+            while len(self._marks) > 1 and lies_before(self._marks[1], oldest):
                 del self._marks[0]
 
     def refusal(self, tree: Tree) -> str | None:
@@ -297,7 +281,7 @@ class DataFeed:
             return MIXED
         if self.read_once:
             return f"{READ_ONCE}. {READ_ONCE_REMEDY}"
-        if tree["kind"] == "state" and not _has_state(self._loader):
+        if tree["kind"] == "state" and not has_state(self._loader):
             return "the loader has no load_state_dict()"
         if tree["kind"] == "state" and tree.get("loaders", self._loaders) != self._loaders:
             return "the target lies in an earlier loader than the one given to guard.batches() last"
@@ -356,7 +340,7 @@ class DataFeed:
         return self._stale
 
     def _opened(self) -> Iterator[Any]:
-        self._pass_random = None if _has_state(self._loader) else random_state()
+        self._pass_random = None if has_state(self._loader) else random_state()
         if self.steps == 0 and self._fetched:  # looked at before the loop began
             self._next = self._fetched[0].position
             self._fetched.clear()
@@ -373,7 +357,7 @@ class DataFeed:
     def _reopened(self) -> Iterator[Any]:
         point, self._rewind = self._rewind, None
         assert point is not None
-        if point["kind"] == "state" and _has_state(self._loader):
+        if point["kind"] == "state" and has_state(self._loader):
             self._loaders = point.get("loaders", self._loaders)
             self._marks = [Mark(self._pass, self._read, point["loader"])]
             self._loader.load_state_dict(copy.deepcopy(point["loader"]))
@@ -456,11 +440,3 @@ class DataFeed:
         for _ in range(count):
             next(iterator)
             self._read += 1
-
-
-def _lies_before(mark: Mark, item: Fetched | None) -> bool:
-    return item is None or (mark.number, mark.read) <= (item.number, item.read)
-
-
-def _has_state(loader: Any) -> bool:
-    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

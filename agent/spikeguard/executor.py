@@ -26,9 +26,10 @@ from spikeguard.mailbox import Delivery, Mailbox
 from spikeguard.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery, Report
+from spikeguard.restoring import HeldSteps, restore_on_all
 from spikeguard.settings import Settings
 from spikeguard.targets import Target, Tree
-from spikeguard.world import World, all_agree, in_step, share_each, share_text
+from spikeguard.world import World, all_agree, in_step, share_text
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -77,6 +78,7 @@ class Executor:
         feed: DataFeed,
         rates: ScaledRates,
         recovery: Recovery,
+        held: HeldSteps,
         journal: Journal,
         mailbox: Mailbox,
         report: Report,
@@ -87,7 +89,7 @@ class Executor:
         self._settings = settings
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
-        self._returned: Prepared | None = None  # while steps of what the loop held are undone
+        self._held = held
         self._recovery, self._journal, self._mailbox = recovery, journal, mailbox
         self._report, self._drain, self._faults = report, drain, faults
         self._answered_at: dict[str, float] = {}
@@ -372,7 +374,9 @@ class Executor:
         before, name = self._progress.steps, prepared.target.name
         if self._feed.restarts:
             raise RollbackByRestart(f"back to {name} at the next start ({order.command})")
-        self._restore_or_abort(prepared)
+        target, tree, segment = prepared.target, prepared.tree, self._next_segment
+        restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
+        self._held.begin(target, tree)
         self._next_segment += 1
         with self._faults.shield("orders"):
             self._tell_of_rollback(order, action, prepared, before)
@@ -399,49 +403,6 @@ class Executor:
             )
         )
         self._recovery.forget_abandoned()
-
-    def _restore_or_abort(self, prepared: Prepared) -> None:
-        target, tree = prepared.target, prepared.tree
-        self._restored(target, lambda: self._recovery.restore(target, tree, self._next_segment))
-        self._agree_on_undoing(prepared)
-
-    def _restored(self, target: Target, restore: Callable[[], None]) -> None:
-        """Do it on all ranks; raise on all where one fails."""
-        problem = "another rank could not restore the target"
-        restored = False
-        try:
-            restore()
-            restored = True
-        except Exception as error:
-            problem = f"restoring {target.name} failed half-way: {error!r}"
-        try:
-            restored = all_agree(self._world, restored)
-        except Exception as error:
-            restored, problem = False, f"the ranks could not agree on the restore: {error!r}"
-        if not restored:
-            raise AttemptAborted(problem)
-
-    def _agree_on_undoing(self, prepared: Prepared) -> None:
-        """Steps of what the loop still holds are undone where all ranks hold as much."""
-        try:
-            held = share_each(self._world, str(self._feed.undoing))
-        except Exception as error:
-            problem = f"the ranks could not agree on what they hold: {error!r}"
-            raise AttemptAborted(problem) from error
-        if len(set(held)) > 1:
-            self._feed.let_stale_stand()
-        self._returned = prepared if self._feed.undoing else None
-
-    def undo_step(self) -> None:
-        """The loop made a step of what it held when it was taken back: it is taken back once more.
-
-        Raises `AttemptAborted` where that fails, on all ranks.
-        """
-        if not self._feed.undo_step() or self._returned is None:
-            return
-        target, tree = self._returned.target, self._returned.tree
-        self._returned = None
-        self._restored(target, lambda: self._recovery.restore_training(target, tree))
 
     def _answer(
         self, order: Order, state: ResultState, reason: str, step: int | None = None

@@ -27,9 +27,8 @@ from spikeguard.clipping import Rule
 from spikeguard.closures import Arguments, after_closure
 from spikeguard.endings import Endings
 from spikeguard.executor import Executor
-from spikeguard.faults import log
 from spikeguard.forward import Forward
-from spikeguard.guarded import enter, held_by, leave
+from spikeguard.guarded import enter, leave
 from spikeguard.hearing import Hearing
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.loop_usage import STRETCH
@@ -37,11 +36,13 @@ from spikeguard.optimizer_step import OptimizerStep
 from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
+from spikeguard.restoring import HeldSteps
 from spikeguard.retelling import Retelling
 from spikeguard.world import leave_world
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
 Batch = TypeVar("Batch")
+Number = float | Tensor | None
 MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
 OTHER_STEP = (
     "the loop calls a step of the optimizer that was taken or compiled before attach(): updates "
@@ -65,12 +66,14 @@ class Guard:
     ) -> None:
         self._p, self._model = parts, model
         self._reporter = Reporter(parts, forward)
+        self._held = HeldSteps(parts)
         self._executor = Executor(
             parts.world,
             parts.progress,
             parts.feed,
             parts.rates,
             parts.recovery,
+            self._held,
             parts.journal,
             parts.mailbox,
             self._report,
@@ -85,7 +88,6 @@ class Guard:
         self._optional = parts.collector.optional
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
-        self._looks_at_losses = True  # of the first micro-batches
         self._process, self._updates = os.getpid(), 0
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._entry: OptimizerStep | None = None
@@ -162,12 +164,7 @@ class Guard:
             self._begin()
             yield from feed.batches()
 
-    def loss(
-        self,
-        loss: Tensor,
-        weight: float | Tensor | None = None,
-        scale: float | Tensor | None = None,
-    ) -> Tensor:
+    def loss(self, loss: Tensor, weight: Number = None, scale: Number = None) -> Tensor:
         """Note one micro-batch's loss, mean nats per token; returns the same tensor.
 
         `weight`: its tokens, where micro-batches or ranks differ in size. `scale`: what multiplies
@@ -176,8 +173,7 @@ class Guard:
         """
         with self._p.faults.shield("loss"):
             self._p.collector.losses.add(loss, weight, scale)
-            if self._looks_at_losses:
-                self._looks_at_losses = self._p.usage.look_at_loss(loss, scale is not None)
+            self._p.usage.look_at_loss(loss, scale is not None)
         return loss
 
     def tokens(self, ids: Tensor) -> Tensor:
@@ -251,8 +247,8 @@ class Guard:
         if not self._begun:
             self._begin()
         parts = self._p
-        if parts.feed.undoing:
-            self._undo_step()
+        if self._held.pending:
+            self._held.finish_step()
             return
         progress = parts.progress
         segment = progress.segment
@@ -396,13 +392,6 @@ class Guard:
 
     # ---- a step's sample -------------------------------------------------------------------
 
-    def _undo_step(self) -> None:
-        """Made of what was fetched before a rollback: nothing of it is told or stays."""
-        with self._p.faults.shield("collect"):
-            self._p.rates.after_step()
-            self._p.collector.reset()
-        self._executor.undo_step()
-
     def _forget_step(self, error: Exception) -> None:
         self._p.faults.note("collect", error)
         with suppress(Exception):
@@ -459,17 +448,3 @@ def _cadence(parts: Parts) -> int:
     checkpoints = parts.recovery.checkpoints
     every = math.gcd(parts.settings.snapshot_every, checkpoints.every if checkpoints else 0)
     return every or sys.maxsize
-
-
-def guard_of(watched: torch.nn.Module | torch.optim.Optimizer) -> Guard | None:
-    """The guard of a model or an optimizer, as `attach` was given it; None once it has finished."""
-    found: Guard | None = held_by(watched)
-    return found
-
-
-def make_way(model: torch.nn.Module) -> None:
-    """Finish the guard that a loop which was interrupted has left on `model`, if there is one."""
-    earlier = guard_of(model)
-    if earlier is not None:
-        log.warning("attempt %s of this model was not finished: it is now", earlier.attempt)
-        earlier.finish("interrupted")

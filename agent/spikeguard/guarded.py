@@ -7,8 +7,15 @@ Only pointed at from here: a guard lives as long as the loop, or the process, ho
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
+
+import torch
+
+from spikeguard.faults import log
+
+if TYPE_CHECKING:
+    from spikeguard.guard import Guard
 
 _GUARDS: Final[WeakKeyDictionary[Any, ref[Any]]] = WeakKeyDictionary()
 
@@ -30,3 +37,17 @@ def held_by(watched: Any) -> Any:
     found = _GUARDS.get(watched)
     guard = None if found is None else found()
     return None if guard is None or guard.ended else guard
+
+
+def guard_of(watched: torch.nn.Module | torch.optim.Optimizer) -> Guard | None:
+    """The guard of a model or an optimizer, as `attach` was given it; None once it has finished."""
+    found: Guard | None = held_by(watched)
+    return found
+
+
+def make_way(model: torch.nn.Module) -> None:
+    """Finish the guard that a loop which was interrupted has left on `model`, if there is one."""
+    earlier = guard_of(model)
+    if earlier is not None:
+        log.warning("attempt %s of this model was not finished: it is now", earlier.attempt)
+        earlier.finish("interrupted")

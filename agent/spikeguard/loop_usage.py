@@ -62,14 +62,13 @@ class LoopUsage:
         news = counted and self._look_at_items(feed, steps, items)
         return self._look_at_updates(updates, steps, done) or news or told
 
-    def look_at_loss(self, loss: Tensor, scaled: bool) -> bool:
-        """One micro-batch's, as the loop gave it; whether the next one is to be looked at too."""
+    def look_at_loss(self, loss: Tensor, scaled: bool) -> None:
+        """One of the first micro-batches', as the loop gave it."""
+        if self._looked >= LOOKS or scaled or self._micro == 1:
+            return
         self._looked += 1
-        if scaled or self._micro == 1:
-            return False
         if divisor(loss) == self._micro:
-            self.divided_by, self.news = self._micro, True
-        return self.divided_by is None and self._looked < LOOKS
+            self.divided_by, self.news, self._looked = self._micro, True, LOOKS
 
     def see_first_loss(self, loss: float) -> None:
         """Of the first step of all, on its way to be told: a mean is near ln(vocabulary) there."""

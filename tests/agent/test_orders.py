@@ -310,7 +310,7 @@ def test_a_rollback_that_is_written_down_and_not_carried_out_ends_the_attempt(
     job.train_to(60)
     command = order(job, Rollback(target_at(job, 50, Medium.DISK), 50, BatchRange(55, 58)))
     with monkeypatch.context() as patch:
-        patch.setattr(job.guard._executor, "_restore_or_abort", _fails)
+        patch.setattr(job.guard._executor._held, "begin", _fails)
         with pytest.raises(AttemptAborted, match="written down and not carried out"):
             job.train_step()
     job.guard.finish()

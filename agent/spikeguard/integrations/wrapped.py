@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import spikeguard
-from spikeguard.guard import make_way
+from spikeguard.guarded import make_way
 from spikeguard.topology import refuse_flat_shards, says_replicated
 
 

@@ -1,0 +1,34 @@
+"""What is remembered of a loader: positions that were fetched, and states to read again from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from spikeguard.targets import Tree
+
+
+class Fetched(NamedTuple):
+    """A position of which the loop has items, and where the data stood before them."""
+
+    position: int
+    number: int  # of the pass
+    read: int  # items of the pass
+    random: Tree | None  # with which the pass began
+
+
+class Mark(NamedTuple):
+    """A loader's state, and how many items of which pass were read then."""
+
+    number: int
+    read: int
+    state: Any
+
+
+def lies_before(mark: Mark, item: Fetched | None) -> bool:
+    """Whether `item` can be read again from `mark`; None: any."""
+    return item is None or (mark.number, mark.read) <= (item.number, item.read)
+
+
+def has_state(loader: Any) -> bool:
+    """Whether it can say where it stands, and go back there."""
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
