@@ -50,6 +50,7 @@ from spikeguard_server.tables_run_counts import new_runs
 _log = logging.getLogger(__name__)
 NOTE_S: Final = 60.0  # between two notes of how the clock was seen
 LOCK_TIMEOUT_S: Final = 5
+_UNFINISHED: Final = ("proposed", "approved_once", "approved", "delivered")
 _NOW = sql.select(sql.func.clock_timestamp())
 _SEEN = sql.select(sql.func.clock_timestamp(), clock.c.seen_at, clock.c.ahead_s)
 _SEEN = _SEEN.select_from(sql.select().subquery("one").outerjoin(clock, clock.c.id == 1))
@@ -215,12 +216,14 @@ def _moved(before: datetime) -> tuple[_Moved, ...]:
     open_links = approval_links.c.used_at.is_(None) & (approval_links.c.expires_at > before)
     waiting = k.due_at.is_not(None) | k.leased_until.is_not(None)
     working = t.revoked_at.is_(None) & (t.expires_at > before)
-    counted = c.state.in_(("proposed", "approved", "delivered")) | (c.proposed_at > lately)
+    counted = c.state.in_(_UNFINISHED) | (c.proposed_at > lately)
     return (
         _Moved(tables.attempts, ("started_at", "last_message_at", "alive_at"), theirs),
         _Moved(tables.runs, ("last_message_at",), unended),
         _Moved(
-            tables.commands, ("proposed_at", "decided_at", "delivered_at", "expires_at"), counted
+            tables.commands,
+            ("proposed_at", "first_approved_at", "decided_at", "delivered_at", "expires_at"),
+            counted,
         ),
         _Moved(tables.incidents, ("report_due_at",), i.report_due_at.is_not(None)),
         _Moved(escalations, ("began_at", "next_at"), e.next_at.is_not(None)),
