@@ -41,6 +41,7 @@ from spikeguard_server.report.facts import (
     RevisionFact,
 )
 from spikeguard_server.repository.commands import action_of
+from spikeguard_server.repository.data_records import data_record_of
 from spikeguard_server.repository.incidents import Attempts, attempts_by_number, incident_of
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.postmortems import (
@@ -86,6 +87,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         commands=commands,
         left_out=left_out,
         left_out_count=left_out_count,
+        data=data_record_of(connection, run.run_id, incident, policy, attempts),
         precursors=_precursors(connection, run.run_id, number),
         peaks=_peaks(curves, incident),
         attempts=_attempts(connection, run.run_id, took_part),

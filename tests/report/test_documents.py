@@ -244,6 +244,27 @@ def test_dropped_updates_count_each_once_and_with_the_time_that_they_took(
     assert "| Updates dropped | 40 |" in markdown(replace(healed, curves=(dropping,)))
 
 
+def test_steps_whose_updates_round_to_nothing_count_from_measurement_to_measurement(
+    healed: PostMortem,
+) -> None:
+    """The share of unchanged parameters is measured every ten steps here, at 0.97 for forty."""
+    curve, onset = healed.curves[0], healed.incident.onset_step
+    trend = healed.incident.trend
+    assert trend is not None
+    calm = {**curve.values, "loss": tuple(trend.at(step) for step in curve.steps)}
+    shares = tuple(
+        None if (step - onset) % 10 else (0.97 if 0 <= step - onset < 40 else 0.6)
+        for step in curve.steps
+    )
+    stalled = replace(curve, values={**calm, "unchanged_parameters": shares})
+    facts = replace(healed, curves=(stalled,), commands=())
+    cost = body(facts)["cost"]
+    assert (cost["stalled"], cost["dropped"], cost["steps_lost"]) == (40, 0, 40)
+    assert cost["seconds"] > 0
+    assert "| Updates that rounded to nothing | 40 |" in markdown(facts)
+    assert "rounded to nothing" not in markdown(healed)
+
+
 def test_a_healed_incident_cost_no_step_and_shows_no_rollback(healed: PostMortem) -> None:
     assert body(healed)["cost"]["steps"] == 0
     assert healed.incident.outcome is Outcome.HEALED

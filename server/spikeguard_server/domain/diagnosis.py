@@ -11,6 +11,13 @@ from dataclasses import dataclass
 
 from spikeguard_protocol import BatchRange, Kind
 from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
+from spikeguard_server.domain.data_sources import (
+    NOTHING_NAMED,
+    DataRecord,
+    listed,
+    numbered,
+    shared_sources,
+)
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
@@ -97,20 +104,47 @@ def _row(diagnosis: Diagnosis, incident: Incident, policy: Policy) -> tuple[Reme
     return (row, True) if own is None else (own.over(row), own.use)
 
 
-def checks_of(incident: Incident, policy: Policy) -> tuple[str, ...]:
-    """What to look at before approving."""
+def checks_of(
+    incident: Incident,
+    policy: Policy,
+    data: DataRecord = NOTHING_NAMED,
+) -> tuple[str, ...]:
+    """What to look at before approving; `data` as the run's record names it."""
     finding = diagnose(incident, policy)
     words = _words(finding, incident, ())
-    return tuple(check.format_map(words) for check in finding.remedy.checks)
+    before = [_source_before(finding.remedy, data)]
+    return (*(check.format_map(words) for check in finding.remedy.checks), *filter(None, before))
 
 
 def follow_ups_of(
-    incident: Incident, policy: Policy, skipped: tuple[BatchRange, ...] = ()
+    incident: Incident,
+    policy: Policy,
+    skipped: tuple[BatchRange, ...] = (),
+    data: DataRecord = NOTHING_NAMED,
 ) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
     finding = diagnose(incident, policy)
     words = _words(finding, incident, skipped)
-    return tuple(text.format_map(words) for text in finding.remedy.follow_ups)
+    source = [_source(finding.remedy, data)]
+    return (*(text.format_map(words) for text in finding.remedy.follow_ups), *filter(None, source))
+
+
+def _source_before(remedy: Remedy, data: DataRecord) -> str:
+    """What earlier incidents left out, where it may be behind this one too."""
+    if not data.earlier:
+        return ""
+    names = [name for one in data.earlier for name in one.names]
+    earlier = numbered([one.incident for one in data.earlier])
+    return remedy.source_before.format(earlier=earlier, names=listed(names))
+
+
+def _source(remedy: Remedy, data: DataRecord) -> str:
+    """Whether an earlier incident's source is behind this one, as far as the record names both."""
+    shared = shared_sources(data)
+    if not shared:
+        return remedy.source_not_known
+    earlier = numbered([number for one in shared for number in one.incidents])
+    return remedy.source_again.format(sources=listed([one.name for one in shared]), earlier=earlier)
 
 
 def _words(

@@ -83,15 +83,29 @@ class Remedy:
     at_stop: str = ""  # the same where the run is stopped
     checks: tuple[str, ...] = ()  # before approving
     follow_ups: tuple[str, ...] = ()  # for the next morning
+    source_before: str = ""  # to check, where earlier incidents name their data
+    source_again: str = ""  # for the next morning, where this one's data is of the same source
+    source_not_known: str = ""  # the same where that cannot be told
 
 
 _DATA_RETURNS = (
     "Look at the data at positions {positions}: {title} is the likely cause. They return in the "
     "next epoch and in every run on this data order, unless they are left out there too."
 )
-_SAME_SOURCE = (
+_SOURCE_NOT_KNOWN = (
     "Find the source of those positions. If it is behind an earlier incident too, take it out of "
     "the data mix: no command does that yet, it is a change of the job's data order."
+)
+_SAME_SOURCE = (
+    "The same source twice: {sources}. It is in the batches that were left out here and in those "
+    "of {earlier}, where the data is the likely cause too. Take it out of the data mix: no command "
+    "does that, it is a change of the job's data order. If much of the mix is of that source, look "
+    "at the documents first."
+)
+_SOURCES_BEFORE = (
+    "The data is the likely cause of {earlier} too. Sources left out then: {names}. If these "
+    "positions are of one of them, take it out of the data mix: this command skips its batches "
+    "once."
 )
 _DATA_ON_PURPOSE = (
     "Is this data there on purpose (a new source, language or tokenizer)? Then reject: the loss "
@@ -113,7 +127,10 @@ _BAD_BATCH = Remedy(
     skip=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
-    follow_ups=(_DATA_RETURNS, _SAME_SOURCE),
+    follow_ups=(_DATA_RETURNS,),
+    source_before=_SOURCES_BEFORE,
+    source_again=_SAME_SOURCE,
+    source_not_known=_SOURCE_NOT_KNOWN,
 )
 _LR_TOO_HIGH = Remedy(
     Diagnosis.LR_TOO_HIGH,
@@ -277,6 +294,7 @@ def _calm(row: Remedy) -> Remedy:
         because="It needs no command.",
         at_stop="",
         checks=(),
+        source_before="",
         follow_ups=row.follow_ups if known else (),
     )
 

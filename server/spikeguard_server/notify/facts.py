@@ -123,7 +123,7 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         cost_s=cost.seconds,
         cost_more=_more(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
-        checks=checks_of(pace.incident, pace.policy),
+        checks=checks_of(pace.incident, pace.policy, pace.data),
         approvals=row.approvals,
         first_approved_by=row.first_approved_by,
     )

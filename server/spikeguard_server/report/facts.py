@@ -20,6 +20,7 @@ from spikeguard_protocol import (
     SegmentReason,
 )
 from spikeguard_server.domain.cost import Cost
+from spikeguard_server.domain.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import DEFAULT_POLICY, Policy
@@ -115,6 +116,7 @@ class PostMortem:
     commands: tuple[CommandFact, ...] = ()  # oldest first
     left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
     left_out_count: int = 0
+    data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'
     precursors: tuple[Precursor, ...] = ()
     peaks: Mapping[str, float] = field(default_factory=dict)  # signal -> its largest value
     attempts: tuple[AttemptFact, ...] = ()

@@ -35,7 +35,7 @@ def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
 
 def _of_the_cause(facts: PostMortem) -> Iterator[str]:
     """What the likely cause asks for, by the table of remedies."""
-    yield from follow_ups_of(facts.incident, facts.policy, _skipped(facts))
+    yield from follow_ups_of(facts.incident, facts.policy, _skipped(facts), facts.data)
 
 
 def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:

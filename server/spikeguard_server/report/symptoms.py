@@ -14,6 +14,7 @@ from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.cost import money_of
 from spikeguard_server.domain.damage import AFTERMATH_STEPS, stands_out
 from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.standstill import LIMIT, UNCHANGED
 from spikeguard_server.domain.symptom import first_move_of
 from spikeguard_server.report.facts import CommandFact, Curve, PostMortem
 
@@ -51,6 +52,7 @@ class Spent:
 
     steps: int  # trained again
     dropped: int  # whose update was kept out of the weights, trained again or not
+    stalled: int  # whose update rounded to nothing, trained again or not
     in_damage: int  # between onset and the last loss that stood out, not trained again
     steps_lost: int  # all of these, each step once
     again_s: float | None  # what the steps that were trained again had taken
@@ -93,21 +95,24 @@ def spent_by(facts: PostMortem) -> Spent:
     rollbacks = list(_executed(facts))
     again = sum(max(0, (c.applied_step or a.step) - a.step) for c, a in rollbacks)
     undone, kept = _Lost(facts.step_time_s), _Lost(facts.step_time_s)
-    in_damage = dropped = 0
+    in_damage = dropped = stalled = 0
     for curve in facts.curves:
         behind = math.inf if curve.kept_to is None else curve.kept_to
         out = _dropped_steps(curve, facts)
+        still = _stalled_steps(curve, facts)
         damaged = _damaged_steps(curve, facts)
         dropped += len(out)
+        stalled += len(still)
         in_damage += len([step for step in damaged if step <= behind])
         undone.take(curve, {step for step in curve.steps if step > behind})
-        kept.take(curve, {step for step in damaged | out if step <= behind})
+        kept.take(curve, {step for step in damaged | out | still if step <= behind})
     again_s, kept_s = undone.seconds(again), kept.seconds(kept.steps)
     seconds = None if again_s is None or kept_s is None else again_s + kept_s
     lost = again + kept.steps
     return Spent(
         steps=again,
         dropped=dropped,
+        stalled=stalled,
         in_damage=in_damage,
         steps_lost=lost,
         again_s=again_s,
@@ -156,6 +161,19 @@ def _dropped_steps(curve: Curve, facts: PostMortem) -> set[int]:
         for step, value in zip(curve.steps, column, strict=False)
         if value is not None and value >= 1.0 and _within(step, curve, facts)
     }
+
+
+def _stalled_steps(curve: Curve, facts: PostMortem) -> set[int]:
+    """Steps of the incident from a measurement that shows a standstill to the next that does not:
+    it is measured now and then."""
+    shares = dict(zip(curve.steps, curve.values.get(UNCHANGED, ()), strict=False))
+    found, still = set[int](), False
+    for step in curve.steps:
+        share = shares.get(step)
+        still = still if share is None else share >= LIMIT
+        if still and _within(step, curve, facts):
+            found.add(step)
+    return found
 
 
 def _damaged_steps(curve: Curve, facts: PostMortem) -> set[int]:

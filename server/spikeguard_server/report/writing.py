@@ -287,6 +287,7 @@ def _cost(facts: PostMortem) -> tuple[Block, ...]:
         ("Steps trained again", count(spent.steps)),
         ("Time lost to them", duration(spent.again_s)),
         ("Updates dropped", count(spent.dropped)),
+        *([("Updates that rounded to nothing", count(spent.stalled))] if spent.stalled else []),
         ("Steps in damage, not trained again", count(spent.in_damage)),
         ("Steps lost in all", count(spent.steps_lost)),
         ("Time of all these", duration(spent.seconds)),
@@ -300,7 +301,7 @@ def _cost(facts: PostMortem) -> tuple[Block, ...]:
 
 
 def _reckoned(facts: PostMortem) -> str:
-    words = "A step counts once: trained again, dropped, or spent in damage up to its end."
+    words = "A step counts once: trained again, dropped, stalled, or spent in damage up to its end."
     if facts.step_time_s is None:
         return f"{words} How long a step takes is not known."
     pace = number(facts.step_time_s, 3)

@@ -13,9 +13,11 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Health, SegmentId
 from spikeguard_server.domain.cost import PACE_STEPS, StepTime, pace_of
+from spikeguard_server.domain.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Situation, Target
+from spikeguard_server.repository.data_records import data_record_of
 from spikeguard_server.repository.incidents import attempts_by_number, incident_of
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import Row
@@ -35,6 +37,7 @@ class Pace:
     tokens_per_step: int | None
     targets: tuple[Target, ...]
     policy: Policy
+    data: DataRecord = NOTHING_NAMED  # of the incident's batches and of earlier ones'
 
     def situation(self, step: int | None = None) -> Situation:
         """What the domain reckons a cost from, now or at `step`."""
@@ -56,9 +59,10 @@ def read_pace(connection: sql.Connection, incident: Row) -> Pace:
     known = attempts_by_number(connection, run_id)
     run = connection.execute(sql.select(runs).where(runs.c.run_id == run_id)).one()
     here = run.current_attempt or incident.attempt
+    seen, policy = incident_of(incident, known), policy_of(connection, incident.project, run_id)
     tokens = sql.select(attempts.c.tokens_per_step).where(attempts.c.run_id == run_id)
     return Pace(
-        incident=incident_of(incident, known),
+        incident=seen,
         step=run.last_step or incident.newest_step,
         step_time=read_step_time(connection, incident),
         tokens_per_step=connection.scalar(tokens.where(attempts.c.number == here)),
@@ -73,7 +77,8 @@ def read_pace(connection: sql.Connection, incident: Row) -> Pace:
             )
             for row in targets_of(connection, run_id, here)
         ),
-        policy=policy_of(connection, incident.project, run_id),
+        policy=policy,
+        data=data_record_of(connection, run_id, seen, policy, known),
     )
 
 

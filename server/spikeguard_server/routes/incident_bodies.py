@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 def _checks(row: Row, pace: Pace) -> list[str]:
     waits = CommandState(row.state) in WAITING and row.verb != Verb.WATCH
-    return list(checks_of(pace.incident, pace.policy)) if waits else []
+    return list(checks_of(pace.incident, pace.policy, pace.data)) if waits else []
 
 
 def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
@@ -151,7 +151,7 @@ def _remedy(pace: Pace, known: Sequence[CommandFacts]) -> RemedyBody:
         known=finding.known,
         title=finding.remedy.title,
         sentence=finding.advice,
-        follow_ups=list(follow_ups_of(pace.incident, pace.policy, skips)),
+        follow_ups=list(follow_ups_of(pace.incident, pace.policy, skips, pace.data)),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
 from spikeguard_server.domain.cause.suspicion import Mark, Suspicion
+from spikeguard_server.domain.data_sources import DataRecord, LeftOut
 from spikeguard_server.domain.diagnosis import checks_of, diagnose, follow_ups_of
 from spikeguard_server.domain.policy import (
     DEFAULT_POLICY,
@@ -191,6 +192,33 @@ def test_a_bad_batch_that_did_no_harm_is_to_be_looked_at_all_the_same() -> None:
     (first, source) = follow_ups_of(odd, DEFAULT_POLICY)
     assert "positions [1199, 1200)" in first
     assert "data mix" in source
+
+
+def test_only_a_source_that_both_incidents_left_out_is_the_same_source() -> None:
+    """`shard:offset` is of its shard; a document that is no such name is a source of its own."""
+    bad = incident(causes=blamed(Cause.BAD_BATCH))
+    here = ("shard-1:7", "https://example.org:8", "doc-3")
+    before = (LeftOut(2, ("shard-1:900", "doc-4")), LeftOut(5, ("doc-3", "https:9")))
+
+    def last(data: DataRecord) -> str:
+        return follow_ups_of(bad, DEFAULT_POLICY, (), data)[-1]
+
+    assert "twice: shard-1, doc-3. " in last(DataRecord(here, before))
+    assert "of incidents 2 and 5, where" in last(DataRecord(here, before))
+    assert "of incident 5, where" in last(DataRecord(("doc-3",), before))
+    for unknown in (DataRecord(here), DataRecord((), before), DataRecord(("doc-5",), before)):
+        assert last(unknown).startswith("Find the source")
+    assert "same source" not in " ".join(
+        follow_ups_of(incident(), DEFAULT_POLICY, (), DataRecord(here, before))
+    )
+
+
+def test_sources_of_earlier_incidents_are_to_be_checked_for_data_alone() -> None:
+    data = DataRecord((), (LeftOut(2, tuple(f"shard-{n}:1" for n in range(5))),))
+    check = checks_of(incident(causes=blamed(Cause.RARE_TOKENS)), DEFAULT_POLICY, data)[-1]
+    assert "incident 2 too. Sources left out then: shard-0, shard-1, shard-2 and 2 more." in check
+    rate = checks_of(incident(causes=blamed(Cause.LR_TOO_HIGH)), DEFAULT_POLICY, data)
+    assert not [text for text in rate if "shard" in text]
 
 
 def test_follow_ups_name_what_is_known_of_the_cause() -> None:

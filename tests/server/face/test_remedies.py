@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spikeguard_protocol import AttemptEnded, Role
+from spikeguard_protocol import (
+    AttemptEnded,
+    BatchesSkipped,
+    BatchRange,
+    CommandResult,
+    ResultState,
+    Role,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+)
+from tests.server.face.test_judgements import approve, post_mortem
 from tests.server.face.test_pages import log_in
 from tests.server.face.test_standing_still import postmortem
 
@@ -69,3 +82,73 @@ def test_the_policy_can_switch_a_remedy_off(job: Job, live: Live) -> None:
         refused = admin.put(path, json=wrong)
         assert refused.status_code == 422
         assert "remedies.gremlins" in refused.text
+
+
+# --- the same source twice ---
+
+
+def train(job: Job, steps: int, segment: int, excess: float = 0.0, entropy: float = 3.1) -> None:
+    """Train `steps` steps on segment `segment`, which leaves out what those before were told to;
+    its last state is saved."""
+    samples = job.steps(steps, excess, token_entropy=entropy)
+    read = tuple(_read_by(step, segment) for step in samples.steps)
+    job.send(
+        replace(samples, segment=segment, positions=read), replace(job.saved(), segment=segment)
+    )
+
+
+def _read_by(step: int, segment: int) -> BatchRange:
+    """What `step` reads: from segment 1 on the three batches at 400 are left out."""
+    first = step - 1 + 3 * (segment > 0 and step > 400)
+    return BatchRange(first, first + 1)
+
+
+def bad_data(job: Job, segment: int) -> dict[str, Any]:
+    """Three batches of strange tokens raise the loss for good; answers with the incident."""
+    train(job, 3, segment, excess=3.0, entropy=0.2)
+    for _ in range(10):
+        train(job, 20, segment, excess=3.0)
+        incident = job.incident()
+        if incident["proposal"] is not None and incident["proposal"]["verb"] == "rollback":
+            return incident
+    raise AssertionError(f"nothing was proposed: {incident}")
+
+
+def leave_out(job: Job, command: dict[str, Any], segment: int, names: tuple[str, ...]) -> None:
+    """Go back by `command` to a new segment and name what it leaves out there."""
+    train(job, 1, segment - 1, excess=3.0)  # its answer delivers the command
+    target, here = command["arguments"]["step"], job.step
+    parent = SegmentPoint(SegmentId(job.attempt, segment - 1), target)
+    point = SegmentPoint(SegmentId(job.attempt, segment), target)
+    first, _ = command["arguments"]["skip"]
+    job.send(
+        SegmentStarted(segment, SegmentReason.ROLLBACK, parent, target, command["id"]),
+        CommandResult(command["id"], ResultState.APPLIED, "rolled back", here),
+        BatchesSkipped(BatchRange(first, first + 1), 0, point, command["id"], names),
+    )
+    job.step = target
+
+
+def test_a_source_behind_two_incidents_is_named_before_approving_and_the_next_morning(
+    job: Job,
+) -> None:
+    for _ in range(4):
+        train(job, 100, 0)
+    first = bad_data(job, 0)
+    assert not [check for check in first["proposal"]["checks"] if "shard" in check]
+    leave_out(job, approve(job), 1, ("shard-17:204", "shard-3:9"))
+    assert "Find the source" in job.incident()["remedy"]["follow_ups"][-1]
+    for _ in range(3):
+        train(job, 100, 1)
+    assert job.incident()["outcome"] == "recovered"
+    second = bad_data(job, 1)
+    assert second["number"] == 2
+    (check,) = [text for text in second["proposal"]["checks"] if "incident 1" in text]
+    assert "Sources left out then: shard-17, shard-3." in check
+    leave_out(job, approve(job), 2, ("shard-17:88", "shard-8:1"))
+    said = job.incident()["remedy"]["follow_ups"][-1]
+    assert said.startswith("The same source twice: shard-17. ")
+    assert "those of incident 1, where" in said
+    job.send(AttemptEnded("finished"))
+    with job.live.client(Role.VIEWER) as viewer:
+        assert said in post_mortem(job, viewer)
