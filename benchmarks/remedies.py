@@ -1,11 +1,12 @@
 """Whether the remedy that follows the cause ends better than skipping data whatever the cause.
 
-`python -m benchmarks.remedies [--quick] [--seeds N] [--only again|once] [--json]`. Closed loop:
-every command is carried out as soon as it is proposed (`remedies_loop.py`), once with the causes
-that were read from the run and once with none, where the policy can only skip batches. Both loops,
-and a twin without the fault, share their prefix and their data. What counts is the loss on held-out
-text at the last step, over the twin's. A run that was stopped counts as worse than one that was
-not; two stopped runs are a tie.
+`python -m benchmarks.remedies [--quick] [--seeds N] [--only again|once] [--records FILE] [--json]`.
+Closed loop: every command is carried out as soon as it is proposed (`remedies_loop.py`), once with
+the causes that were read from the run and once with none, where the policy can only skip batches.
+Both loops, and a twin without the fault, share their prefix and their data. What counts is the loss
+on held-out text at the last step, over the twin's. A run that was stopped counts as worse than one
+that was not; two stopped runs are a tie. FILE gets a line a pair; pairs that it holds are not run
+again.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import json
 import math
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.machine import machine
 from benchmarks.remedies_loop import END, Ended, Loop, job_of, prefix_of
-from spikeguard_trainer.data import read_corpus
-from spikeguard_trainer.faults import Fault, parse_fault
+from spikeguard_trainer.data import Corpus, read_corpus
+from spikeguard_trainer.faults import parse_fault
 
 SAME = 0.02  # nats: differences below are no difference, as `benchmarks.naming` has it
 COMES_AGAIN = (  # with the step or the schedule, whenever the run goes over it
@@ -91,11 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="three faults, one seed")
     parser.add_argument("--seeds", type=int, default=5, help="paired seeds")
     parser.add_argument("--only", choices=("again", "once"), help="faults that come again, or not")
+    parser.add_argument("--records", type=Path, help="pairs that were run, one JSON line each")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the model is too small for more
     again, once = _chosen(options)
-    pairs = list(measure(range(1, 2 if options.quick else options.seeds + 1), again, once))
+    seeds = range(1, 2 if options.quick else options.seeds + 1)
+    pairs = list(measure(seeds, again, once, read_records(options.records)))
     report = {"steps": END, "machine": machine(), **summarise(pairs)}
     print(json.dumps(report, indent=1) if options.json else _table(report))
     return 0
@@ -107,23 +111,68 @@ def _chosen(options: Namespace) -> tuple[Sequence[str], Sequence[str]]:
     return ([] if options.only == "once" else again), ([] if options.only == "again" else once)
 
 
-def measure(seeds: Sequence[int], again: Sequence[str], once: Sequence[str]) -> Iterator[Pair]:
-    """Every fault under every seed."""
+def measure(
+    seeds: Sequence[int], again: Sequence[str], once: Sequence[str], records: Records
+) -> Iterator[Pair]:
+    """Every fault under every seed, those on record as they were."""
     corpus = read_corpus(None)
     for seed in seeds:
-        job = job_of(corpus, seed)
-        prefix = prefix_of(job)
+        wanted = (*again, *once)
+        missing = [text for text in wanted if (text, seed, text in again) not in records.pairs]
+        run = _runner(corpus, seed) if missing else None
+        for text in wanted:
+            pair = records.pairs.get((text, seed, text in again))
+            if pair is None and run is not None:
+                pair = run(text, text in again)
+                records.add(pair)
+                print(json.dumps(pair.plain()), file=sys.stderr, flush=True)
+            if pair is not None:
+                yield pair
 
-        def run(fault: Fault | None, comes_again: bool, blind: bool) -> Ended:
-            return Loop(job, prefix, fault, comes_again, blind).run()  # noqa: B023
 
-        twin = run(None, False, False).loss
-        for text in (*again, *once):
-            fault, returns = parse_fault(text), text in again
-            ended = [run(fault, returns, blind) for blind in (False, True)]
-            pair = Pair(text, seed, returns, twin, *ended)
-            print(json.dumps(pair.plain()), file=sys.stderr, flush=True)
-            yield pair
+def _runner(corpus: Corpus, seed: int) -> Callable[[str, bool], Pair]:
+    """What runs a fault of `seed` in both loops, whether or not it comes again."""
+    job = job_of(corpus, seed)
+    prefix = prefix_of(job)
+    twin = Loop(job, prefix, None, False, False).run().loss
+
+    def run(text: str, comes_again: bool) -> Pair:
+        remedy, skipping = (
+            Loop(job, prefix, parse_fault(text), comes_again, blind).run()
+            for blind in (False, True)
+        )
+        return Pair(text, seed, comes_again, twin, remedy, skipping)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The pairs of a file, and where new ones go."""
+
+    file: Path | None
+    pairs: dict[tuple[str, int, bool], Pair]  # by fault, seed, and whether it comes again
+
+    def add(self, pair: Pair) -> None:
+        """Write `pair` down, if there is a file."""
+        if self.file is not None:
+            with self.file.open("a") as lines:
+                lines.write(json.dumps(asdict(pair)) + "\n")
+
+
+def read_records(file: Path | None) -> Records:
+    """The pairs in `file`; none where there is no such file."""
+    lines = file.read_text().splitlines() if file is not None and file.exists() else []
+    pairs = [_pair(json.loads(line)) for line in lines]
+    return Records(file, {(pair.fault, pair.seed, pair.comes_again): pair for pair in pairs})
+
+
+def _pair(plain: dict[str, Any]) -> Pair:
+    remedy, skipping = (
+        Ended(**ended | {name: tuple(ended[name]) for name in ("commands", "causes")})
+        for ended in (plain["remedy"], plain["skipping"])
+    )
+    return Pair(**plain | {"remedy": remedy, "skipping": skipping})
 
 
 def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ command carried out as soon as it is proposed.
 Invariants: two loops of one seed share their prefix to the bit and read the same data order; they
 differ in what the policy is told of the cause, and in nothing else. What is measured is sent as an
 agent sends it by default: slow norms every 10 steps, at every step while the monitor asks for it.
+The one thing that is missing is `update_norm_sampled`, which an agent sends at every step: causes
+of updates that grew are known some steps later here, and before anything is decided.
 """
 
 from __future__ import annotations
