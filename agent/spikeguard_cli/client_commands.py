@@ -222,7 +222,8 @@ def _incident_options(parser: ArgumentParser) -> None:
     _list_options(parser)
 
 
-def _audit_options(parser: ArgumentParser) -> None:
+def audit_options(parser: ArgumentParser) -> None:
+    """Those of `audit`."""
     parser.add_argument(
         "run", nargs="?",
         help="NAME or PROJECT/NAME; left out: tokens, policies, channels, silences (an admin's)",
@@ -265,7 +266,6 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),
-    Command("audit", "print or export who changed what, when and why", audit, _audit_options),
     Command("approve", "approve what an incident proposes", approve, _approve_options),
     Command("reject", "reject what an incident proposes, with a reason", reject, _reject_options),
     Command(

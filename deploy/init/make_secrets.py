@@ -24,8 +24,12 @@ def _as_it_is(secret: str) -> str:
     return secret
 
 
-def _database_url(password: str) -> str:
-    return f"postgresql://spikeguard:{password}@postgres:5432/spikeguard"
+def _database_url(password: str, role: str = "spikeguard") -> str:
+    return f"postgresql://{role}:{password}@postgres:5432/spikeguard"
+
+
+def _owner_database_url(password: str) -> str:
+    return _database_url(password, "spikeguard_owner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,12 @@ class Copy:
 
 COPIES: tuple[Copy, ...] = (
     Copy("postgres_password", "postgres", "superuser_password", POSTGRES),
-    Copy("database_password", "postgres", "database_password", POSTGRES),
+    Copy("postgres_password", "roles", "superuser_password", POSTGRES),
+    Copy("database_password", "roles", "database_password", POSTGRES),
+    Copy("owner_password", "roles", "owner_password", POSTGRES),
     Copy("database_password", "server", "database_url", SERVER, _database_url),
     Copy("database_password", "migrate", "database_url", SERVER, _database_url),
+    Copy("owner_password", "migrate", "owner_database_url", SERVER, _owner_database_url),
     Copy("link_key", "server", "link_key", SERVER),
     Copy("dashboard_token", "migrate", "dashboard_token", SERVER),
     Copy("trainer_token", "migrate", "trainer_token", SERVER),

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from threading import Thread
 from typing import Final
 from urllib.parse import quote
@@ -28,6 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
+from spikeguard_server.audit_heads import HeadWriter
 from spikeguard_server.domain.moves import IllegalMove as DomainIllegalMove
 from spikeguard_server.errors import (
     Busy,
@@ -109,6 +111,7 @@ def create_app(
     watch_of(engine).tell = services.metrics.count_clock_jump
     bell = Bell(settings)
     feed = Feed(engine)
+    heads = _heads(services)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
     turns = Turns(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
@@ -121,7 +124,7 @@ def create_app(
         openapi_url=None,
         default_response_class=Answer,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, bell, feed, notifier),
+        lifespan=_lifespan(services, turns, bell, feed, notifier, heads),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
@@ -158,7 +161,12 @@ def _greet(services: Services) -> None:
 
 
 def _lifespan(
-    services: Services, turns: Turns, bell: Bell, feed: Feed, notifier: Notifier | None
+    services: Services,
+    turns: Turns,
+    bell: Bell,
+    feed: Feed,
+    notifier: Notifier | None,
+    heads: HeadWriter | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def run(app: FastAPI) -> AsyncIterator[None]:
@@ -172,6 +180,8 @@ def _lifespan(
             services.ticker.start()
         if notifier is not None:
             notifier.start()
+        if heads is not None:
+            heads.start()
         try:
             yield
         finally:
@@ -182,8 +192,17 @@ def _lifespan(
                 notifier.stop()
             if services.ticker is not None:
                 services.ticker.stop()
+            if heads is not None:
+                heads.stop()
 
     return run
+
+
+def _heads(services: Services) -> HeadWriter | None:
+    """What writes the audit's heads down, where that is wanted."""
+    if not (directory := services.settings.audit_heads_directory):
+        return None
+    return HeadWriter(services.engine, Path(directory), services.metrics.count_heads)
 
 
 def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
@@ -199,7 +218,8 @@ def _workers(settings: Settings) -> int:
 
 def _callers(settings: Settings) -> int:
     """Other calls at once, beside `BESIDE`: messages always find a connection too."""
-    return max(2, settings.pool_size - _workers(settings) - sum(BESIDE.values()))
+    beside = sum(BESIDE.values()) + bool(settings.audit_heads_directory)
+    return max(2, settings.pool_size - _workers(settings) - beside)
 
 
 def _handle_errors(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""The server's words of `spikeguard`: up, serve, migrate, token, policy, replay, backtest.
+"""The server's words of `spikeguard`: up, serve, migrate, token, audit, policy, replay, backtest.
 
 Law: importing this needs the standard library only; what a command needs beyond that is imported
 when it runs, so that help works everywhere.
@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spikeguard_cli.access_commands import policy_over_http, token_over_http
+from spikeguard_cli.client_commands import audit, audit_options
 from spikeguard_cli.command import Command, CommandFailed
 from spikeguard_cli.credentials import logged_in
 from spikeguard_protocol import DEFAULT_PROJECT, Role
@@ -42,14 +43,19 @@ def _access(word: str, over_http: Callable[[Namespace], int]) -> Callable[[Names
     def run(options: Namespace) -> int:
         if not _names_database(options) and logged_in():
             return over_http(options)
-        if missing := [name for name in _SERVER if find_spec(name) is None]:
-            raise CommandFailed(
-                f"on the database itself `spikeguard {word}` needs {', '.join(missing)}: "
-                "pip install 'spikeguard[server]', or `spikeguard login` and do it over HTTP"
-            )
-        return _from("up_access", f"run_{word}")(options)
+        return _on_database(word, "up_access", f"run_{word}", options)
 
     return run
+
+
+def _on_database(words: str, module: str, function: str, options: Namespace) -> int:
+    if missing := [name for name in _SERVER if find_spec(name) is None]:
+        raise CommandFailed(
+            f"on the database itself `spikeguard {words}` needs {', '.join(missing)}: "
+            "pip install 'spikeguard[server]'"
+            + ("" if words == "audit verify" else ", or `spikeguard login` and do it over HTTP")
+        )
+    return _from(module, function)(options)
 
 
 def _names_database(options: Namespace) -> bool:
@@ -163,6 +169,35 @@ def _policy_options(parser: ArgumentParser) -> None:
         _directory_option(word)
 
 
+VERIFY = "verify"
+_OF_VERIFY = ("heads", "of_run", "json", "directory")
+
+
+def _audit(options: Namespace) -> int:
+    """The record over HTTP, or its digests held against the database itself."""
+    if options.run == VERIFY:
+        return _on_database("audit verify", "audit_verify", "run", options)
+    if any(getattr(options, name) for name in _OF_VERIFY):
+        raise CommandFailed("--heads, --run, --json and --directory belong to `audit verify`")
+    return audit(options)
+
+
+def _audit_options(parser: ArgumentParser) -> None:
+    audit_options(parser)
+    verify = parser.add_argument_group(
+        "audit verify",
+        "reads the database that DATABASE_URL names and no server; ends with 3 where an entry does "
+        "not fit. A run of that name is default/verify",
+    )
+    verify.add_argument(
+        "--heads", type=Path, metavar="PATH",
+        help="digests that were written down outside the database: a file, or their directory",
+    )  # fmt: skip
+    verify.add_argument("--run", dest="of_run", metavar="RUN", help="only this run's entries")
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+    _directory_option(parser)
+
+
 def _server_command(
     name: str,
     summary: str,
@@ -196,6 +231,12 @@ COMMANDS: tuple[Command, ...] = (
         "make, list and revoke access tokens",
         _access("token", token_over_http),
         _token_options,
+    ),
+    Command(
+        "audit",
+        "print, export or verify who changed what, when and why",
+        _audit,
+        _audit_options,
     ),
     Command(
         "policy",

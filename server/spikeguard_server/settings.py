@@ -22,6 +22,7 @@ from sqlalchemy.exc import ArgumentError
 from spikeguard_protocol import Role
 
 PREFIX = "SPIKEGUARD_"
+OWNER = PREFIX + "OWNER_DATABASE_URL"
 LEAST_LINK_KEY = 32  # characters
 
 
@@ -45,6 +46,9 @@ class Settings:
     """
 
     database_url: str = field(default="", repr=False)  # postgresql+psycopg://...
+    # Of the role that owns the tables, for migrations alone; without it database_url's role does.
+    owner_database_url: str = field(default="", repr=False)
+    audit_heads_directory: str = ""  # where the newest digests of the audit are written down
     host: str = "127.0.0.1"
     port: int = field(default=8000, metadata=_number(0, 65535))
     public_url: str = "http://127.0.0.1:8000"  # as people and links reach this server
@@ -106,13 +110,16 @@ class Settings:
     decisions_by: str = "anybody"  # named: only tokens or proxies that name a person decide
 
 
+_DATABASES = ("database_url", "owner_database_url")
+
+
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings; raise `SettingError` naming the variable that is wrong."""
     environment = os.environ if environment is None else environment
     found: dict[str, Any] = {}
     for entry in fields(Settings):
         name = PREFIX + entry.name.upper()
-        if (text := environment.get(name, "")) and entry.name != "database_url":
+        if (text := environment.get(name, "")) and entry.name not in _DATABASES:
             found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
     _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
     _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
@@ -123,7 +130,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_deciders(found.get("decisions_by", "anybody"))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
-    return Settings(database_url=_database_url(environment), **found)
+    return Settings(
+        database_url=_database_url(environment),
+        owner_database_url=_owner_database_url(environment),
+        **found,
+    )
 
 
 def require_database(settings: Settings) -> Settings:
@@ -216,6 +227,11 @@ def _database_url(environment: Mapping[str, str]) -> str:
         if text := environment.get(name) or _secret(environment, name):
             return _with_driver(name, text, _secret(environment, PREFIX + "DATABASE_PASSWORD"))
     return ""
+
+
+def _owner_database_url(environment: Mapping[str, str]) -> str:
+    text = environment.get(OWNER) or _secret(environment, OWNER)
+    return text and _with_driver(OWNER, text, "")
 
 
 def _with_driver(name: str, text: str, password: str) -> str:

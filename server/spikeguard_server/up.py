@@ -23,11 +23,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+from sqlalchemy import make_url
+
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server import postgres
 from spikeguard_server.access import new_secret
 from spikeguard_server.listening import listen
-from spikeguard_server.migrations import migrate
+from spikeguard_server.schema import prepare
 from spikeguard_server.settings import LEAST_LINK_KEY, SettingError, Settings, read_settings
 from spikeguard_server.supervision import Child, RestartLimit, Supervisor
 from spikeguard_server.up_dashboard import dashboard, installed
@@ -40,6 +42,8 @@ from spikeguard_server.up_serve import serve
 HOST = "127.0.0.1"
 LOCK = "up.lock"
 LINK_KEY = "link_key"
+AUDIT_HEADS = "audit-heads"
+SERVER_ROLE = "spikeguard_server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,12 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     children: list[Child] = []
     if not settings.database_url:
         database = stack.enter_context(postgres.running(database_directory(directory)))
-        settings = replace(settings, database_url=database.url)
+        settings = replace(
+            settings, owner_database_url=database.url, database_url=_of_server(database.url)
+        )
         children.append(database)
-    engine = stack.enter_context(opened(settings, migrated=False))
-    migrate(engine)
+    prepare(settings, make=bool(children))
+    engine = stack.enter_context(opened(settings))
     login = prepare_login(engine, settings, directory, options.name)
     if place.pages is not None:
         pages = dashboard(directory, place.pages, place.server, login.dashboard_token)
@@ -102,6 +108,11 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     announcement = _announcement(place, login, options.json_ready)
     stack.enter_context(announce_when_ready(announcement))
     serve(settings, engine, place.listener, supervisor.stop)
+
+
+def _of_server(url: str) -> str:
+    """The same database as a role that owns nothing in it."""
+    return make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
 
 
 def _announcement(place: Place, login: Login, json_ready: Path | None) -> Announcement:
@@ -161,6 +172,7 @@ def _settings(place: Place) -> Settings:
         public_url=given or place.server,
         dashboard_url=place.dashboard or "",
         link_key=link_key,
+        audit_heads_directory=settings.audit_heads_directory or str(place.directory / AUDIT_HEADS),
     )
 
 
@@ -199,7 +211,8 @@ def _open_to_all(directory: Path) -> bool:
 @contextmanager
 def _state(directory: Path, settings: Settings) -> Iterator[None]:
     """Tell `spikeguard token` and `policy` where the database is, while it is there."""
-    write_private(directory / STATE, json.dumps({"database_url": settings.database_url}))
+    urls = {name: getattr(settings, name) for name in ("database_url", "owner_database_url")}
+    write_private(directory / STATE, json.dumps(urls))
     try:
         yield
     finally:

@@ -41,13 +41,14 @@ def settings_of(directory: Path | None) -> Settings:
         return settings
     state = (directory or default_directory()) / STATE
     try:
-        url = json.loads(state.read_text())["database_url"]
+        urls = json.loads(state.read_text())
+        url, owner = urls["database_url"], urls.get("owner_database_url", "")
     except (OSError, ValueError, KeyError):
         raise CommandFailed(
             "no database is named. Set DATABASE_URL, or run this beside a running `spikeguard up` "
             "(with the same --directory, if you gave it one)"
         ) from None
-    return replace(settings, database_url=url)
+    return replace(settings, database_url=url, owner_database_url=owner)
 
 
 @contextmanager

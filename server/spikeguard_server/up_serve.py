@@ -24,9 +24,10 @@ from spikeguard_server.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.feed import Feed
 from spikeguard_server.listening import listen
 from spikeguard_server.log_limits import limit_repeats
-from spikeguard_server.migrations import NewerSchema, migrate
+from spikeguard_server.migrations import NewerSchema
 from spikeguard_server.repository.reading_standby import is_standby
 from spikeguard_server.routes.door import Services
+from spikeguard_server.schema import audit_warning, prepare
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.up_database import opened, settings_of
 
@@ -45,18 +46,20 @@ def run(options: Namespace) -> int:
     with opened(settings, migrated=False) as engine:
         if not settings.primary_url:
             _refuse_standby(engine)
-            _migrate(engine)
+            _migrate(settings)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
     return 0
 
 
-def _migrate(engine: sql.Engine) -> None:
+def _migrate(settings: Settings) -> None:
     """Amid an upgrade a replica of the older release may have to start again, and serves on."""
     try:
-        migrate(engine)
-    except NewerSchema as newer:
-        _log.warning("%s; until then this one serves beside it, and is not ready", newer)
+        prepare(settings)
+    except CommandFailed as failed:
+        if not isinstance(failed.__cause__, NewerSchema):
+            raise
+        _log.warning("%s; until then this one serves beside it, and is not ready", failed)
 
 
 def _refuse_standby(engine: sql.Engine) -> None:
@@ -71,10 +74,17 @@ def _refuse_standby(engine: sql.Engine) -> None:
 
 def migrate_database(options: Namespace) -> int:
     """Bring the schema to this version's revision."""
-    with opened(settings_of(options.directory), migrated=False) as engine:
-        migrate(engine)
+    settings = settings_of(options.directory)
+    prepare(settings)
     print("the database is at this version's schema")
+    with opened(settings) as engine:
+        _warn(engine)
     return 0
+
+
+def _warn(engine: sql.Engine) -> None:
+    if (warning := audit_warning(engine)) is not None:
+        _log.warning("%s", warning)
 
 
 def serve(
@@ -88,6 +98,8 @@ def serve(
     app = create_app(settings, engine)
     config = server_config(app)
     limit_repeats()
+    if not settings.primary_url:
+        _warn(engine)
     Server(config, app.state.feed, on_stop).run(sockets=[listener])
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILES = [ROOT / name / "Dockerfile" for name in ("server", "dashboard", "trainer")]
-ONE_SHOT = {"init", "migrate"}
+ONE_SHOT = {"init", "roles", "migrate"}
 LASTING = sorted(SERVICES.keys() - ONE_SHOT)
 PINNED = re.compile(r"[\w./-]+:v?\d+\.\d+(\.\d+)?(-[\w.-]+)?")
 SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|KEY$|DATABASE_URL")
@@ -49,7 +49,7 @@ def _mounts(service: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 def test_the_stack_is_the_documented_one() -> None:
     assert SERVICES.keys() == {
-        "init", "postgres", "migrate", "server", "dashboard", "prometheus", "alertmanager",
+        "init", "postgres", "roles", "migrate", "server", "dashboard", "prometheus", "alertmanager",
         "grafana", "trainer",
     }  # fmt: skip
     assert [name for name, service in SERVICES.items() if "profiles" in service] == ["trainer"]
@@ -61,9 +61,9 @@ def test_every_port_is_bound_to_loopback_unless_told_otherwise(name: str) -> Non
         assert port.startswith("${SPIKEGUARD_BIND:-127.0.0.1}:"), port
 
 
-def test_postgres_is_reached_by_the_server_and_its_migration_alone() -> None:
+def test_postgres_is_reached_by_the_server_its_migration_and_its_roles_alone() -> None:
     near = {name for name, service in SERVICES.items() if "database" in service.get("networks", [])}
-    assert near == {"postgres", "migrate", "server"}
+    assert near == {"postgres", "roles", "migrate", "server"}
     assert COMPOSE["networks"]["database"]["internal"] is True
     assert "ports" not in SERVICES["postgres"]
 
@@ -103,7 +103,8 @@ def test_each_service_starts_when_what_it_needs_is_ready() -> None:
     wanted = {
         "init": {},
         "postgres": {"init": done},
-        "migrate": {"postgres": healthy},
+        "roles": {"postgres": healthy},
+        "migrate": {"postgres": healthy, "roles": done},
         "server": {"postgres": healthy, "migrate": done},
         "dashboard": {"server": healthy},
         "prometheus": {"init": done, "server": healthy},

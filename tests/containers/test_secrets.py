@@ -115,7 +115,18 @@ def test_both_sides_of_a_service_know_the_same_secret(
     assert made["migrate/dashboard_token"] == made["dashboard/token"]
     assert made["migrate/trainer_token"] == made["trainer/token"]
     assert made["migrate/prometheus_token"] == made["prometheus/token"]
-    assert f":{made['postgres/database_password']}@" in made["server/database_url"]
+    assert f":{made['roles/database_password']}@" in made["server/database_url"]
+    assert f":{made['roles/owner_password']}@" in made["migrate/owner_database_url"]
+
+
+def test_the_owners_password_reaches_no_service_that_lasts(
+    make_secrets: ModuleType, mine: Copies, root: Path
+) -> None:
+    """Whoever breaks into the server must not find the role that can change the audit."""
+    make_secrets.main(root, mine)
+    secret = (root / "vault/owner_password").read_text()
+    holders = {path.split("/")[0] for path, text in _contents(root).items() if secret in text}
+    assert holders == {"vault", "roles", "migrate"}
 
 
 def test_no_secret_is_printed(

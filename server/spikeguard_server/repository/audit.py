@@ -1,6 +1,7 @@
 """The record of every change of state: who, what, before and after, why. Append-only.
 
-Law: written in the transaction of the change itself, under the run's lock, numbered without holes.
+Law: written in the transaction of the change itself, under the run's lock. The database numbers an
+entry without holes, dates it, and chains it to the entry before by a digest, whatever is sent here.
 What people are to be told of it goes into the outbox in the same breath.
 """
 
@@ -38,13 +39,9 @@ def append(
     wherever it is known what kind it is."""
     if run_id == tables.FLEET:
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
-    c = tables.audit.c
-    next_number = sql.select(sql.func.coalesce(sql.func.max(c.number), 0) + 1).where(
-        c.run_id == run_id
-    )
     connection.execute(
         sql.insert(tables.audit).values(
-            run_id=run_id, number=next_number.scalar_subquery(), at=sql.func.clock_timestamp(),
+            run_id=run_id, number=0, at=sql.func.now(),  # the trigger sets both
             actor=storable(actor), action=action, subject=subject, before=before, after=after,
             reason=None if reason is None else storable(reason),
             changes=[asdict(change) for change in changes], **_identity(actor),

@@ -1,7 +1,8 @@
 """Shelves: a week's segments lie on one, and what they measured goes with it as whole partitions.
 
 Law: a shelf is dropped only when every attempt on it has been quiet for as long as its kind is
-kept, judged while nobody writes, and never the newest. Incidents with their copied samples, audit
+kept, judged while nobody writes, and never the newest. Functions of the tables' owner make and drop
+partitions, so that the server's role needs to own none. Incidents with their copied samples, audit
 and reports lie on no shelf.
 """
 
@@ -52,13 +53,8 @@ def make_shelf(connection: sql.Connection) -> None:
     if connection.scalar(there) is not None:
         return  # another replica was first
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
-    for kind in Kind:
-        # Attached, since made in place it would lock out everybody who reads or writes.
-        name, parent = partition(kind, starts), _TABLE[kind]
-        connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE public.{parent} INCLUDING ALL)")
-        connection.exec_driver_sql(
-            f"ALTER TABLE public.{parent} ATTACH PARTITION {name} FOR VALUES IN ('{starts}')"
-        )
+    # Attached there, since made in place they would lock out everybody who reads or writes.
+    connection.execute(sql.select(sql.func.shelves.make_partitions(starts)))
     connection.execute(sql.insert(shelves).values(starts=starts))
 
 
@@ -82,11 +78,10 @@ def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float)
     # A message that is writing to it just now is seen only once it has committed. The parent is
     # locked first, as dropping would: who found the shelf there must not wait with it in hand. All
     # ingest waits meanwhile, so the second look reads this shelf's segments alone, by their index.
-    table = f"public.{_TABLE[kind]}, {partition(kind, shelf)}"
-    connection.exec_driver_sql(f"LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE")
+    connection.exec_driver_sql(f"LOCK TABLE ONLY public.{_TABLE[kind]} IN ACCESS EXCLUSIVE MODE")
     if connection.scalar(out_of_use) is None:
         return False
-    connection.exec_driver_sql(f"DROP TABLE {partition(kind, shelf)}")
+    connection.execute(sql.select(sql.func.shelves.drop_partition(_TABLE[kind], shelf)))
     dropped = {f"{kind.value}_dropped_at": sql.func.now()}
     connection.execute(sql.update(shelves).where(shelves.c.starts == shelf).values(dropped))
     audit.append(

@@ -65,6 +65,14 @@ class Kept(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the database found."""
+
+    lag_s: float | None  # of a standby
+    audit_protected: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """What this process works with."""
 
@@ -76,7 +84,7 @@ class Services:
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
     familiar: Familiar = field(default_factory=Familiar)
     write_check: WriteCheck = field(default_factory=WriteCheck)
-    readiness: Looks[float | None] = field(default_factory=lambda: Looks(READY_S))  # a lag
+    readiness: Looks[Look] = field(default_factory=lambda: Looks(READY_S))
 
     @property
     def silent_after(self) -> timedelta:

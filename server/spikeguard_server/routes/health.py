@@ -10,8 +10,9 @@ from pydantic import Field
 from spikeguard_server.errors import Unready
 from spikeguard_server.migrations import current_revision, newest_revision
 from spikeguard_server.repository.reading_standby import lag_s, takes_no_writes
+from spikeguard_server.repository.roles import ways_around
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import Services, ServicesDep
+from spikeguard_server.routes.door import Look, Services, ServicesDep
 from spikeguard_server.routes.shapes import Shape, example
 
 router = APIRouter(tags=["health"])
@@ -29,9 +30,14 @@ class Health(Shape):
 class Readiness(Health):
     """All is well with the database too."""
 
-    model_config = example({"status": "ok", "primary": None, "lag_s": None})
+    model_config = example(
+        {"status": "ok", "primary": None, "lag_s": None, "audit_protected": True}
+    )
 
     lag_s: float | None = Field(description="of a standby behind its primary; null: none")
+    audit_protected: bool = Field(
+        description="the server's own database role can neither change nor delete entries"
+    )
 
 
 @router.get("/healthz", summary="Alive", response_model=Health, response_class=Answer)
@@ -50,14 +56,19 @@ async def get_health(services: ServicesDep) -> Answer:
 async def get_readiness(services: ServicesDep) -> Answer:
     """The database is reachable, migrated, takes writes and has room for them, this process's
     ticker runs, and a standby is not far behind. True within seconds, however many ask."""
-    lag = await services.readiness.get(partial(_look, services))
+    look = await services.readiness.get(partial(_look, services))
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
-    return Answer(Readiness(status="ok", primary=services.primary, lag_s=lag))
+    return Answer(
+        Readiness(
+            status="ok", primary=services.primary, lag_s=look.lag_s,
+            audit_protected=look.audit_protected,
+        )
+    )  # fmt: skip
 
 
-def _look(services: Services) -> float | None:
-    """How far a standby is behind; raise `Unready`, or what the database raises."""
+def _look(services: Services) -> Look:
+    """What the database is like; raise `Unready`, or what it raises."""
     with services.engine.connect() as connection:
         if services.primary is None and takes_no_writes(connection):
             connection.invalidate()  # the next look asks whoever answers at that address then
@@ -69,11 +80,11 @@ def _look(services: Services) -> float | None:
             raise Unready(
                 "The database is not at this version's schema", "Run `spikeguard migrate`"
             )
-        lag = lag_s(connection)
+        lag, protected = lag_s(connection), not ways_around(connection)
         if services.primary is None:
             services.write_check.check(connection)
     if lag is not None and lag > services.settings.most_lag_s:
         raise Unready(
             f"The standby is {lag:.0f} s behind its primary", "Ask the primary, or wait for it"
         )
-    return lag
+    return Look(lag, protected)

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from spikeguard_cli.command import CommandFailed
@@ -129,6 +130,7 @@ def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(u
     assert httpx.get(f"{ready['dashboard']}/_stcore/health").status_code == 200
     _the_dashboard_knows_no_more_than_it_must(up)
     _the_files_are_ours_alone(up, ready)
+    _the_server_cannot_change_its_audit(up, ready)
     _its_tokens_do_what_they_are_for(ready)
     _approval_links_are_signed_with_its_own_key(up, ready["server"])
     _the_command_line_is_logged_in(up)
@@ -169,6 +171,18 @@ def _the_files_are_ours_alone(up: Up, ready: dict[str, Any]) -> None:
     assert stat.S_IMODE((up.directory / "data").stat().st_mode) in (0o700, 0o711)
     for secret in (*told[:2], key):
         assert secret.read_text().strip() not in up.log()
+
+
+def _the_server_cannot_change_its_audit(up: Up, ready: dict[str, Any]) -> None:
+    data = up.directory / "data"
+    url = json.loads((data / "up.json").read_text())["database_url"].replace("+psycopg", "")
+    with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("alter table audit disable trigger all")
+    assert httpx.get(f"{ready['server']}/readyz").json()["audit_protected"] is True
+    verified = up.command("audit", "verify", "--directory", str(data), "--heads",
+                          str(data / "audit-heads"))  # fmt: skip
+    assert "fit their digests" in verified.stdout, verified.stderr
+    assert "spikeguard_server" not in verified.stdout
 
 
 def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:

@@ -185,7 +185,9 @@ def test_a_run_amid_a_spike_goes_on_from_every_earlier_revision(
     assert {"runs", "incidents", "commands", "policies", "tokens", "audit"} <= before.keys()
     migrate(engine)
     with engine.connect() as connection:
-        assert stored(connection, copied) == before
+        after = stored(connection, copied)
+    after["audit"] = [entry for entry in after["audit"] if "'audit.chained'" not in entry]
+    assert after == before
     with serving(Settings(database_url=database_url)) as url:
         admin = Client(url, past.tokens[Role.ADMIN])
         assert shown(admin) == past.shown

@@ -80,6 +80,14 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert "kkk" not in repr(settings)
 
 
+def test_the_owners_url_comes_from_a_file_too_and_is_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql://owner:word@db/spikes\n")
+    settings = read_settings({"SPIKEGUARD_OWNER_DATABASE_URL_FILE": str(tmp_path / "url")})
+    assert settings.owner_database_url == "postgresql+psycopg://owner:word@db/spikes"
+    assert "word" not in repr(settings)
+    assert settings.database_url == ""
+
+
 def test_serving_without_a_database_is_refused() -> None:
     with pytest.raises(SettingError, match="DATABASE_URL"):
         require_database(read_settings({}))

@@ -1,0 +1,94 @@
+"""The digest chain of the audit: each entry carries the digest of the entry before and of itself.
+
+Invariants: pure. A chain belongs to one run. What it proves, it proves with digests that were
+exported while they were the newest: whoever owns the table can make a chain anew, and only an
+exported digest, called a head, shows that. Entries from before the chain carry no digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+Heads = Mapping[int, frozenset[bytes]]  # number of the entry -> the digests exported for it
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedEntry:
+    """One entry as its digest covers it."""
+
+    number: int  # within the run, from 1
+    content: str  # every column but the digest, as docs/protocol.md says
+    digest: bytes | None
+
+
+class Fault(StrEnum):
+    """Why an entry does not fit."""
+
+    MISSING = "missing"
+    CHANGED = "changed"
+    UNCHAINED = "unchained"
+    REWRITTEN = "rewritten"
+    CUT = "cut"
+
+
+TOLD: Mapping[Fault, str] = {
+    Fault.MISSING: "is not there, and later ones are",
+    Fault.CHANGED: "or one before it was changed, or put in",
+    Fault.UNCHAINED: "has no digest, and one before it has",
+    Fault.REWRITTEN: "is not the one whose digest was exported",
+    Fault.CUT: "was exported, and the record ends before it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The first entry of a run that does not fit."""
+
+    number: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a run's entries came to."""
+
+    entries: int
+    unchained: int  # from before the chain: nothing is known of them
+    finding: Finding | None
+
+
+def digest_of(previous: bytes | None, content: str) -> bytes:
+    """The digest that the entry behind `previous` carries."""
+    head = "" if previous is None else previous.hex()
+    return hashlib.sha256(f"previous={head}\n{content}".encode()).digest()
+
+
+def check_chain(entries: Iterable[ChainedEntry], heads: Heads) -> Checked:
+    """Hold one run's entries, by number, against their digests and the exported heads."""
+    previous: bytes | None = None
+    count = unchained = 0
+    for entry in entries:
+        if (fault := _fault(entry, count + 1, previous, heads)) is not None:
+            return Checked(count, unchained, fault)
+        count += 1
+        unchained += entry.digest is None
+        previous = entry.digest
+    cut = min((number for number in heads if number > count), default=None)
+    return Checked(count, unchained, None if cut is None else Finding(cut, Fault.CUT))
+
+
+def _fault(
+    entry: ChainedEntry, expected: int, previous: bytes | None, heads: Heads
+) -> Finding | None:
+    if entry.number != expected:
+        return Finding(expected, Fault.MISSING)
+    if entry.digest is None and previous is not None:
+        return Finding(expected, Fault.UNCHAINED)
+    if entry.digest is not None and entry.digest != digest_of(previous, entry.content):
+        return Finding(expected, Fault.CHANGED)
+    if not heads.get(expected, frozenset()) <= {entry.digest}:
+        return Finding(expected, Fault.REWRITTEN)
+    return None
