@@ -38,7 +38,7 @@ from spikeguard.replicas import bits_of
 from spikeguard.settings import Settings
 from spikeguard.topology import Topology
 from spikeguard.training_state import TrainingState, host_copy, tree_bytes
-from spikeguard.updates import Moved, all_parameters, sample_of
+from spikeguard.updates import Moved, all_parameters, samples_of, unchanged
 
 READ, COPY = "one read of a flat tensor", "one copy of a flat tensor"
 SNAPSHOT, PINNED = "snapshot", "one copy of a flat tensor to the host"
@@ -82,11 +82,14 @@ def signals(loop: Loop, device: str) -> list[Pass]:
     """What the agent measures, by its own code, on the state that `loop` holds."""
     trained = [p.detach() for p in loop.parameters]
     held = [p.grad for p in loop.parameters if p.grad is not None]
-    moments = [*second_moments(loop.optimizer).values()]
+    moments = [*second_moments([loop.optimizer]).values()]
     share = Settings().update_sample_share
-    every, sample = all_parameters(loop.optimizer), sample_of(loop.model, loop.optimizer, share)
+    every, samples = (
+        all_parameters(loop.optimizer),
+        samples_of([loop.model], [loop.optimizer], share),
+    )
     rates = [group["lr"] for group in loop.optimizer.param_groups]
-    state = TrainingState(loop.model, loop.optimizer, None, (), Topology()).capture()
+    state = TrainingState([loop.model], [loop.optimizer], None, (), Topology()).capture()
     kept = host_copy(state)
     weights = bytes_of(trained)
     return [
@@ -98,7 +101,7 @@ def signals(loop: Loop, device: str) -> list[Pass]:
         Pass(
             "update_norm_sampled and unchanged parameters",
             PASSES_OF_A_SAMPLE * sampled_bytes(loop, share),
-            lambda: (moved(sample, rates), sample.unchanged()),
+            lambda: (moved(samples[0], rates), unchanged(samples)),
         ),
         Pass("checksum of replicas", weights, lambda: bits_of(trained)),
         Pass(SNAPSHOT, _linked(tree_bytes(state), device), lambda: host_copy(state, kept), True),

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard.updates import sample_of
+from spikeguard.updates import samples_of, unchanged
 from spikeguard_trainer.data import BatchLoader, read_corpus
 from spikeguard_trainer.model import Shape, Transformer
 from spikeguard_trainer.schedule import make_optimizer
@@ -72,7 +72,8 @@ def train(
     job: Job, model: Transformer, optimizer: torch.optim.Optimizer, at: int, steps: int, rate: float
 ) -> list[float]:
     """Train `steps` from position `at` on; the shares of parameters that single steps left."""
-    loader, sample, shares = job.loader(at), sample_of(model, optimizer, 0.02), list[float]()
+    loader, shares = job.loader(at), list[float]()
+    (sample,) = samples_of([model], [optimizer], 0.02)
     for group in optimizer.param_groups:
         group["lr"] = rate
     for step in range(1, steps + 1):
@@ -85,8 +86,8 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if step % EVERY == 0:
             sample.after_step([rate] * len(optimizer.param_groups))
-            unchanged = sample.unchanged()
-            shares += [float(unchanged)] if unchanged is not None else []
+            share = unchanged([sample])
+            shares += [float(share)] if share is not None else []
     return shares
 
 

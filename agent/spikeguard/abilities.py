@@ -19,8 +19,9 @@ from spikeguard.data import MIXED, READ_ONCE, READ_ONCE_REMEDY, DataFeed
 from spikeguard.faults import LINES, log
 from spikeguard.learning_rate import has_rates
 from spikeguard.loop_usage import LoopUsage
+from spikeguard.optimizers import kinds_of
 from spikeguard.order_limits import verb_refusal
-from spikeguard.reflex import Reflex, can_drop, can_skip_by_sync
+from spikeguard.reflex import Reflex, can_drop, can_skip_by_sync, takes_flag
 from spikeguard.ring import Room
 from spikeguard.settings import GIB, Settings
 from spikeguard_protocol import Ability, Answer, Verb
@@ -64,40 +65,61 @@ def unknown(name: str, reason: str) -> Ability:
 
 
 def update_abilities(
-    optimizer: torch.optim.Optimizer, reflex: Reflex, settings: Settings, known: bool
+    optimizers: Sequence[torch.optim.Optimizer],
+    reflex: Reflex,
+    settings: Settings,
+    known: bool,
+    read_s: float = 0.0,
 ) -> tuple[Ability, ...]:
-    """What touches an update; `known`: whether the ranks measure the same or hold parts of it."""
+    """What touches an update; `known`: whether the ranks measure the same or hold parts of it.
+
+    `read_s`: what one read of the decision was measured to take.
+    """
+    rateless = [each for each in optimizers if not has_rates(each)]
     return (
-        _skip_update(optimizer, reflex, settings, known),
+        _skip_update(optimizers, reflex, settings, known, read_s),
         yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
-        yes(SCALE_LR) if has_rates(optimizer) else _no_rate(optimizer),
+        _no_rate(rateless) if rateless else yes(SCALE_LR),
     )
 
 
 def _skip_update(
-    optimizer: torch.optim.Optimizer, reflex: Reflex, settings: Settings, known: bool
+    optimizers: Sequence[torch.optim.Optimizer],
+    reflex: Reflex,
+    settings: Settings,
+    known: bool,
+    read_s: float,
 ) -> Ability:
     if not settings.drop_non_finite:
         return no(SKIP_UPDATE, "Settings.drop_non_finite is False")
     if not known:
         return no(SKIP_UPDATE, APART, SAY_REPLICATED)
     if reflex.armed:
-        by_flag = can_drop(optimizer)
-        return yes(SKIP_UPDATE, "" if by_flag else "the host waits for the device in each step")
-    asked = "; or set drop_by_sync, which waits for the device in each step"
+        return yes(SKIP_UPDATE, "" if takes_flag(optimizers) else _cost_of_reading(read_s, reflex))
+    unable = [each for each in optimizers if not can_drop(each)]
+    asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
     return no(
         SKIP_UPDATE,
-        f"{type(optimizer).__name__} takes no found_inf: an update that is not finite is reported "
-        "and not dropped",
+        f"{kinds_of(unable)} {'takes' if len(unable) == 1 else 'take'} no found_inf: an update "
+        "that is not finite is reported and not dropped",
         "Adam, AdamW and SGD (not sharded) do with fused=True"
-        + (asked if can_skip_by_sync(optimizer) else ""),
+        + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
     )
 
 
-def _no_rate(optimizer: torch.optim.Optimizer) -> Ability:
+def _cost_of_reading(read_s: float, reflex: Reflex) -> str:
+    if not reflex.by_sync:  # a fused SGD: only its first update cannot be dropped
+        return ""
+    read = f"the host reads one number in each step, {read_s * 1e6:.0f} us measured here"
+    if reflex.device.type == "cpu":
+        return read
+    return f"{read} with nothing queued, and waits for what was queued before"
+
+
+def _no_rate(optimizers: Sequence[torch.optim.Optimizer]) -> Ability:
     return no(
         SCALE_LR,
-        f"a parameter group of {type(optimizer).__name__} has no learning rate under 'lr'",
+        f"a parameter group of {kinds_of(optimizers)} has no learning rate under 'lr'",
         "Give every group its learning rate there",
     )
 

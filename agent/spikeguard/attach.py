@@ -44,14 +44,14 @@ from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.loop_usage import LoopUsage
 from spikeguard.mailbox import DetailBudget, Mailbox
-from spikeguard.model_parts import unwrapped
+from spikeguard.model_parts import Modules, named_modules, parameters
 from spikeguard.naming import NameBatch
-from spikeguard.optimizers import optimizers_in
+from spikeguard.optimizers import kinds_of, optimizers_in, trained_by
 from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
-from spikeguard.reflex import Extremes, Reflex
+from spikeguard.reflex import Extremes, Reflex, read_cost_s, takes_flag
 from spikeguard.ring import room_for
 from spikeguard.settings import Settings, read_connection, whole, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
@@ -137,13 +137,12 @@ def attach(
     tokens_per_step = whole(tokens_per_step) if tokens_per_step is not None else None
     chosen = with_environment(settings or Settings())
     connection = read_connection(run, project, server, token)
-    watched = watched_layers(unwrapped(modules[0]), chosen)
+    watched = watched_layers(named_modules(modules), chosen)
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
     try:
         stated = Stated(replicated, pipeline, has_loss, shard_groups or {})
         job = describe(modules, optimizers, stated, world)
-        model, optimizer = _only(job)
         _check_saved(job, checkpoints)
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
     except AttachError:
@@ -163,7 +162,7 @@ def attach(
     data.left_out = LeftOutLog(
         home / FOLDER, world.rank, name_batch, progress, journal.ledger, faults
     )
-    rates = ScaledRates(optimizer)
+    rates = ScaledRates(job.optimizers)
     if world.leads and world.size > 1 and chosen.snapshots_pinned > PINS:
         log.warning(
             "of several ranks %d snapshots are pinned at most, not %d",
@@ -174,7 +173,7 @@ def attach(
         chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes, world.size
     )
     topology = job.topology
-    training = TrainingState(model, optimizer, scheduler, state, topology, not job.unsaved)
+    training = TrainingState(job.parts, job.optimizers, scheduler, state, topology, not job.unsaved)
     recovery = Recovery(
         world,
         training,
@@ -186,24 +185,29 @@ def attach(
         journal,
         report,
         faults,
-        HostCopies(optimizer, chosen.copy_beside),
+        HostCopies(job.optimizers, chosen.copy_beside),
     )
     recovery.protected = mailbox.protected
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep(live_attempts(home / "outbox"))
-    reflex = _reflex(optimizer, chosen, world, job)
+    reflex = _reflex(chosen, world, job)
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
-    collector = Collector(model, optimizer, reflex, optional, chosen, topology, tokens_per_step)
+    collector = Collector(
+        job.parts, job.optimizers, reflex, optional, chosen, topology, tokens_per_step
+    )
     training.learnt = collector
     room = None
     with faults.shield("snapshots"):
         if recovery.snapshots is not None:
-            room = room_for(training.capture(), optimizer, chosen, world.leads)
+            room = room_for(training.capture(), job.optimizers, chosen, world.leads)
     if not all_agree(world, room is not None and room.holds > 0):
         recovery.snapshots = room = None
     rewind = rewind_ability(chosen, room, job.unsaved)
+    read_s = 0.0
+    with faults.shield("before_step"):
+        read_s = read_cost_s(reflex.device) if reflex.by_sync else 0.0
     parts = Parts(
         world,
         chosen,
@@ -221,35 +225,26 @@ def attach(
         outbox,
         sender,
         tokens_per_step,
-        {**_facts(model, optimizer, reflex, micro_batches), **order_limits.told(chosen)},
+        {**_facts(job, reflex, micro_batches), **order_limits.told(chosen)},
         _version(),
         within_limits(
             (
-                *update_abilities(optimizer, reflex, chosen, job.known),
+                *update_abilities(job.optimizers, reflex, chosen, job.known, read_s),
                 *data_abilities(data, rewind, checkpoints is not None, begun=False),
             ),
             chosen,
         ),
         rewind,
-        LoopUsage(micro_batches, world.size, _vocabulary(model)),
+        LoopUsage(micro_batches, world.size, _vocabulary(modules)),
     )
-    guard = Guard(parts, model, optimizer, forward if world.leads else None)
+    watched_objects = _registered(job, optimizer)
+    guard = Guard(parts, job, watched_objects, forward if world.leads else None)
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()
     if world.leads:
         log_table(parts.abilities)
     return guard
-
-
-def _only(job: Job) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """Raise `AttachError` where there are several: not all of the guard goes by them yet."""
-    several: dict[str, Sequence[Any]] = {"model": job.parts, "optimizer": job.optimizers}
-    for argument, given in several.items():
-        if len(given) > 1:
-            kinds = ", ".join(type(each).__name__ for each in given)
-            raise AttachError(argument, f"there are several ({kinds})", "Give one")
-    return job.parts[0], job.optimizers[0]
 
 
 def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
@@ -300,16 +295,24 @@ def _open_journal(
     return journal, told["attempt"]
 
 
-def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World, job: Job) -> Reflex:
+def _registered(job: Job, given: Any) -> tuple[Any, ...]:
+    """By what `guard_of` finds the guard: all that is watched, and the container it came in."""
+    holder = () if isinstance(given, list | tuple | dict) else (given,)
+    return tuple({id(each): each for each in (*job.parts, *job.optimizers, *holder)}.values())
+
+
+def _reflex(settings: Settings, world: World, job: Job) -> Reflex:
+    """On a CPU there is no queue to wait for, so a decision is read there without being asked."""
     extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
+    hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
     reflex = Reflex(
-        optimizer,
+        job.optimizers,
         settings.drop_non_finite and job.known,
         extremes if settings.drop_z else None,
-        settings.drop_by_sync,
+        settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
     )
     if not all_agree(world, reflex.armed):
-        reflex = Reflex(optimizer, False)
+        reflex = Reflex(job.optimizers, False)
     if world.leads and settings.drop_z and reflex.armed and world.size > 1:
         log.warning(
             "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
@@ -318,20 +321,18 @@ def _reflex(optimizer: torch.optim.Optimizer, settings: Settings, world: World, 
     return reflex
 
 
-def _facts(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, reflex: Reflex, micro: int
-) -> dict[str, str]:
+def _facts(job: Job, reflex: Reflex, micro: int) -> dict[str, str]:
     """What a reader of the record wants to know of the job, as text."""
-    group = optimizer.param_groups[0]
+    group = job.optimizers[0].param_groups[0]
     words = ("lr", "betas", "eps", "weight_decay")
     named: dict[str, str] = {word: str(group[word]) for word in words if word in group}
-    parameters = list(model.parameters())
+    held = parameters(job.parts)
     return {
         **named,
-        "optimizer": type(optimizer).__name__,
-        "parameters": str(sum(p.numel() for p in parameters)),
-        "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "device": parameters[0].device.type,
+        "optimizer": kinds_of(job.optimizers),
+        "parameters": str(sum(p.numel() for p in held)),
+        "dtype": str(held[0].dtype).removeprefix("torch."),
+        "device": held[0].device.type,
         "micro_batches": str(micro),
         "reflex": "drop" if reflex.armed else "report",
         "torch": torch.__version__,
@@ -339,9 +340,9 @@ def _facts(
     }
 
 
-def _vocabulary(model: torch.nn.Module) -> int:
+def _vocabulary(parts: Modules) -> int:
     """Tokens of the largest embedding; 0 where there is none."""
-    tables = (m for m in unwrapped(model).modules() if isinstance(m, torch.nn.Embedding))
+    tables = (m for part in parts for m in part.modules() if isinstance(m, torch.nn.Embedding))
     return max((table.num_embeddings for table in tables), default=0)
 
 

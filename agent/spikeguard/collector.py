@@ -26,7 +26,8 @@ from torch import Tensor
 from spikeguard.clipping import Rule
 from spikeguard.global_norms import GlobalNorms
 from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
-from spikeguard.norms import gradients, own_norm, second_moments
+from spikeguard.model_parts import Modules, parameters
+from spikeguard.norms import combine, gradients, own_norm, second_moments
 from spikeguard.parameters import Parameters, begins_with
 from spikeguard.readback import Readback
 from spikeguard.reflex import Reflex, found_by_scaler, loss_scale
@@ -36,7 +37,7 @@ from spikeguard.settings import Settings
 from spikeguard.shards import local
 from spikeguard.signals.optional import OptionalSignals
 from spikeguard.topology import Topology
-from spikeguard.updates import all_parameters, sample_of
+from spikeguard.updates import all_parameters, samples_of, unchanged
 from spikeguard_protocol import OptionalSignal, Signal
 
 # plain strings: a member of an enum takes longer to look up and to hash
@@ -59,17 +60,17 @@ class Collector:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        modules: Modules,
+        optimizers: Sequence[torch.optim.Optimizer],
         reflex: Reflex,
         optional: OptionalSignals,
         settings: Settings,
         topology: Topology,
         tokens_per_step: int | None = None,
     ) -> None:
-        self._optimizer, self.reflex, self._settings = optimizer, reflex, settings
-        self._model, self._topology = model, topology
-        self._listed = Parameters(model, optimizer)
+        self._optimizers, self.reflex, self._settings = tuple(optimizers), reflex, settings
+        self._modules, self._topology = modules, topology
+        self._listed = Parameters(modules, optimizers)
         self._norms = GlobalNorms(topology, self._listed)
         self._layers: dict[str, Tensor] = {}
         self._step = 0
@@ -80,11 +81,13 @@ class Collector:
             quarter * self._cycle // 4
             for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         )
-        self._weights = list(model.parameters())  # those that are not trained, too
+        self._weights = parameters(modules)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.ranks > 1 and not topology.parted and self._compare_every > 0
-        self._sample = sample_of(model, optimizer, settings.update_sample_share, topology)
-        self._everything = all_parameters(optimizer, topology)
+        share = settings.update_sample_share
+        self._samples = samples_of(modules, optimizers, share, topology)
+        self._everything = [all_parameters(each, topology) for each in optimizers]
+        self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
         self.losses = LossMeter(topology.has_loss)
         self.optional = optional
@@ -103,6 +106,7 @@ class Collector:
 
         On a CPU it is read only later: it is not to be changed in place.
         """
+        self._begun = 0  # what is measured here is judged anew
         norm = self._measured()
         if norm is None:
             return torch.zeros(())
@@ -130,6 +134,7 @@ class Collector:
         for each parameter; one without a gradient has norm 0 and is left alone.
         """
         self._take_up(rule)
+        self._begun = 0
         held = gradients(self._parameters())
         if rule.per_parameter:
             norm, each = self._norms.each() or (None, None)
@@ -148,8 +153,8 @@ class Collector:
         """All that may hold a gradient, with those of groups that were added since."""
         if self._listed.outdated:
             self._listed.grow()
-            self._everything = all_parameters(self._optimizer, self._topology)
-            self._weights = list(self._model.parameters())
+            self._everything = [all_parameters(each, self._topology) for each in self._optimizers]
+            self._weights = parameters(self._modules)
         return self._listed.tensors
 
     def _scale(self, held: list[Tensor], factor: Tensor) -> None:
@@ -211,24 +216,45 @@ class Collector:
             return True
         return every > 0 and ((self.attentive and not self._topology.parted) or step % every == 0)
 
+    def begins_update(self, number: int) -> bool:
+        """Note that an optimizer's step begins; whether an update of all of them does with it."""
+        bit = 1 << number
+        begins = not self._begun or bool(self._begun & bit)
+        self._begun = bit if begins else self._begun | bit
+        return begins
+
     @torch.no_grad()
-    def before_step(self, step: int, rates: Sequence[Any]) -> None:
-        """In the optimizer's pre-hook: judge the update and remember where parameters stand."""
+    def before_step(
+        self, step: int, number: int = 0, rates: Sequence[Any] = (), begins: bool = True
+    ) -> None:
+        """In an optimizer's pre-hook: judge the update and remember where parameters stand.
+
+        `begins`: it is the first of the optimizers to make this update.
+        """
         self.reflex.after_step()  # what a step that failed has left on the optimizer
         self._rates, self._stepped = rates, True
-        found = found_by_scaler(self._optimizer)
+        optimizer = self._optimizers[number]
+        found = found_by_scaler(optimizer)
         self._keep(STEP_SKIPPED, found)
-        norm = self._norm_at_step()
-        if norm is not None:
-            loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[UPDATE_DROPPED] = self.reflex.before_step(norm, loss, found)
-        self._sample.before_step()
+        if begins:
+            self._judge(optimizer, found)
+        self.reflex.hold(number, found)
+        self._samples[number].before_step()
         due = self.attentive or step % self._cycle == self._update_place
         if due and self._settings.exact_update_norm:
-            self._everything.before_step()
+            self._everything[number].before_step()
 
-    def _norm_at_step(self) -> Tensor | None:
-        scale = loss_scale(self._optimizer)
+    def _judge(self, optimizer: torch.optim.Optimizer, found: Tensor | None) -> None:
+        """Decide whether this update of all optimizers is made."""
+        if len(self._optimizers) > 1:  # what an earlier one of this step has left
+            self._scalars.pop(UPDATE_NORM_SAMPLED, None)
+            self._scalars.pop(UPDATE_NORM, None)
+        norm = self._norm_at_step(loss_scale(optimizer))
+        if norm is not None:
+            loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
+            self._scalars[UPDATE_DROPPED] = self.reflex.judge(norm, loss, found)
+
+    def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm = self._grad_norm
         if norm is None:
             norm = self._measured()
@@ -243,24 +269,22 @@ class Collector:
         return norm if scale is None else norm / scale
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """In the optimizer's post-hook: how far the parameters moved."""
+    def after_step(self, number: int = 0) -> None:
+        """In an optimizer's post-hook: how far its parameters moved."""
         self.reflex.after_step()
-        self._keep(UPDATE_NORM_SAMPLED, self._sample.after_step(self._rates))
-        self._keep(UPDATE_NORM, self._everything.after_step(self._rates))
-        if self._settings.unchanged_parameters:
-            self._count_unchanged()
-        if self._rates:
+        self._add_norm(UPDATE_NORM_SAMPLED, self._samples[number].after_step(self._rates))
+        self._add_norm(UPDATE_NORM, self._everything[number].after_step(self._rates))
+        if self._rates and not number:
             rate = self._rates[0]
             if isinstance(rate, Tensor):
                 self._scalars[LR] = rate.clone()
             elif rate is not None:
                 self._known[LR] = float(rate)
 
-    def _count_unchanged(self) -> None:
-        """In the last step of a cycle, where no other slow signal and no snapshot falls."""
-        if self.attentive or (self._step + 2) % self._cycle == 0:
-            self._keep(UNCHANGED_PARAMETERS, self._sample.unchanged())
+    def _add_norm(self, signal: str, norm: Tensor | None) -> None:
+        """That of one optimizer's parameters, to those of the others in this update."""
+        known = self._scalars.get(signal) if len(self._optimizers) > 1 else None
+        self._keep(signal, norm if known is None or norm is None else combine([known, norm]))
 
     def finish_step(self, step: int, segment: int, position: int) -> Row:
         """Send the step's scalars on their way.
@@ -273,8 +297,10 @@ class Collector:
             trained = self._listed.trained
             self._measure(PARAM_NORM, trained, trained)
         if place == self._moment_place or self.attentive:
-            moments = second_moments(self._optimizer)
+            moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
+        if self._settings.unchanged_parameters and self._stepped:
+            self._count_unchanged(step)
         if self.compares and (step + 1) % self._compare_every == 0:
             self._scalars |= bits_of(self._weights)
         self._keep_loss()
@@ -303,6 +329,12 @@ class Collector:
         return row
 
     @torch.no_grad()
+    def _count_unchanged(self, step: int) -> None:
+        """In the last step of a cycle, where no other slow signal and no snapshot falls."""
+        if self.attentive or (step + 1) % self._cycle == 0:
+            self._keep(UNCHANGED_PARAMETERS, unchanged(self._samples))
+
+    @torch.no_grad()
     def _measure(self, signal: str, of: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         """The norm of `tensors`, which lie as the parameters `of`."""
         if not self._topology.parted:
@@ -319,7 +351,7 @@ class Collector:
 
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
-        self._layers, self._stepped, self._limit = {}, False, None
+        self._layers, self._stepped, self._limit, self._begun = {}, False, None, 0
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

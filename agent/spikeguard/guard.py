@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -24,15 +24,16 @@ from torch import Tensor
 
 from spikeguard.beginning import introduce, introduction, learn_from_loop, resume
 from spikeguard.clipping import Rule
-from spikeguard.closures import Arguments, after_closure
 from spikeguard.endings import Endings
 from spikeguard.executor import Executor
 from spikeguard.forward import Forward
 from spikeguard.guarded import enter, leave
 from spikeguard.hearing import Hearing
+from spikeguard.job import Job
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.loop_usage import STRETCH
-from spikeguard.optimizer_step import OptimizerStep
+from spikeguard.model_parts import parameters
+from spikeguard.optimizer_hooks import OptimizerHooks
 from spikeguard.outbox import Outbox
 from spikeguard.parts import Parts
 from spikeguard.reporter import Reporter
@@ -44,27 +45,20 @@ from spikeguard_protocol import AttemptEnded, Record, Verb
 Batch = TypeVar("Batch")
 Number = float | Tensor | None
 MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
-OTHER_STEP = (
-    "the loop calls a step of the optimizer that was taken or compiled before attach(): updates "
-    "that are not finite are reported and not dropped. Compile optimizer.step after attach()"
-)
-MOVED_BEFORE = (
-    "the optimizer moves its weights before it calls its closure: updates that are not finite are "
-    "reported and not dropped"
-)
 
 
 class Guard:
-    """Watches one training loop and acts in it. Made by `attach()`; one per optimizer."""
+    """Watches one training loop and acts in it. Made by `attach()`; one per model."""
 
     def __init__(
         self,
         parts: Parts,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        job: Job,
+        registered: Sequence[Any],
         forward: Forward | None = None,
     ) -> None:
-        self._p, self._model = parts, model
+        """`registered`: by which of the loop's objects the guard can be found."""
+        self._p, self._modules = parts, job.parts
         self._reporter = Reporter(parts, forward)
         self._held = HeldSteps(parts)
         self._executor = Executor(
@@ -88,20 +82,21 @@ class Guard:
         self._optional = parts.collector.optional
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
-        self._process, self._updates = os.getpid(), 0
+        self._process = os.getpid()
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
-        self._entry: OptimizerStep | None = None
-        if parts.collector.reflex.by_sync:
-            self._entry = OptimizerStep(optimizer, self._judge, self._after_optimizer)
-        # not traced: in a compiled step what they lend the optimizer would be lost
-        self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(torch.compiler.disable(self._before_optimizer)),
-            optimizer.register_step_post_hook(torch.compiler.disable(self._after_optimizer)),
-            *parts.collector.optional.handles,
-            *([self._entry] if self._entry is not None else []),
-        ]
+        self._optimizers = OptimizerHooks(
+            job.optimizers,
+            parts.collector,
+            parts.rates,
+            parts.recovery.copies,
+            parts.progress,
+            parts.usage,
+            parts.faults,
+        )
+        self._several = self._optimizers.several
+        self._handles = list(parts.collector.optional.handles)
         self._endings = Endings(self._cut_short, parts.settings)
-        self._guarded = (model, optimizer)
+        self._guarded = tuple(registered)
         enter(self, *self._guarded)
 
     @property
@@ -234,8 +229,8 @@ class Guard:
         """What torch makes of it. Where that fails too the gradients stay as they are, and the norm
         is NaN: one rank's own part of it would be taken for the whole."""
         with self._p.faults.shield("clip"):
-            return torch.nn.utils.clip_grad_norm_(self._model.parameters(), limit)
-        device = next((p.device for p in self._model.parameters()), None)
+            return torch.nn.utils.clip_grad_norm_(parameters(self._modules), limit)
+        device = next((p.device for p in parameters(self._modules)), None)
         return torch.full((), math.nan, device=device)
 
     def step(self, step: int | None = None) -> None:
@@ -257,6 +252,8 @@ class Guard:
             position = parts.feed.finish_step()
             if parts.rates.lent:
                 parts.rates.after_step()
+            if self._several:
+                self._optimizers.finish_step(steps)
             self._add(parts.collector.finish_step(steps, segment, position))
         except Exception as error:
             self._forget_step(error)
@@ -305,9 +302,10 @@ class Guard:
             leave_world(self._p.world)
         with self._p.faults.shield("finish"):
             self._cut_short(reason or ("stopped" if self.stopped else "finished"))
-        for hook in self._hooks:
+        self._optimizers.remove()
+        for handle in self._handles:
             with self._p.faults.shield("finish"):
-                hook.remove()
+                handle.remove()
         with self._p.faults.shield("finish"):
             leave(*self._guarded)
         with self._p.faults.shield("finish"):
@@ -339,57 +337,6 @@ class Guard:
     def _drain(self) -> None:
         self._reporter.drain(self._executor.announced)
 
-    # ---- the optimizer's hooks -------------------------------------------------------------
-
-    def _before_optimizer(
-        self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Arguments | None:
-        if self._entry is not None:
-            if self._entry.entered:  # judged there
-                self._entry.entered = False
-                return None
-            self._tell_of_another_step()
-        with self._p.faults.shield("before_step"):
-            deferred = after_closure(args, kwargs, self._before_update)
-            if deferred is None:
-                self._before_update()
-            return deferred
-        return None
-
-    def _tell_of_another_step(self) -> None:
-        """The loop calls a step that was taken, or compiled, before `attach()` wrapped it."""
-        if not self._p.collector.reflex.able():
-            self._p.faults.note("before_step", OTHER_STEP)
-
-    def _judge(self, can_skip: bool) -> bool:
-        """Whether the update that is about to be made is left out; the host reads one value."""
-        reflex = self._p.collector.reflex
-        reflex.can_skip = can_skip
-        self._before_update()
-        reflex.can_skip = False
-        with self._p.faults.shield("before_step"):
-            if not can_skip and not reflex.able():
-                self._p.faults.note("before_step", MOVED_BEFORE)
-            return reflex.leaves_out()
-        return False
-
-    def _before_update(self, _: Any = None) -> None:
-        self._updates += 1
-        step = self._p.progress.steps + 1
-        with self._p.faults.shield("before_step"):
-            rates = self._p.rates.before_step(step)
-            self._p.collector.before_step(step, rates)
-            if not self._p.rates.lent:  # as the loop has set them
-                self._p.usage.see_rate(step, self._p.progress.segment, rates)
-        with self._p.faults.shield("before_step"):
-            self._p.recovery.copies.before_update(step)
-
-    def _after_optimizer(self, *_: Any) -> None:
-        with self._p.faults.shield("after_step"):
-            self._p.collector.after_step()
-        with self._p.faults.shield("after_step"):
-            self._p.rates.after_step()
-
     # ---- a step's sample -------------------------------------------------------------------
 
     def _forget_step(self, error: Exception) -> None:
@@ -417,7 +364,7 @@ class Guard:
     def _look_at_loop(self) -> None:
         """What nobody was told of yet: the log and the server are."""
         parts = self._p
-        news = parts.usage.look(parts.feed, self._updates) or parts.feed.unusual
+        news = parts.usage.look(parts.feed, self._optimizers.updates) or parts.feed.unusual
         parts.feed.unusual = False
         if news and learn_from_loop(parts):
             self._report(introduction(parts, self._executor.capabilities()))

@@ -11,11 +11,14 @@ hook was seen in the step before, as in the replay of a captured graph it is not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from spikeguard.optimizers import trained_by
+from spikeguard.packed import is_packed
 from spikeguard.shards import local
 from spikeguard.targets import Tree
 from spikeguard.training_state import Later, event_after_copy, host_copy
@@ -24,27 +27,30 @@ from spikeguard.training_state import Later, event_after_copy, host_copy
 class HostCopies:
     """Makes them; `beside`: on a stream of its own where that is safe."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, beside: bool = False) -> None:
-        self._optimizer, self._beside = optimizer, beside
-        devices = [p.device for g in optimizer.param_groups for p in g["params"] if p.is_cuda]
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], beside: bool = False) -> None:
+        self._optimizers, self._beside = tuple(optimizers), beside
+        devices = [p.device for p in trained_by(optimizers) if p.is_cuda]
         self._device = devices[0] if devices else None
         self._stream: Any = None
-        self._updated = 0  # the newest step of which the optimizer's hook was seen
+        self._updated = [0] * len(optimizers)  # the newest step of which each one's hook was seen
         self._leaving: torch.cuda.Event | None = None
         self._sources: list[Tensor] = []  # kept alive while they are read
 
     def take(self, live: Tree, into: Any, step: int) -> tuple[Any, torch.cuda.Event | None]:
         """A copy of `live` as of the boundary after `step`, and the event that completes it."""
         self.before_change()  # of a copy on the way: its buffers may be those of `into`
-        later = Later(self._own()) if self._beside and self._updated == step else None
+        later = Later(self._own()) if self._beside and self._seen(step) else None
         tree = host_copy(live, into, later)
         if later is None or not later.pairs:
             return tree, event_after_copy(live)
         return tree, self._queued(later.pairs)
 
-    def before_update(self, step: int) -> None:
-        """In the optimizer's pre-hook of `step`: its work on the device comes after the copy."""
-        self._updated = step
+    def _seen(self, step: int) -> bool:
+        return all(updated == step for updated in self._updated)
+
+    def before_update(self, step: int, number: int = 0) -> None:
+        """In an optimizer's pre-hook of `step`: its work on the device comes after the copy."""
+        self._updated[number] = step
         self.before_change()
 
     def before_change(self) -> None:
@@ -54,10 +60,14 @@ class HostCopies:
             self._leaving, self._sources = None, []
 
     def _own(self) -> set[int]:
-        """Storages that nobody but the optimizer writes to."""
-        trained = [p for group in self._optimizer.param_groups for p in group["params"]]
-        states = [v for kept in self._optimizer.state.values() for v in kept.values()]
-        tensors = [t for t in (*trained, *states) if isinstance(t, Tensor)]
+        """Storages that nobody but the optimizers write to."""
+        kept = [state for each in self._optimizers for state in each.state.values()]
+        states = [value for state in kept for value in state.values()]
+        tensors = [
+            t
+            for t in (*trained_by(self._optimizers), *states)
+            if isinstance(t, Tensor) and not is_packed(t)
+        ]
         return {local(t).untyped_storage()._cdata for t in tensors if t.device == self._device}
 
     def _queued(self, pairs: list[tuple[Tensor, Tensor]]) -> torch.cuda.Event:

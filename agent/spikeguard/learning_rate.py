@@ -7,7 +7,7 @@ CosineAnnealingLR and lost after one step by LambdaLR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any
@@ -54,29 +54,30 @@ def has_rates(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class ScaledRates:
-    """The groups' learning rates during one step."""
+    """The learning rates of every group of every optimizer, each during its own step."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = tuple(optimizers)
         self.lent: list[tuple[dict[str, Any], Any]] = []  # groups and what to put back
         self.scale: LrScale | None = None
 
     @property
     def usable(self) -> bool:
         """Whether a factor would change every group's rate; groups may be added while training."""
-        return has_rates(self._optimizer)
+        return all(map(has_rates, self._optimizers))
 
-    def before_step(self, step: int) -> list[Any]:
-        """Scale for `step`; returns the rates that the step will use, floats or () tensors.
+    def before_step(self, step: int, number: int = 0) -> list[Any]:
+        """Scale those of one optimizer for `step`; returns what it will use, floats or () tensors.
 
         None stands for a group that has no rate, which nothing scales.
         """
         self.after_step()
         factor = self.scale.at(step) if self.scale is not None else 1.0
+        groups = self._optimizers[number].param_groups
         if factor != 1.0 and self.usable:
-            for group in self._optimizer.param_groups:
+            for group in groups:
                 self._multiply(group, factor)
-        return [group.get("lr") for group in self._optimizer.param_groups]
+        return [group.get("lr") for group in groups]
 
     def _multiply(self, group: dict[str, Any], factor: float) -> None:
         rate = group["lr"]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from spikeguard.packed import is_packed
 from spikeguard.shards import local
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -90,10 +91,13 @@ def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def second_moments(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
-    """Adam's `exp_avg_sq` by parameter, as far as there are any."""
-    kept = optimizer.state.items()
-    return {p: state["exp_avg_sq"] for p, state in kept if "exp_avg_sq" in state}
+def second_moments(optimizers: Iterable[torch.optim.Optimizer]) -> dict[Tensor, Tensor]:
+    """Adam's `exp_avg_sq` by parameter, in every optimizer that has one.
+
+    Not those in a form of 8 bits or less: to read one would be to unpack it.
+    """
+    kept = ((p, state.get("exp_avg_sq")) for each in optimizers for p, state in each.state.items())
+    return {p: moment for p, moment in kept if isinstance(moment, Tensor) and not is_packed(moment)}
 
 
 def sampled_rows(named: Sequence[tuple[str, Tensor]], share: float) -> list[tuple[str, int]]:

@@ -1,6 +1,7 @@
 """The watched optimizer's `step`, wrapped on the instance so that a bad update is not entered.
 
-Used where the optimizer takes no `found_inf` and the host reads the decision (`drop_by_sync`).
+Used where an optimizer takes no `found_inf` and the host reads the decision: on a CPU, and on a GPU
+where `Settings.skip_by_sync` asks for it.
 Invariants: of an update that is left out nothing of the optimizer runs, neither its step nor
 anybody's step hooks, and its gradients stay where they are. A scheduler counts the step all the
 same. A step that takes a closure is ended behind the closure, before the optimizer has moved

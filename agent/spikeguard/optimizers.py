@@ -44,6 +44,11 @@ def names_of(optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def kinds_of(optimizers: Sequence[Optimizer]) -> str:
+    """Their classes in one line: `AdamW + Muon`."""
+    return " + ".join(dict.fromkeys(map(_kind, optimizers)))
+
+
 def trained_by(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """The parameters in the groups of all of them."""
     return [p for each in optimizers for group in each.param_groups for p in group["params"]]

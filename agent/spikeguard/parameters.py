@@ -13,12 +13,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from spikeguard.model_parts import Modules, named_parameters
+from spikeguard.optimizers import names_of
+
 
 class Parameters:
     """Names and tensors, row by row."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
+    def __init__(self, modules: Modules, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._modules, self._optimizers = modules, tuple(optimizers)
         self.names: list[str] = []
         self.tensors: list[Tensor] = []
         self._known: set[int] = set()
@@ -27,17 +30,25 @@ class Parameters:
 
     @property
     def outdated(self) -> bool:
-        """Whether the optimizer was given a group since `grow` was called."""
-        return len(self._optimizer.param_groups) != self._groups
+        """Whether an optimizer was given a group since `grow` was called."""
+        return self._count() != self._groups
 
     def grow(self) -> None:
-        """Add what was not there before: first the model's, then the optimizer's own."""
-        self._groups = len(self._optimizer.param_groups)
-        for name, parameter in self._model.named_parameters():
+        """Add what was not there before: first the model's, then the optimizers' own."""
+        self._groups = self._count()
+        for name, parameter in named_parameters(self._modules):
             self._add(name, parameter)
-        for number, group in enumerate(self._optimizer.param_groups):
-            for place, parameter in enumerate(group["params"]):
-                self._add(f"optimizer.{number}.{place}", parameter)
+        names = names_of(self._optimizers) if len(self._optimizers) > 1 else ("optimizer",)
+        for optimizer, name in zip(self._optimizers, names, strict=True):
+            for number, group in enumerate(optimizer.param_groups):
+                for place, parameter in enumerate(group["params"]):
+                    self._add(f"{name}.{number}.{place}", parameter)
+
+    def _count(self) -> int:
+        count = 0
+        for optimizer in self._optimizers:
+            count += len(optimizer.param_groups)
+        return count
 
     def _add(self, name: str, parameter: Tensor) -> None:
         if id(parameter) not in self._known:

@@ -1,15 +1,18 @@
 """Keeps a non-finite or, if asked, an extreme update out of the weights, without a sync.
 
-Law: the decision is made on the device, from values that are equal on all ranks, and carried out
-by the optimizer itself through the `found_inf` input that stock fused Adam, AdamW and SGD take (the
-last from its second step on): exactly 0 or 1, a scalar. Weights, moments and step counters of a
-dropped step stay bit-identical. Never by multiplying with zero (0 * NaN is NaN). Where the
-optimizer cannot, it only reports, unless the user pays for a sync: then the host reads the decision
-in each step, and an update that must not happen is not entered (`optimizer_step`).
+Law: one decision an update, made on the device from values that are equal on all ranks, before the
+first optimizer moves. It is carried out by the optimizers themselves through the `found_inf` input
+that stock fused Adam, AdamW and SGD take (the last from its second step on): exactly 0 or 1, a
+scalar. Weights, moments and step counters of a dropped step stay bit-identical. Never by
+multiplying with zero (0 * NaN is NaN). Where one of them cannot, the host reads the decision in
+each step, and an update that must not happen is entered by none (`optimizer_step`); where that
+waits for a device it is done only if the user pays for it, and elsewhere all are only reported of.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,8 +21,10 @@ from torch import Tensor
 
 from spikeguard.clipping.baseline import Baseline
 from spikeguard.momentum import Momenta
+from spikeguard.optimizers import trained_by
 from spikeguard.shards import is_sharded
 
+READS = 9  # that are timed
 _ABSENT: Final = object()
 _DECAY = 0.99  # of the baselines: about the last 100 steps
 
@@ -39,6 +44,21 @@ def _fused(optimizer: torch.optim.Optimizer) -> bool:
 def can_skip_by_sync(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step of `optimizer` is one update; L-BFGS makes several, judged at the first."""
     return not isinstance(optimizer, torch.optim.LBFGS)
+
+
+def takes_flag(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Whether every update can be dropped without the host: not an SGD's first, nor any other's."""
+    return all(can_drop(each) and type(each) is not torch.optim.SGD for each in optimizers)
+
+
+def read_cost_s(device: torch.device) -> float:
+    """Seconds that the host takes to read one decision where nothing else is queued: a median."""
+    norm, taken = torch.ones((), device=device), []
+    for _ in range(READS):
+        began = time.perf_counter()
+        non_finite(norm, None).item()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
 
 
 def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
@@ -83,69 +103,82 @@ class Extremes:
 
 
 class Reflex:
-    """Lends the optimizer a `found_inf` for one step and takes it back.
+    """Lends the optimizers a `found_inf` for one update and takes it back.
 
-    `by_sync`: where it takes none, the host reads the decision in `leaves_out`.
+    One decision holds for all of them. `by_sync`: where one of them takes no `found_inf`, the host
+    reads the decision in `leaves_out`.
     """
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         enabled: bool,
         extremes: Extremes | None = None,
         by_sync: bool = False,
     ) -> None:
         self._extremes = extremes
-        self._optimizer: Any = optimizer
+        self._optimizers: tuple[Any, ...] = tuple(optimizers)
         self._enabled = enabled
-        self.by_sync = enabled and by_sync and can_skip_by_sync(optimizer)
-        self.can_skip = False  # whether the step under way can still be left out
-        self._flag: Tensor | None = None  # of that step, where the host has to read it
-        stock_sgd = type(optimizer) is torch.optim.SGD
-        self._momenta = Momenta(optimizer) if stock_sgd else None
-        self._found: Any = _ABSENT
-        self._lent = False
+        self.device = trained_by(optimizers)[0].device  # that the host would wait for
+        self.by_sync = enabled and by_sync and all(map(can_skip_by_sync, optimizers))
+        self.can_skip = False  # whether the update that is judged can still be left out
+        self._flag: Tensor | None = None  # of the update under way, where it can be held back
+        self._lends = False  # whether the optimizers take the flag themselves
+        self._read: bool | None = None  # the flag, where the host had to read it
+        sgd = torch.optim.SGD
+        self._momenta = tuple(Momenta(each) if type(each) is sgd else None for each in optimizers)
+        self._lent: list[tuple[Any, Any]] = []  # optimizers, and what was there before
 
     @property
     def armed(self) -> bool:
         """Whether a non-finite update will be dropped; groups may change while training."""
-        return self.by_sync or (self._enabled and can_drop(self._optimizer))
+        return self.by_sync or (self._enabled and all(map(can_drop, self._optimizers)))
 
     def able(self) -> bool:
-        """Whether the optimizer itself can drop this step."""
-        if not self._enabled:
-            return False
-        if self._momenta is None:
-            return can_drop(self._optimizer)
-        return _fused(self._optimizer) and self._momenta.complete()
+        """Whether the optimizers themselves can drop this update."""
+        return self._enabled and all(map(self._takes_flag, range(len(self._optimizers))))
 
-    def before_step(self, norm: Tensor, loss: Tensor | None, found: Tensor | None = None) -> Tensor:
-        """Judge the update; returns 1.0 where it is dropped (or, unarmed, 0.0).
+    def _takes_flag(self, number: int) -> bool:
+        optimizer, momenta = self._optimizers[number], self._momenta[number]
+        if momenta is None:
+            return can_drop(optimizer)
+        return _fused(optimizer) and momenta.complete()
+
+    def judge(self, norm: Tensor, loss: Tensor | None, found: Tensor | None = None) -> Tensor:
+        """Judge the update of all; returns 1.0 where it is dropped (or, unarmed, 0.0).
 
         `found`: what `found_by_scaler` says of this step; either may drop it.
         """
-        flag, able = non_finite(norm, loss), self.able()
-        if not able and not self.can_skip:
+        self._flag = self._read = None
+        flag, self._lends = non_finite(norm, loss), self.able()
+        if not self._lends and not self.can_skip:
             return torch.zeros_like(flag)
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
         if self._extremes is not None:
             flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
-        if able:
-            self._lend(flag)
-        else:
-            self._flag = flag
+        self._flag = flag
         return flag
 
-    def leaves_out(self) -> bool:
-        """Whether the step that was just judged must not be entered: the sync that was paid for."""
-        flag, self._flag = self._flag, None
-        return flag is not None and flag.item() > 0.0
+    def hold(self, number: int, found: Tensor | None = None) -> None:
+        """In the pre-hook of that optimizer: lend it the flag of this update, if it takes one."""
+        flag = self._flag
+        if flag is None or not (self._lends or self._takes_flag(number)):
+            return
+        optimizer = self._optimizers[number]
+        if found is not None:
+            flag = torch.maximum(flag, found.to(flag.device))
+        self._lent.append((optimizer, getattr(optimizer, "found_inf", _ABSENT)))
+        optimizer.found_inf = flag
 
-    def _lend(self, flag: Tensor) -> None:
-        self._found = getattr(self._optimizer, "found_inf", _ABSENT)
-        self._optimizer.found_inf = flag
-        self._lent = True
+    def leaves_out(self) -> bool:
+        """Whether no optimizer's step must be entered: the sync that was paid for, once."""
+        if self._flag is None or self._lends:
+            return False
+        if self._read is None:
+            self._read = False  # where reading fails, it is not tried at the next optimizer again
+            self._read = self._flag.item() > 0.0
+        return self._read
 
     def state_dict(self) -> list[dict[str, Any]] | None:
         """The baselines, where there are any."""
@@ -157,15 +190,12 @@ class Reflex:
 
     def after_step(self) -> None:
         """Leave the attribute as it was found."""
-        self._flag = None
-        if not self._lent:
-            return
-        self._lent = False
-        if self._found is _ABSENT:
-            del self._optimizer.found_inf
-        else:
-            self._optimizer.found_inf = self._found
-        self._found = _ABSENT
+        while self._lent:
+            optimizer, found = self._lent.pop()
+            if found is _ABSENT:
+                del optimizer.found_inf
+            else:
+                optimizer.found_inf = found
 
 
 def found_by_scaler(optimizer: torch.optim.Optimizer) -> Tensor | None:

@@ -7,6 +7,7 @@ that nobody is told of a way back that there is not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,20 +30,21 @@ _ADAMS = tuple(getattr(torch.optim, name) for name in ("Adam", "AdamW", "NAdam",
 
 
 def room_for(
-    state: Tree, optimizer: torch.optim.Optimizer, settings: Settings, leads: bool
+    state: Tree, optimizers: Sequence[torch.optim.Optimizer], settings: Settings, leads: bool
 ) -> Room:
     """How many snapshots of `state`, as it will be, fit; rank 0 tells."""
-    size = expected_bytes(state, optimizer)
+    size = expected_bytes(state, optimizers)
     holds = min(settings.snapshots, settings.snapshot_bytes // max(size, 1))
     if leads:
         _tell(size, holds, settings)
     return Room(size, holds)
 
 
-def expected_bytes(state: Tree, optimizer: torch.optim.Optimizer) -> int:
+def expected_bytes(state: Tree, optimizers: Sequence[torch.optim.Optimizer]) -> int:
     """Bytes of a snapshot on this rank: what `state` holds, and moments that are still to come."""
     to_come: int = sum(
         _moments(type(optimizer), group) * local(parameter).numel() * parameter.element_size()
+        for optimizer in optimizers
         for group in optimizer.param_groups
         for parameter in group["params"]
         if parameter.requires_grad and not optimizer.state.get(parameter)
@@ -58,7 +60,9 @@ def _moments(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> int:
     """
     if kind in _ADAMS:
         return 3 if group.get("amsgrad") else 2
-    return 1 if kind is torch.optim.SGD and group.get("momentum") else 0
+    if kind is torch.optim.SGD:
+        return 1 if group.get("momentum") else 0
+    return 1 if kind is getattr(torch.optim, "Muon", None) else 0
 
 
 def _tell(size: int, holds: int, settings: Settings) -> None:

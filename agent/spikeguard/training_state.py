@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from spikeguard.model_parts import unwrapped
+from spikeguard.model_parts import Modules, load_state, named_parameters, state_of
+from spikeguard.optimizers import names_of
+from spikeguard.packed import is_packed, is_taken_apart, put_into, put_together, taken_apart
 from spikeguard.shards import local
 from spikeguard.targets import Tree, shape_mismatch
 from spikeguard.topology import Topology
@@ -31,8 +33,8 @@ class TrainingState:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        modules: Modules,
+        optimizers: Sequence[torch.optim.Optimizer],
         scheduler: Any,
         extra: Sequence[Any],
         topology: Topology,
@@ -40,26 +42,34 @@ class TrainingState:
     ) -> None:
         """`saves_optimizer`: False where the job's own functions save it."""
         self._saves_optimizer = saves_optimizer
-        self._model = unwrapped(model)
-        self._optimizer = optimizer
+        self._modules, self._optimizers = modules, tuple(optimizers)
         self._scheduler = scheduler
         self._extra = tuple(extra)
         self.learnt: Any = None  # with state_dict: what the agent itself has learnt
-        self._named = {
-            f"model.{n}" for n, _ in self._model.named_parameters(remove_duplicate=False)
-        }
+        self._named = {f"model.{n}" for n, _ in named_parameters(modules, remove_duplicate=False)}
+        self._names = names_of(self._optimizers)
         self._topology = topology
+        self._equal_moments = tuple(
+            f"optimizer.{name}.state." if len(self._names) > 1 else "optimizer.state."
+            for name, optimizer in zip(self._names, self._optimizers, strict=True)
+            if _is_torchs_own(optimizer)
+        )
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
         return {
-            "model": dict(self._model.state_dict()),
-            "optimizer": self._optimizer.state_dict() if self._saves_optimizer else None,
+            "model": state_of(self._modules),
+            "optimizer": self._optimizer_states() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
+
+    def _optimizer_states(self) -> Tree:
+        """That of the only one; of several by their names."""
+        states = [optimizer.state_dict() for optimizer in self._optimizers]
+        return dict(zip(self._names, states, strict=True)) if len(states) > 1 else states[0]
 
     @property
     def stage(self) -> str:
@@ -68,10 +78,12 @@ class TrainingState:
 
     def shared(self, name: str, tensor: Tensor) -> bool:
         """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
+        if is_packed(tensor):
+            return False
         if isinstance(tensor, DTensor):
             return not self._topology.groups  # those that are cut beyond their mesh have one name
-        moments = name.startswith("optimizer.state.") and _is_stock(self._optimizer)
-        return self._topology.alike and (moments or name in self._named)
+        equal = name in self._named or name.startswith(self._equal_moments)
+        return self._topology.alike and equal
 
     def refusal(self, tree: Tree) -> str | None:
         """Why `tree` cannot be restored here; None if it can. Changes nothing."""
@@ -79,83 +91,137 @@ class TrainingState:
             return f"it holds {len(tree['extra'])} entries of state=, the loop {len(self._extra)}"
         if "model" not in tree:  # the job's own functions bring it back
             return None
-        groups = tree["optimizer"]["param_groups"]
-        if len(groups) != len(self._optimizer.param_groups):
-            return "the optimizer has another number of parameter groups"
-        live = {name: _local(t) for name, t in self._model.state_dict().items()}
+        saved = self._saved_by_name(tree["optimizer"])
+        if set(saved) != set(self._names):
+            there, here = (", ".join(sorted(names)) for names in (saved, self._names))
+            return f"it holds the state of {there or 'no optimizer'}, the loop has {here}"
+        for name, optimizer in zip(self._names, self._optimizers, strict=True):
+            if group_sizes(saved[name]["param_groups"]) != group_sizes(optimizer.param_groups):
+                return f"{name} has other parameter groups, or others in them"
+        live = {name: _local(t) for name, t in state_of(self._modules).items()}
         return shape_mismatch(tree["model"], live)
+
+    def _saved_by_name(self, saved: Tree) -> dict[str, Tree]:
+        if "param_groups" not in saved:
+            return saved
+        return {self._names[0] if len(self._names) == 1 else "one optimizer": saved}
 
     @torch.no_grad()
     def restore(self, tree: Tree) -> None:
         """Put everything back that `tree` holds; half done if it raises."""
         if "model" in tree:
             self._restore_model(tree["model"])
-            restore_optimizer(self._optimizer, tree["optimizer"])
+            saved = self._saved_by_name(tree["optimizer"])
+            for name, optimizer in zip(self._names, self._optimizers, strict=True):
+                restore_optimizer(optimizer, saved[name])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
-        for item, saved in zip(self._extra, tree["extra"], strict=True):
-            item.load_state_dict(copy.deepcopy(saved))
+        for item, kept in zip(self._extra, tree["extra"], strict=True):
+            item.load_state_dict(_put_together(copy.deepcopy(kept)))
         if self.learnt is not None and tree.get("learnt") is not None:
             self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
-        self._optimizer.zero_grad(set_to_none=True)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
         restore_random_state(tree["random"])
 
     def _restore_model(self, saved: Tree) -> None:
-        live = self._model.state_dict()
+        live = state_of(self._modules)
         if not all(isinstance(value, Tensor) for value in live.values()):
-            self._model.load_state_dict(copy.deepcopy(saved))
+            load_state(self._modules, _put_together(copy.deepcopy(saved)))
             return
         for name, tensor in live.items():
-            local(tensor).copy_(saved[name])
+            _placed(tensor, saved[name])
+
+
+def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
+    """How many parameters each group has."""
+    return [len(group["params"]) for group in groups]
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree) -> None:
-    """Put a stock optimizer's state back in place; others through their own load_state_dict."""
-    if not _is_stock(optimizer):
-        optimizer.load_state_dict(copy.deepcopy(saved))
+    """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one."""
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        optimizer.load_state_dict(_put_together(copy.deepcopy(saved)))
         return
+    owned: set[Any] = set()
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for number, parameter in zip(kept["params"], group["params"], strict=True):
             _restore_entry(optimizer, parameter, saved["state"].get(number))
+        owned.update(kept["params"])
         for key, value in kept.items():
             if key != "params":
-                group[key] = _in_place(group.get(key), value)
+                group[key] = _placed(group.get(key), value)
+    _restore_rest(optimizer, {k: v for k, v in saved["state"].items() if k not in owned})
 
 
-def _is_stock(optimizer: torch.optim.Optimizer) -> bool:
-    return type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
+def _restore_rest(optimizer: torch.optim.Optimizer, kept: Tree) -> None:
+    """What the optimizer keeps under names of its own, and not by parameter."""
+    state: dict[Any, Any] = optimizer.state
+    for key in [key for key in state if not isinstance(key, Tensor) and key not in kept]:
+        del state[key]
+    for key, value in kept.items():
+        state[key] = _placed(state.get(key), value)
 
 
-def _restore_entry(
-    optimizer: torch.optim.Optimizer, parameter: Tensor, kept: dict[str, Any] | None
-) -> None:
+def _is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether ranks with equal gradients have equal moments; others may part them among ranks."""
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
+def _restore_entry(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: Any) -> None:
     if kept is None:
         optimizer.state.pop(parameter, None)
+        return
+    if not isinstance(kept, dict) or is_taken_apart(kept):
+        optimizer.state[parameter] = _placed(optimizer.state.get(parameter), kept, parameter)
         return
     live = optimizer.state[parameter]
     for key in [key for key in live if key not in kept]:
         del live[key]
-    for key, value in kept.items():
-        live[key] = _in_place(live.get(key), value, _like(parameter, value, optimizer))
-
-
-def _like(parameter: Tensor, value: Any, optimizer: torch.optim.Optimizer) -> Tensor | None:
-    """What a state tensor that does not exist yet is made after."""
-    if not isinstance(value, Tensor):
-        return None
-    if value.shape == local(parameter).shape:
-        return torch.empty_like(parameter, dtype=value.dtype)
     fused = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    return torch.empty_like(value, device=parameter.device if fused else "cpu")
+    for key, value in kept.items():
+        counter = key == "step" and not fused  # as in torch's own load_state_dict
+        live[key] = _placed(live.get(key), value, None if counter else parameter)
 
 
-def _in_place(live: Any, kept: Any, new: Tensor | None = None) -> Any:
-    if not isinstance(kept, Tensor):
-        return copy.deepcopy(kept)
-    same = isinstance(live, Tensor) and local(live).shape == kept.shape and live.dtype == kept.dtype
-    home = live if same else (new if new is not None else torch.empty_like(kept))
+def _placed(live: Any, kept: Any, like: Tensor | None = None) -> Any:
+    """`kept` as a live value: in the tensors that are there, in new ones where `like` lies."""
+    if is_taken_apart(kept):
+        if isinstance(live, Tensor) and is_packed(live) and put_into(live, kept):
+            return live
+        return put_together(kept, torch.empty(0) if like is None else like)
+    if isinstance(kept, Tensor):
+        return _filled(live, kept, like)
+    if isinstance(kept, dict):
+        old = live if isinstance(live, dict) else {}
+        return {key: _placed(old.get(key), value, like) for key, value in kept.items()}
+    if type(kept) in (list, tuple) and any(isinstance(value, Tensor) for value in kept):
+        olds = live if isinstance(live, list | tuple) and len(live) == len(kept) else kept
+        return type(kept)(_placed(o, value, like) for o, value in zip(olds, kept, strict=True))
+    return copy.deepcopy(kept)
+
+
+def _filled(live: Any, kept: Tensor, like: Tensor | None) -> Tensor:
+    same = isinstance(live, Tensor) and live is not kept
+    if same and local(live).shape == kept.shape and live.dtype == kept.dtype:
+        home: Tensor = live
+    elif like is None:
+        home = torch.empty_like(kept, device=live.device if same else None)
+    elif kept.shape == local(like).shape:
+        home = torch.empty_like(like, dtype=kept.dtype)
+    else:
+        home = torch.empty_like(kept, device=like.device)
     local(home).copy_(kept)
     return home
+
+
+def _put_together(tree: Any) -> Any:
+    """`tree` with tensors again where such as are made of others were taken apart."""
+    if is_taken_apart(tree):
+        return put_together(tree, torch.empty(0))
+    if type(tree) is dict:
+        return {key: _put_together(value) for key, value in tree.items()}
+    return [_put_together(value) for value in tree] if type(tree) is list else tree
 
 
 def random_state() -> Tree:
@@ -206,6 +272,8 @@ def host_copy(tree: Any, into: Any = None, later: Later | None = None) -> Any:
     that later changes the originals, so the host need not wait; wait for an event to read them.
     """
     if isinstance(tree, Tensor):
+        if is_packed(tree):
+            return host_copy(taken_apart(tree.detach()), into, later)
         return _tensor_to_host(local(tree).detach(), into, later)
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
@@ -250,6 +318,8 @@ def _on_cuda(tree: Any) -> bool:
 def tree_bytes(tree: Any) -> int:
     """Bytes of all tensors in `tree`."""
     if isinstance(tree, Tensor):
+        if is_packed(tree):
+            return tree_bytes(taken_apart(tree))
         return local(tree).numel() * tree.element_size()
     return sum(map(tree_bytes, _items(tree)))
 
@@ -267,4 +337,6 @@ def _is_plain(tree: Any) -> bool:
 
 
 def _local(value: Any) -> Any:
-    return local(value) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    return taken_apart(value) if is_packed(value) else local(value)

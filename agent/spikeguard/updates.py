@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeguard.model_parts import Modules, named_parameters
 from spikeguard.norms import combine, global_norm, sampled_rows, shared_out
 from spikeguard.shards import local
 from spikeguard.topology import Topology
@@ -73,39 +74,49 @@ class Moved:
         return torch.zeros(()) if whole is None and self._parted else whole
 
     @torch.no_grad()
-    def unchanged(self) -> Tensor | None:
-        """Share of elements that the last step left bit for bit, () fp32; after `after_step`.
+    def changed(self) -> list[tuple[Tensor, int]]:
+        """Of each tensor how many elements the last step changed, and of how many; after it.
 
-        None where nothing was measured. Reads the differences once more.
+        Nothing where nothing was measured. Reads the differences once more.
         """
-        whole = sum(moved.numel() for moved in self._moved)
-        if not whole:
-            return None
-        device = self._moved[0].device
-        changed = [torch.count_nonzero(moved).to(device) for moved in self._moved]
-        return 1.0 - torch.stack(changed).sum() / whole
+        return [(torch.count_nonzero(moved), moved.numel()) for moved in self._moved]
+
+
+def unchanged(measured: Sequence[Moved]) -> Tensor | None:
+    """Share of elements that the last step left bit for bit, () fp32; None where there are none."""
+    counts = [count for each in measured for count in each.changed()]
+    whole = sum(size for _, size in counts)
+    if not whole:
+        return None
+    device = counts[0][0].device
+    return 1.0 - torch.stack([count.to(device) for count, _ in counts]).sum() / whole
 
 
 def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology | None = None) -> Moved:
-    """The movement of everything the optimizer trains."""
+    """The movement of everything that one optimizer trains."""
     groups = [list(group["params"]) for group in optimizer.param_groups]
     known = topology or Topology()
     return Moved(lambda: _stretches(groups, {}, known), known.parted)
 
 
-def sample_of(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+def samples_of(
+    modules: Modules,
+    optimizers: Sequence[torch.optim.Optimizer],
     share: float,
     topology: Topology | None = None,
-) -> Moved:
-    """The movement of a fixed sample: one matrix per block, at most `share` of the parameters.
+) -> list[Moved]:
+    """The movement of a fixed sample, what each optimizer trains of it.
 
-    Of a sharded matrix every rank takes its share from its own rows, so the work is shared alike.
+    One matrix per block, at most `share` of the parameters. Of a sharded matrix every rank takes
+    its share from its own rows, so the work is shared alike.
     """
-    named, known = list(model.named_parameters()), topology or Topology()
+    named, known = list(named_parameters(modules)), topology or Topology()
     rows = dict(sampled_rows(named, share))
     chosen = {id(p): rows[name] for name, p in named if name in rows}
+    return [_sample(each, chosen, known) for each in optimizers]
+
+
+def _sample(optimizer: torch.optim.Optimizer, chosen: dict[int, int], known: Topology) -> Moved:
     groups = [[p for p in g["params"] if id(p) in chosen] for g in optimizer.param_groups]
     return Moved(lambda: _stretches(groups, chosen, known), known.parted)
 

@@ -58,12 +58,14 @@ def test_what_needs_a_hand_makes_the_table_a_warning_with_its_remedy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "spikeguard"):
-        job = Job(tmp_path, fused=False)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.LBFGS(model.parameters())
+        guard = attach(model, optimizer, run="test", directory=tmp_path, settings=FAST)
     (table,) = tables(caplog)
     said = " ".join(table.message.split())
-    assert "skip update no AdamW takes no found_inf" in said
+    assert "skip update no LBFGS takes no found_inf" in said
     assert "do with fused=True" in said
-    job.guard.finish()
+    guard.finish()
 
 
 def test_what_was_asked_for_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,13 +82,14 @@ def test_what_was_asked_for_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, token="t", fused=False)
+        settings = replace(FAST, snapshot_bytes=1)
+        job = Job(tmp_path, server=wire.url, token="t", settings=settings)
         job.train_to(2)
         await_that(lambda: wire.records(AttemptStarted))
         rows = stood(wire)
         assert rows["rollback"].answer is Answer.YES
         assert rows["rollback"].cost == "the steps since then are trained again"
-        assert rows["skip_update"].remedy.startswith("Adam, AdamW and SGD")
+        assert rows["rewind_from_memory"].remedy.startswith("Raise it")
         assert wire.records(AttemptStarted)[-1].settings["optimizer"] == "AdamW"
         job.guard.finish()
 

@@ -6,7 +6,6 @@ import copy
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,7 @@ def _compile_anew() -> Iterator[None]:
 class Trained:
     """A few steps with two spoilt ones; remembers which of them changed nothing at all."""
 
-    def __init__(
-        self, wire: Wire, folder: Path, kind: Any, backend: Any, fused: bool, by_sync: bool = False
-    ) -> None:
+    def __init__(self, wire: Wire, folder: Path, kind: Any, backend: Any, fused: bool) -> None:
         torch.manual_seed(5)
         self.model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
         self.optimizer = kind(self.model.parameters(), lr=1e-2, fused=fused)
@@ -52,7 +49,7 @@ class Trained:
             run="test",
             server=wire.url,
             directory=folder,
-            settings=replace(FAST, drop_by_sync=by_sync),
+            settings=FAST,
         )
         step = torch.compile(self.optimizer.step, backend=backend) if backend else None
         self.update = step or self.optimizer.step
@@ -107,27 +104,14 @@ def test_a_compiled_step_drops_a_non_finite_update_and_is_else_what_it_was(
     assert told["update_norm"][0, 5] > 0.0
 
 
-def test_the_guard_takes_nothing_out_of_a_compiled_step(tmp_path: Path) -> None:
-    """What torch compiles (not the fused step, which it leaves out itself) it compiles beside the
-    guard too, once; the reflex cannot drop there and says so."""
-    with served(Wire()) as wire:
-        counter = CompileCounterWithBackend("eager")
-        trained = Trained(wire, tmp_path, torch.optim.AdamW, counter, fused=False)
-        assert set(wire.column("update_dropped").values()) == {0.0}
-        assert len(wire.column("grad_norm")) == STEPS
-    assert (counter.frame_count, counter.op_count > 50) == (1, True)
-    assert trained.unchanged == []
-    assert trained.guard.faults == {}
-
-
 def test_a_compiled_step_is_not_entered_where_an_update_is_left_out(tmp_path: Path) -> None:
-    """By a sync, which is not compiled; the step behind it is, as a whole."""
+    """The host reads the decision, which is not compiled; the step behind it is, whole and once."""
     with served(Wire()) as wire:
         counter = CompileCounterWithBackend("eager")
         kind = torch.optim.AdamW
-        compiled = Trained(wire, tmp_path / "a", kind, counter, fused=False, by_sync=True)
-        plain = Trained(wire, tmp_path / "b", kind, None, fused=False, by_sync=True)
-    assert counter.op_count > 50
+        compiled = Trained(wire, tmp_path / "a", kind, counter, fused=False)
+        plain = Trained(wire, tmp_path / "b", kind, None, fused=False)
+    assert (counter.frame_count, counter.op_count > 50) == (1, True)
     assert compiled.unchanged == plain.unchanged == list(SPOILT)
     assert all(torch.isfinite(p).all() for p in compiled.model.parameters())
     assert compiled.guard.faults == {}

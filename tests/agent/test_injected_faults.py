@@ -46,9 +46,9 @@ DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault i
         "Guard.attention_logit",
         "Guard.step",
         "Guard.finish",
-        "Guard._before_optimizer",
+        "_Watched._before",
     }
-    | {"Guard._after_optimizer", "Shield.__enter__", "Shield.__exit__", "Shield.__init__"}
+    | {"_Watched._after", "Shield.__enter__", "Shield.__exit__", "Shield.__init__"}
     | {"Faults.shield", "Faults.note", "OptionalSignals.show_scores"}
     | {"Activations._saw", "DataFeed._shield"}
     | THE_LOOPS_OWN

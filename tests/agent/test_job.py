@@ -21,6 +21,7 @@ from spikeguard import AttachError, CheckpointDirectory, Guard, UserCheckpoints,
 from spikeguard_protocol import Verb
 
 from .job import FAST, assert_same
+from .optimizer_kinds import Holder
 from .wire import Wire, await_that, served
 
 
@@ -73,31 +74,12 @@ def test_what_is_frozen_needs_no_optimizer() -> None:
     assert guard.faults == {}
 
 
-class Container(optim.Optimizer):
-    """Steps others, and has groups of its own that no rate is read from; saves after a step."""
-
-    def __init__(self, *optimizers: optim.Optimizer) -> None:
-        self.optimizers = list(optimizers)
-        parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
-        super().__init__(parameters, {})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        del closure
-        for each in self.optimizers:
-            each.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        for each in self.optimizers:
-            each.step()
-        return {f"state.{n}": each.state_dict() for n, each in enumerate(self.optimizers)}
-
-
 @pytest.mark.parametrize("given", ["container", "list", "dict"])
 def test_what_makes_the_updates_is_watched_in_whatever_holds_it(given: str) -> None:
     """Asking a container for its state would make it step; its own groups have no rate."""
     model = network()
     inner = optim.AdamW(model.parameters(), fused=True)
-    holder: Any = {"container": Container(inner), "list": [inner], "dict": {"adamw": inner}}[given]
+    holder: Any = {"container": Holder(inner), "list": [inner], "dict": {"adamw": inner}}[given]
     guard = attach(model, holder, run="test", settings=FAST)
     assert not inner.state
     train(guard, model, inner, 3)
@@ -108,7 +90,7 @@ def test_what_makes_the_updates_is_watched_in_whatever_holds_it(given: str) -> N
 
 def test_an_optimizer_that_hides_others_is_refused_with_those_inside() -> None:
     model = network()
-    hiding = Container(optim.AdamW(model.parameters(), fused=True))
+    hiding = Holder(optim.AdamW(model.parameters(), fused=True))
     hiding.inner = hiding.optimizers  # type: ignore[attr-defined]
     del hiding.optimizers
     error = refusal(model, hiding)

@@ -396,10 +396,14 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_began(tmp_path: Pa
     assert e.value.argument == "settings"
     assert not (tmp_path / "guard").exists()
     model = nn.Sequential(nn.Sequential(nn.Identity(), nn.Identity()))
-    assert layers_named(model, "activation_layers", ("*", "0.?")).keys() == {"0", "0.0", "0.1"}
+    assert layers_named(dict(model.named_modules()), "activation_layers", ("*", "0.?")).keys() == {
+        "0",
+        "0.0",
+        "0.1",
+    }
     many = nn.Sequential(*(nn.Identity() for _ in range(MOST_LAYERS + 1)))
     with pytest.raises(AttachError, match=f"at most {MOST_LAYERS} are watched"):
-        layers_named(many, "activation_layers", ("*",))
+        layers_named(dict(many.named_modules()), "activation_layers", ("*",))
 
 
 def test_scaled_dot_products_largest_logit_is_that_of_the_scores_it_hides() -> None:

@@ -181,7 +181,7 @@ def test_whether_fused_sgd_can_drop_costs_the_same_for_any_number_of_parameters(
     for parameter in parameters:
         parameter.grad = torch.ones(1)
     optimizer = SGD(parameters, lr=0.1, momentum=0.9, fused=True)
-    reflex, looked_up, hashed = Reflex(optimizer, True), list[int](), list[int]()
+    reflex, looked_up, hashed = Reflex([optimizer], True), list[int](), list[int]()
 
     def counted(tensor: torch.Tensor) -> int:
         hashed.append(1)
@@ -191,7 +191,8 @@ def test_whether_fused_sgd_can_drop_costs_the_same_for_any_number_of_parameters(
         hashed.clear()
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "__hash__", counted)
-            reflex.before_step(torch.ones(()), None)
+            reflex.judge(torch.ones(()), None)
+            reflex.hold(0)
         looked_up.append(len(hashed))
         optimizer.step()
         reflex.after_step()
@@ -224,18 +225,23 @@ def test_the_norm_is_taken_in_the_step_where_the_loop_does_not_clip(tmp_path: Pa
     assert not wire.column("grad_norm")
 
 
-def test_an_optimizer_that_cannot_drop_is_only_reported(tmp_path: Path) -> None:
+def test_an_optimizer_that_makes_several_updates_a_step_is_only_reported(tmp_path: Path) -> None:
+    """L-BFGS, judged at the first of them."""
     with served(Wire()) as wire:
-        job = Job(tmp_path, fused=False, server=wire.url)
-        job.train_to(3)
-        job.spoil = lambda j: poison(j)
-        job.guard.clip_grad_norm_ = lambda _: None  # type: ignore[method-assign, assignment, return-value]
-        job.train_step()
-        job.guard.finish()
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.LBFGS(model.parameters())
+        guard = attach(
+            model, optimizer, run="test", directory=tmp_path, settings=FAST, server=wire.url
+        )
+        loss = model(torch.full((2, 4), math.nan)).mean()
+        loss.backward()
+        optimizer.step(lambda: loss)
+        guard.step()
+        guard.finish()
         last = wire.records(Samples)[-1]
     assert math.isnan(last.signals["grad_norm_at_step"][-1])  # type: ignore[arg-type]
     assert last.signals["update_dropped"][-1] == 0.0
-    assert job.guard.faults == {}
+    assert guard.faults == {}
 
 
 def test_the_reflex_can_be_switched_off() -> None:

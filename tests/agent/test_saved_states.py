@@ -38,7 +38,7 @@ from .test_exactness import Without
 from .wire import Wire, await_that, served
 
 SEGMENT = SegmentId("0" * 16, 0)
-COPIES = HostCopies(torch.optim.SGD([torch.zeros(1)]))
+COPIES = HostCopies([torch.optim.SGD([torch.zeros(1)])])
 
 
 def target(step: int) -> Target:
@@ -138,7 +138,7 @@ def test_how_many_snapshots_fit_is_told_before_the_first(
         guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
     assert any("the ring holds 5 of 5" in r.message for r in caplog.records)
     state = guard._p.recovery.live()
-    expected = expected_bytes(state, optimizer)
+    expected = expected_bytes(state, [optimizer])
     for batch in guard.batches([torch.ones(2, 256)] * 4):
         model(batch).sum().backward()
         optimizer.step()

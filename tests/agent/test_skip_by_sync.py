@@ -1,10 +1,11 @@
-"""Updates that optimizers cannot drop are not entered, where a sync in each step is paid for."""
+"""Updates that optimizers cannot drop are not entered: on a CPU, and where a sync is paid for."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from torch import nn, optim
 
 from spikeguard import attach
 
+from .device import device, model
 from .job import FAST, assert_same
 from .wire import Wire, await_that, served
 
-BY_SYNC = replace(FAST, drop_by_sync=True)
+BY_SYNC = replace(FAST, skip_by_sync=True)
 
 
 class Stacks(optim.Optimizer):
@@ -90,7 +92,7 @@ class Training:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
         self.optimizer = MAKERS[kind](self.model.parameters())
-        attached = {"run": "test", "settings": BY_SYNC, **attached}
+        attached = {"run": "test", "settings": FAST, **attached}
         self.guard = attach(self.model, self.optimizer, **attached)
         self.spoilt = spoilt
 
@@ -157,18 +159,39 @@ def test_an_update_left_out_is_reported_as_dropped(tmp_path: Path) -> None:
     assert [step for (_, step), value in dropped.items() if value] == [3]
 
 
-def test_what_is_not_paid_for_is_said_by_attach_and_only_reported(
+def test_what_is_not_paid_for_on_a_gpu_is_said_by_attach_and_only_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host would wait there for all that was queued; with the price it is a yes."""
+    with device(monkeypatch), caplog.at_level(logging.INFO, "spikeguard"):
+        for asked in (False, True):
+            caplog.clear()
+            network = model()
+            optimizers = [
+                optim.AdamW(network[0].parameters(), fused=True),
+                optim.SGD(network[1].parameters(), lr=0.1),
+            ]
+            settings = replace(FAST, skip_by_sync=asked)
+            guard = attach(network, optimizers, run="a", directory=tmp_path, settings=settings)
+            (said,) = [r.getMessage() for r in caplog.records if "skip update" in r.getMessage()]
+            said = " ".join(said.split())
+            assert ("skip update no SGD takes no found_inf" in said) != asked
+            assert ("skip_by_sync=True" in said) != asked
+            assert ("waits for what was queued before" in said) == asked
+            guard.finish()
+
+
+def test_on_a_cpu_nobody_has_to_ask_and_the_cost_is_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        training = Training("sgd", {2}, directory=tmp_path, settings=FAST)
-    said = [record.getMessage() for record in caplog.records if "found_inf" in record.getMessage()]
-    assert len(said) == 1
-    assert "SGD" in said[0]
-    assert "drop_by_sync" in said[0]
-    for _ in range(2):
+    with caplog.at_level(logging.INFO, "spikeguard"):
+        training = Training("sgd", {2}, directory=tmp_path)
+    assert re.search(
+        r"skip update +yes +cost: the host reads one number in each step, \d+ us", caplog.text
+    )
+    for _ in range(3):
         training.step()
-    assert not all(torch.isfinite(p).all() for p in training.model.parameters())
+    assert all(torch.isfinite(p).all() for p in training.model.parameters())
     training.guard.finish()
 
 
@@ -181,7 +204,7 @@ def test_an_optimizer_that_takes_no_gradient_for_zero_is_never_held_off(
             model, optim.LBFGS(model.parameters()), run="test", directory=tmp_path, settings=BY_SYNC
         )
     assert "LBFGS takes no found_inf" in caplog.text
-    assert "drop_by_sync" not in caplog.text
+    assert "skip_by_sync" not in caplog.text
     guard.finish()
 
 

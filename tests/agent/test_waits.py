@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def loop(
     waits: Waits,
     rule: Rule | None,
     settings: Settings,
-    optimizer_of: Callable[[torch.nn.Module], Optimizer] = adam,
+    optimizer_of: Callable[[torch.nn.Module], Any] = adam,
 ) -> dict[str, int]:
     """Steps in the order of a real loop; what went wrong within the agent."""
     network = model()
@@ -63,7 +64,8 @@ def loop(
         guard.sequence_losses(torch.empty(4, 16, device=CUDA))
         guard.loss(torch.empty((), device=CUDA))
         guard.clip_grad_norm_(1.0) if rule is None else guard.clip_(rule)
-        optimizer.step()
+        for each in optimizer if isinstance(optimizer, list) else [optimizer]:
+            each.step()
         guard.step()
     return dict(guard.faults)
 
@@ -79,14 +81,33 @@ def test_no_step_waits_for_the_device(
     assert waits.operations > 20 * steps_of(LOOPS[of][1])
 
 
-def test_a_drop_that_was_asked_for_with_a_sync_is_the_one_wait_of_a_step(
+def sgd(network: torch.nn.Module) -> Optimizer:
+    return SGD(network.parameters(), lr=0.1)
+
+
+def mixed(network: torch.nn.Module) -> list[Optimizer]:
+    bf16, fp32 = network.children()
+    return [adam(bf16), sgd(fp32)]
+
+
+@pytest.mark.parametrize("of", [sgd, mixed])
+def test_a_skip_that_was_asked_for_with_a_sync_is_the_one_wait_of_a_step(
+    of: Callable[[torch.nn.Module], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with device(monkeypatch) as waits:
+        loop(tmp_path, waits, None, Settings(skip_by_sync=True), of)
+    assert len(waits.found) == STEPS - 1
+    assert len(set(waits.found)) == 1
+
+
+def test_several_fused_optimizers_wait_no_more_than_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with device(monkeypatch) as waits:
-        settings = Settings(drop_by_sync=True)
-        loop(tmp_path, waits, None, settings, lambda network: SGD(network.parameters(), lr=0.1))
-    assert len(waits.found) == STEPS - 1
-    assert len(set(waits.found)) == 1
+        faults = loop(
+            tmp_path, waits, None, EVERYTHING, lambda network: list(map(adam, network.children()))
+        )
+    assert (waits.found, faults) == ([], {})
 
 
 WAITING: dict[str, Callable[[torch.Tensor], object]] = {

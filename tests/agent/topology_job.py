@@ -219,7 +219,7 @@ def partitioned(folder: Path, rank: int) -> dict[str, Any]:
     network = Halves()
     model = DistributedDataParallel(network)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
-    settings = Settings(drop_by_sync=True)
+    settings = Settings(skip_by_sync=True)
     guard = attach(model, optimizer, run="test", directory=folder, settings=settings)
     guard._p.rates.scale = LrScale(0.5, 2, 10)
     weights, rates = [own(network)], []

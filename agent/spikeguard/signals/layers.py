@@ -5,6 +5,7 @@ Law: a name that means nothing is refused with the limit and the remedy, before 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -15,12 +16,14 @@ from spikeguard.errors import AttachError
 MOST = 256  # modules of one setting
 
 
-def layers_named(model: nn.Module, field: str, patterns: tuple[str, ...]) -> dict[str, nn.Module]:
-    """Modules by name; raises `AttachError`.
+def layers_named(
+    modules: Mapping[str, nn.Module], field: str, patterns: tuple[str, ...]
+) -> dict[str, nn.Module]:
+    """Those of `modules` that are meant, by name; raises `AttachError`.
 
     Patterns as for files, a part of a name for a part: `blocks.*`, `blocks.?.attention`.
     """
-    named = {name: module for name, module in model.named_modules() if name}
+    named = {name: module for name, module in modules.items() if name}
     found: dict[str, nn.Module] = {}
     for pattern in patterns:
         meant = {name: m for name, m in named.items() if _means(pattern, name)}

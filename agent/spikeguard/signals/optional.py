@@ -133,10 +133,12 @@ class OptionalSignals:
         self._tokens.load_state_dict(state["tokens"])
 
 
-def watched_layers(model: nn.Module, settings: Settings) -> dict[str, dict[str, nn.Module]]:
+def watched_layers(
+    modules: Mapping[str, nn.Module], settings: Settings
+) -> dict[str, dict[str, nn.Module]]:
     """The modules that the settings name, by setting; raises `AttachError`."""
     chosen = {
         "activation_layers": settings.activation_layers,
         "attention_layers": settings.attention_layers,
     }
-    return {field: layers_named(model, field, names) for field, names in chosen.items()}
+    return {field: layers_named(modules, field, names) for field, names in chosen.items()}

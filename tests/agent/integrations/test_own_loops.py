@@ -68,7 +68,7 @@ def test_a_rollback_in_place_under_accelerate_equals_a_run_without_the_batches(
             patch.setattr(accelerate.AcceleratedGuard, "step", stepping)
             guard = accelerate_loop.train(folder)
         assert (guard.steps, guard.position, guard.faults) == (30, 32, {})
-        state: dict[str, Any] = guard.guard._model.state_dict()
+        state: dict[str, Any] = guard.guard._modules[0].state_dict()
         return state
 
     back = trained(True, tmp_path / "a")
