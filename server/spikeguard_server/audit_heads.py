@@ -11,7 +11,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -102,23 +102,16 @@ def _heads_of(file: Path) -> Iterator[Head]:
             raise BadHeads(f"{file}, line {number}: {error!r}") from None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Written:
     """How far the heads are written down."""
 
     since: datetime  # the database's clock at the last look
-    numbers: dict[UUID, tuple[int, datetime]] = field(default_factory=dict)
+    numbers: Mapping[UUID, int] = field(default_factory=dict)  # what that look saw
 
     def fresh(self, heads: Iterable[Head]) -> list[Head]:
         """Those that are not written yet."""
-        return [h for h in heads if h.number > self.numbers.get(h.run_id, (0, h.at))[0]]
-
-    def advance(self, heads: Iterable[Head], now: datetime) -> None:
-        """These are written, and all that was committed before `now` less the window."""
-        self.numbers |= {head.run_id: (head.number, now) for head in heads}
-        kept = now - 2 * WINDOW
-        self.numbers = {run: last for run, last in self.numbers.items() if last[1] > kept}
-        self.since = now
+        return [head for head in heads if head.number > self.numbers.get(head.run_id, 0)]
 
 
 class HeadWriter:
@@ -161,8 +154,7 @@ class HeadWriter:
         if fresh := written.fresh(found):
             append_heads(self._directory, fresh, now)
             self._count("written", len(fresh))
-        written.advance(fresh, now)
-        self._written = written
+        self._written = _Written(now, {head.run_id: head.number for head in found})
 
 
 def _newest(directory: Path) -> datetime:
