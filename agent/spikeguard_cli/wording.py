@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.phrases import batches_phrase, order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -151,34 +152,16 @@ def state_words(state: str | None) -> str | None:
 
 
 def _left_out(entry: dict[str, Any]) -> tuple[str, str, str]:
-    first, end = entry["batches"]
     names = entry["names"]
     shown = ", ".join(names[:_SHOWN_NAMES]) or "no names"
     more = len(names) - _SHOWN_NAMES
     said = f"{shown} and {more} more" if more > 0 else shown
-    return f"left out [{first}, {end})", str(entry["rank"]), said
+    return f"left out {batches_phrase(entry['batches'])}", str(entry["rank"]), said
 
 
 def command_words(command: dict[str, Any]) -> str:
-    """`rollback to step 300, skip batches [310, 330)`, from a command's verb and arguments."""
-    arguments = command["arguments"]
-    words = str(command["verb"]).replace("_", " ")
-    if "step" in arguments:
-        words += f" to step {arguments['step']}"
-    if batches := arguments.get("skip") or arguments.get("batches"):
-        first, end = _ends(batches)
-        words += f", skip batches [{first}, {end})"
-    if factor := arguments.get("lr_factor") or arguments.get("factor"):
-        words += f", learning rate x {factor:.3g}"
-    if steps := arguments.get("lr_steps") or arguments.get("steps"):
-        words += f" for {steps} steps"
-    return printable(words)
-
-
-def _ends(batches: Any) -> tuple[int, int]:
-    if isinstance(batches, dict):
-        return batches["first"], batches["end"]
-    return batches[0], batches[1]
+    """`roll back to step 300, skip batches 310 to 329 (20)`, from a verb and its arguments."""
+    return printable(order_phrase(str(command["verb"]), command["arguments"]))
 
 
 def cost_words(cost: dict[str, Any]) -> str:

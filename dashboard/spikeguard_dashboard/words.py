@@ -10,9 +10,9 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
-from typing import TypeGuard
 
 from spikeguard_client import Ability, Change, Command, Cost, Incident
+from spikeguard_protocol.phrases import batches_phrase, order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
@@ -186,58 +186,13 @@ def clock(moment: str | None, zone: tzinfo) -> str:
 
 def batches(value: object) -> str:
     """A half-open range of batch positions `[a, b]`, said inclusively."""
-    if not _is_range(value):
-        return "not known"
-    first, end = value
-    if end - first <= 1:
-        return f"batch {count(first)}"
-    return f"batches {count(first)} to {count(end - 1)} ({count(end - first)})"
-
-
-def _is_range(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and [type(part) for part in value] == [int, int]
+    return "not known" if value is None else batches_phrase(value)
 
 
 def command(verb: str, arguments: Arguments) -> str:
-    """What a command does, as an order in plain words."""
-    match verb:
-        case "rollback":
-            return _rollback(arguments)
-        case "skip_batches":
-            return f"Leave out {batches(arguments.get('batches'))}, not yet read."
-        case "scale_lr":
-            return f"{_lower_lr(arguments.get('factor'), arguments.get('steps'))}."
-        case "checkpoint_now":
-            return "Save a checkpoint at the next step."
-        case "watch":
-            return f"Do nothing now and look again after {_steps(arguments.get('steps'))}."
-        case "stop":
-            return "End the attempt on all ranks, leaving the checkpoints as they are."
-    return f"{plain(verb).capitalize()}."
-
-
-def _rollback(arguments: Arguments) -> str:
-    text = f"Go back to {arguments.get('target')}, the state after step {_whole(arguments, 'step')}"
-    if _is_range(arguments.get("skip")):
-        text += f", and leave out {batches(arguments.get('skip'))} on the way forward"
-    if arguments.get("lr_factor") is not None:
-        factor = arguments.get("lr_factor"), arguments.get("lr_steps")
-        text += f". {_lower_lr(*factor)}"
-    return text + "."
-
-
-def _whole(arguments: Arguments, name: str) -> str:
-    value = arguments.get(name)
-    return count(value) if isinstance(value, int) else "not known"
-
-
-def _steps(value: object) -> str:
-    return f"{value:,} steps" if isinstance(value, int) else "some steps"
-
-
-def _lower_lr(factor: object, steps: object) -> str:
-    share = f"{float(factor):.3g}" if isinstance(factor, int | float) else "less"
-    return f"Multiply the learning rate by {share} for {_steps(steps)}, then ramp it back"
+    """What a command does, as every message and page says it."""
+    said = order_phrase(verb, arguments)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def cost(value: Cost) -> list[tuple[str, str]]:

@@ -205,11 +205,11 @@ def test_a_ledger_shows_what_was_done_and_what_was_left_out(
     ).stdout
     head, first, second = shown.splitlines()
     assert head.split() == ["AT", "STEP", "BY", "WHAT", "RANK", "SAID"]
-    what = "left out [310, 311) 2 a, b, c, d and 2 more"
+    what = "left out batch 310 2 a, b, c, d and 2 more"
     assert " ".join(first.split()).endswith(what)
     assert (
-        "rollback to step 300, skip batches [310, 330)  -     carried out and judged: back"
-        in second
+        "roll back to step 300 (checkpoint-300), skip batches 310 to 329 (20)  -     "
+        "carried out and judged: back" in second
     )
 
 

@@ -50,27 +50,29 @@ def test_a_time_is_said_in_the_readers_zone() -> None:
 def test_a_rollback_names_target_and_batches_inclusively() -> None:
     proposal = story.command()
     assert words.command("rollback", proposal["arguments"]) == (
-        "Go back to step-1200, the state after step 1,200, and leave out batches 1,240 to 1,289 "
-        "(50) on the way forward."
+        "Roll back to step 1,200 (step-1200), skip batches 1,240 to 1,289 (50)."
     )
 
 
 def test_a_rollback_that_lowers_the_rate_says_so() -> None:
     arguments = {"target": "s", "step": 7, "skip": None, "lr_factor": 0.5, "lr_steps": 200}
     assert words.command("rollback", arguments) == (
-        "Go back to s, the state after step 7. Multiply the learning rate by 0.5 for 200 steps, "
-        "then ramp it back."
+        "Roll back to step 7 (s), learning rate × 0.5 for 200 steps, then back."
     )
 
 
 @pytest.mark.parametrize(
     ("verb", "arguments", "part"),
     [
-        ("skip_batches", {"batches": [5, 6]}, "Leave out batch 5, not yet read."),
-        ("scale_lr", {"factor": 0.33, "steps": 50}, "learning rate by 0.33 for 50 steps"),
+        ("skip_batches", {"batches": [5, 6]}, "Skip batch 5."),
+        (
+            "scale_lr",
+            {"factor": 0.33, "steps": 50},
+            "Learning rate × 0.33 for 50 steps, then back.",
+        ),
         ("watch", {"steps": 200}, "look again after 200 steps"),
         ("checkpoint_now", {}, "Save a checkpoint"),
-        ("stop", {}, "End the attempt"),
+        ("stop", {}, "Stop the attempt"),
         ("a_new_verb", {}, "A new verb."),
     ],
 )

@@ -101,7 +101,7 @@ def _closed(outcome: str, **command: Any) -> dict[str, Any]:
             "the run ended before it was known what came",
             False,
         ),
-        (_closed("run_ended", state="rejected", decided_by="ada"), "ada rejected rollback", True),
+        (_closed("run_ended", state="rejected", decided_by="ada"), "ada rejected: roll back", True),
         ({**INCIDENT, "commands": []}, "is still open", False),
     ],
 )

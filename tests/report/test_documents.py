@@ -345,14 +345,14 @@ def followups(facts: PostMortem) -> str:
 def test_skipped_data_is_to_be_looked_at(rolled_back: PostMortem) -> None:
     action = body(rolled_back)["commands"][-1]["action"]
     first, end = action["skip"]
-    assert f"[{first}, {end})" in followups(rolled_back)
+    assert f"batches {first:,} to {end - 1:,}" in followups(rolled_back)
 
 
 @pytest.mark.parametrize(
     ("state", "said"),
     [
         (CommandState.REFUSED, "was refused"),
-        (CommandState.FAILED, "was failed"),
+        (CommandState.FAILED, "failed in the job"),
         (CommandState.UNKNOWN, "Nobody knows what became of"),
     ],
 )

@@ -98,10 +98,10 @@ def _job(visit: Visit, run: RunId, incident: IncidentDetail) -> str | None:
 
 
 def _kind(incident: IncidentDetail) -> Html:
-    """What it is held to be, and how that came about."""
+    """What it is classified as, and how that came about."""
     meaning = words.KIND_MEANING.get(incident["kind"], "")
     final = "final" if incident["settled"] or incident["state"] == "closed" else "may be revised"
-    sure = f"{words.percent(incident['confidence'])} sure, {final}"
+    sure = f"{words.percent(incident['confidence'])} confidence, {final}"
     now = markup.joined(markup.chip(incident["kind"]), f"{meaning};", markup.soft(sure))
     because = markup.paragraph(f"{incident['reason'].rstrip('.')}.")
     newest_first = sorted(incident["revisions"], key=lambda revision: -revision["number"])
@@ -135,7 +135,7 @@ def _kinds(revisions: Sequence[IncidentRevision]) -> Html:
         for revision in revisions
     ]
     return markup.table(
-        [Column("Step", numeric=True), Column("Held to be"), Column("Because")], rows
+        [Column("Step", numeric=True), Column("Classified as"), Column("Because")], rows
     )
 
 

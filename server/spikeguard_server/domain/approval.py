@@ -62,7 +62,9 @@ def _within_budget(verb: Verb, policy: Policy, ages: list[float]) -> AutoApprova
             f"the last automatic {verb} was {ages[0]:.0f} s ago: "
             f"the cooldown lasts {rule.cooldown_s:.0f} s",
         )
-    return AutoApproval(True, f"approved by {policy.name}: {spent + 1} of {rule.budget} today")
+    return AutoApproval(
+        True, f"automatic approval {spent + 1:,} of {rule.budget:,} in 24 hours by {policy.name}"
+    )
 
 
 def _automatic_ages(verb: Verb, past: Iterable[PastCommand]) -> list[float]:

@@ -51,7 +51,7 @@ def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
         return Judgement(Kind.RECOVERABLE, 0.8, reason)
     sure = min(0.99, 1.0 - 0.4 * 0.4 ** (run - 1))
     what = "the loss" if episode.nonfinite_loss else "the gradient norm"
-    reason = f"{what} is not finite" + (f" for {run} rows now" if run > 1 else "")
+    reason = f"{what} is not finite" + (f" for {_steps(episode, run)} now" if run > 1 else "")
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
@@ -60,7 +60,7 @@ def _climbing(episode: Episode) -> Judgement | None:
     if episode.since_peak > 10 or episode.rows < CLIMB_ROWS:
         return None
     sure = min(0.95, 0.5 + 0.45 * (episode.rows - CLIMB_ROWS) / 100)
-    reason = f"{_above(episode)} and still climbing {episode.rows} rows after its onset"
+    reason = f"{_above(episode)} and still climbing {_steps(episode, episode.rows)} after its onset"
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
@@ -75,13 +75,13 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         return Judgement(Kind.DIVERGENT, sure, f"{_above(episode)} and rising")
     spread = NORMAL_MAD * median([abs(e - outlook.excess) for e in episode.recent[-48:]])
     if episode.rises >= 3 and spread > 5 * episode.scale:
-        reason = f"{_above(episode)}, oscillating by {spread:.2g} without settling"
+        reason = f"{_above(episode)}, oscillating by {_nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
 
 def _undecided(episode: Episode) -> Judgement:
-    reason = f"{_above(episode)}, {episode.since_turn} rows after its last rise"
+    reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its last rise"
     if episode.since_peak < UNSEEN_ROWS:
         return Judgement(Kind.RECOVERABLE, 0.55, reason)
     kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
@@ -94,12 +94,17 @@ def _above(episode: Episode) -> str:
     if abs(excess) < episode.scale:
         return f"loss is within its noise of the trend at step {step}"
     place = "above" if excess > 0 else "below"
-    return f"loss is {abs(excess):.2g} {place} trend at step {step}"
+    return f"loss is {_nats(abs(excess))} {place} trend at step {step}"
+
+
+def _nats(value: float) -> str:
+    """Two digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _healing(episode: Episode, outlook: Outlook) -> str:
     if outlook.excess <= outlook.tolerance:
-        return f"loss is back on trend to within {outlook.tolerance:.2g}{_calm_for(episode)}"
+        return f"loss is back on trend{_calm_for(episode)}"
     if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
         return f"{_above(episode)}, too early to say more"
     rows, back = outlook.rows_left, _calm_for(episode)
@@ -107,20 +112,27 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
         return f"{_above(episode)}{back}"
     slope = -outlook.slope / episode.gap
     return (
-        f"{_above(episode)}{back} and falling {slope:.2g} a step: "
+        f"{_above(episode)}{back} and falling {_nats(slope)} a step: "
         f"expected back in {rows * episode.gap:.0f} steps"
     )
 
 
 def _calm_for(episode: Episode) -> str:
-    return f", in its band for {episode.calm_rows} rows" if episode.calm_rows > 1 else ""
+    calm = episode.calm_rows
+    return f", in its band for {_steps(episode, calm)}" if calm > 1 else ""
+
+
+def _steps(episode: Episode, rows: int) -> str:
+    """Rows of a log as steps of the training."""
+    steps = max(rows, round(rows * episode.gap))
+    return f"{steps} {'step' if steps == 1 else 'steps'}"
 
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if outlook.fall < outlook.error:
         return f"{_above(episode)} and has stopped falling"
     slope = -outlook.slope / episode.gap
-    return f"{_above(episode)} and falling only {slope:.2g} a step, ever slower"
+    return f"{_above(episode)} and falling only {_nats(slope)} a step, ever slower"
 
 
 def after_command(episode: Episode, settings: DetectionSettings) -> str:

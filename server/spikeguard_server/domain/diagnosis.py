@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spikeguard_protocol import BatchRange, Kind
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
 from spikeguard_server.domain.data_sources import (
     NOTHING_NAMED,
@@ -157,7 +158,7 @@ def _words(
         "title": finding.remedy.title,
         "first_step": f"{first:,}",
         "where_raised": _raised(mark),
-        "rank": "the rank that holds them" if rank is None else f"rank {rank}",
+        "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
         "layer": "the layer that moved first" if layer is None else layer.layer,
         "positions": _positions(incident, mark, skipped),
     }
@@ -172,10 +173,10 @@ def _raised(mark: Mark | None) -> str:
 
 def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:
     if skipped:
-        return ", ".join(str(batches) for batches in skipped)
+        return " and ".join(map(batches_phrase, skipped))
     batches = incident.onset_batches
     if batches is None:
-        return "of the onset"
+        return "the onset"
     last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
     more = max(0, last - incident.onset_step) * len(batches)
-    return str(BatchRange(batches.first, batches.end + more))
+    return batches_phrase(BatchRange(batches.first, batches.end + more))

@@ -68,6 +68,9 @@ class Opened:
     )  # signal -> its first anomalous step
     dropped: bool = False  # the reflex kept the onset's update out of the weights
     causes: Ranking = ()  # what may have started it, as far as the evidence goes by then
+    peak_step: int | None = None  # of `peak_loss`
+    peak_loss: float | None = None  # highest finite loss so far; None when there was none
+    excess: float | None = None  # `Episode.excess` at `step`, nats
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,6 +322,9 @@ class Monitor:
                 first_moves=dict(episode.first_moves),
                 dropped=dropped,
                 causes=rank(episode.evidence),
+                peak_step=None if episode.peak_loss is None else episode.peak_step,
+                peak_loss=episode.peak_loss,
+                excess=episode.excess,
             )
         )
 

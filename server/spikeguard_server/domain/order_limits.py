@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from spikeguard_protocol import Action, BatchRange, Rollback, ScaleLr, SkipBatches, Verb, verb_of
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.situation import OrderLimits, Situation
 
@@ -98,7 +99,7 @@ def _shorter(skip: BatchRange, limits: OrderLimits) -> tuple[BatchRange | None, 
         return skip, ""
     kept = BatchRange(skip.first, skip.first + int(most)) if most >= 1 else None
     return kept, (
-        f" {len(skip)} batches {skip} were to be left out; the job leaves out at most {most:.0f} "
+        f" {batches_phrase(skip)} were to be skipped; the job skips at most {most:.0f} batches "
         "by one order (its setting skip_batches_most)."
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from spikeguard_protocol import BatchRange, Rollback, Verb
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.cause.suspicion import SHOWN, Mark
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import few_batches
@@ -130,25 +131,20 @@ def _past(mark: Mark, rate: Rate, factor: float, steps: int, choice: Choice) -> 
 def _reason(choice: Choice, action: Rollback, finding: Finding, situation: Situation) -> str:
     incident = situation.incident
     words = [
-        f"{incident.kind.capitalize()} ({incident.confidence:.2f}). {said_of(situation)}",
+        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)}",
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}.",
         finding.remedy.because,
     ]
     if incident.recurrences:
         words.append(f"It came back {_times(incident.recurrences)} after a command.")
-    if action.lr_factor is not None:
-        words.append(
-            f"The learning rate is multiplied by {action.lr_factor:.3g} for {action.lr_steps} "
-            "steps."
-        )
     return " ".join(word for word in words if word)
 
 
 def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:
     if skip is None:
         return ""
-    words = f", and skip {len(skip)} {'batch' if len(skip) == 1 else 'batches'} {skip}"
+    words = f", and skip {batches_phrase(skip)}"
     if finding.remedy.skip is Skip.SPAN:
         return words
     pace_s = situation.step_time_s

@@ -89,11 +89,11 @@ class Remedy:
 
 
 _DATA_RETURNS = (
-    "Look at the data at positions {positions}: {title} is the likely cause. They return in the "
-    "next epoch and in every run on this data order, unless they are left out there too."
+    "Look at the data of {positions}: {title} is the likely cause. It returns in the "
+    "next epoch and in every run on this data order, unless it is left out there too."
 )
 _SOURCE_NOT_KNOWN = (
-    "Find the source of those positions. If it is behind an earlier incident too, take it out of "
+    "Find the source of that data. If it is behind an earlier incident too, take it out of "
     "the data mix: no command does that yet, it is a change of the job's data order."
 )
 _SAME_SOURCE = (
@@ -103,8 +103,8 @@ _SAME_SOURCE = (
     "at the documents first."
 )
 _SOURCES_BEFORE = (
-    "The data is the likely cause of {earlier} too. Sources left out then: {names}. If these "
-    "positions are of one of them, take it out of the data mix: this command skips its batches "
+    "The data is the likely cause of {earlier} too. Sources left out then: {names}. If this "
+    "data is of one of them, take it out of the data mix: this command skips its batches "
     "once."
 )
 _DATA_ON_PURPOSE = (
@@ -116,7 +116,7 @@ _DEVICE = (
     "hardware fault, or code beside the optimizer that writes to them. Drain it until it passes."
 )
 _DEVICE_ERRORS = (
-    "Read the error counters of {rank} first (ECC, NVLink, dmesg): going back on a faulty device "
+    "First read the error counters of {rank} (ECC, NVLink, dmesg): going back on a faulty device "
     "brings the fault back. Where it has errors, drain it and restart from the same target."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
@@ -186,9 +186,7 @@ _NON_FINITE = Remedy(
         f"{_NOT_THE_DATA} Values became non-finite in the computation; if it comes back with the "
         "same batches, they are skipped then."
     ),
-    checks=(
-        "Is one rank the only one with values that are not finite? Then drain its device first.",
-    ),
+    checks=("Does only one rank have values that are not finite? Then drain its device first.",),
     follow_ups=(
         "Find where the first value that was not finite comes from (step {first_step}): a layer, "
         "a kernel, a rank. Run that step again on another device.",

@@ -19,6 +19,7 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.damage import non_finite, stands_out
 from spikeguard_server.domain.diagnosis import diagnose
@@ -129,12 +130,12 @@ def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
     asked = _asked_already(situation)
     if incident.confidence >= (least - RETREAT if asked else least):
         return None
-    said = f"{incident.kind} has a probability of {incident.confidence:.2f} and acting takes"
+    said = f"{incident.kind} has a probability of {incident.confidence:.0%} and acting takes"
     if asked:
         return Opinion(
-            None, f"The proposal lost its reason: {said} {least:.2f}. {said_of(situation)}"
+            None, f"The proposal lost its reason: {said} {least:.0%}. {said_of(situation)}"
         )
-    return Opinion(None, f"Too early: {said} {least:.2f}. {said_of(situation)}")
+    return Opinion(None, f"Too early: {said} {least:.0%}. {said_of(situation)}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
@@ -230,9 +231,9 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     skip = widened(last.skip, situation, policy)
     return Opinion(
         Rollback(last.target, last.step, skip),
-        f"{data} Go back to {last.target} again and skip {len(skip)} batches {skip} instead of "
-        f"{len(last.skip)}. If it returns once more, the data has to be replaced, and that is "
-        f"yours to do.",
+        f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
+        f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
+        "that is yours to do.",
     )
 
 
@@ -310,7 +311,7 @@ def _returning_data(situation: Situation, executed: list[Rollback], policy: Poli
         return None
     return (
         f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "
-        f"the skipped {skip}: a longer stretch of the data looks poisoned."
+        f"the skipped {batches_phrase(skip)}: a longer stretch of the data looks poisoned."
     )
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
+from spikeguard_protocol.phrases import action_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.command_life import WAITING
 from spikeguard_server.domain.cost import Cost, cost_of
@@ -25,7 +26,6 @@ from spikeguard_server.domain.telling import Said, Subject
 from spikeguard_server.domain.topics import Topic
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.wording import action_of as sentence_of
 from spikeguard_server.report.wording import count, number, plural
 from spikeguard_server.repository.commands import action_of
 from spikeguard_server.repository.conversations import Conversation
@@ -117,7 +117,8 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
     return Waiting(
         command=str(id),
         revision=row.revision,
-        sentence=sentence_of(action),
+        sentence=action_phrase(action),
+        brief=action_phrase(action, brief=True),
         reason=row.reason,
         cost_steps=cost.steps,
         cost_s=cost.seconds,
@@ -172,7 +173,7 @@ def _decided(known: Sequence[CommandFacts]) -> str | None:
         CommandState.APPLIED: f"applied{where}",
         CommandState.JUDGED: f"applied{where}",
     }.get(state, COMMAND_STATE_WORDS[state])
-    return f"{said}: {sentence_of(action_of(row.arguments))}"
+    return f"{said}: {action_phrase(action_of(row.arguments), brief=True)}"
 
 
 def _last(known: Sequence[CommandFacts]) -> str | None:
@@ -181,10 +182,11 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
     if row is None:
         return None
     said = COMMAND_STATE_WORDS[CommandState(row.state)]
-    words = f"Last command: {sentence_of(action_of(row.arguments))}: {said}"
-    words += f" (decided by {row.decided_by})" if row.decided_by else ""
+    person = f", decided by {row.decided_by}" if row.decided_by else ""
     because = row.judgement or row.result or row.end_reason
-    return f"{words}; {because}" if because else words
+    why = f" ({because})" if because else ""
+    words = f"Last command{person}: {action_phrase(action_of(row.arguments))}"
+    return f"{words}. {said[0].upper()}{said[1:]}{why}."
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from spikeguard_server.domain.topics import (
     Urgency,
     urgency_of,
 )
-from spikeguard_server.report.wording import ENDINGS, TIMES, count, duration, number, plural, word
+from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Waiting:
     command: str  # public id
     revision: int
     sentence: str
+    brief: str  # the same for a title
     reason: str
     cost_steps: int
     cost_s: float | None
@@ -187,16 +188,14 @@ def _of_spike(spike: Spike) -> Sequence[str]:
         f"{spike.summary}.",
         f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
         f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. Onset at step "
-        f"{count(spike.onset_step)}; loss before {number(spike.pre_loss)}, peak "
-        f"{number(spike.peak_loss)} at step {count(spike.peak_step)}, above trend now "
-        f"{number(spike.excess)} at step {count(spike.newest_step)}",
+        f"{count(spike.onset_step)}{_losses(spike)}",
     ]
     if spike.job is not None:
         lines.append(spike.job)
     if spike.cause and spike.waiting is None:  # a proposal's reason says it too
         lines.append(spike.cause)
     if spike.recurrences:
-        lines.append(f"Came back {spike.recurrences} {TIMES}")
+        lines.append(f"Came back {plural(spike.recurrences, 'time')} after a command")
     if spike.escalations:
         once = spike.waiting is not None and spike.waiting.first_approved_by is not None
         whom = "No second person" if once else "Nobody"
@@ -206,7 +205,7 @@ def _of_spike(spike: Spike) -> Sequence[str]:
     if (waiting := spike.waiting) is not None:
         lines += [
             f"Proposed: {waiting.sentence}",
-            f"Because {waiting.reason}",
+            f"Why: {waiting.reason}",
             *_people(waiting),
             *(f"Check first: {check}" for check in waiting.checks),
             f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)})"
@@ -221,6 +220,20 @@ def _people(waiting: Waiting) -> Sequence[str]:
     if waiting.first_approved_by is not None:
         return [f"Approved by {waiting.first_approved_by}; it needs a second person"]
     return ["Needs two people to approve it"] if waiting.approvals > 1 else []
+
+
+def _losses(spike: Spike) -> str:
+    """What is known of the loss: before, at its peak, now; nothing of what is not."""
+    known = []
+    if spike.pre_loss is not None:
+        known.append(f"loss before {number(spike.pre_loss)}")
+    if spike.peak_loss is not None:
+        known.append(f"peak {number(spike.peak_loss)} at step {count(spike.peak_step)}")
+    if spike.excess is not None:
+        place = "below" if spike.excess < 0 else "above"
+        height = number(abs(spike.excess), 3)
+        known.append(f"{height} {place} trend at step {count(spike.newest_step)}")
+    return f"; {', '.join(known)}" if known else ""
 
 
 def title_of(
@@ -244,7 +257,7 @@ def title_of(
     if spike.waiting is not None:
         first = spike.waiting.first_approved_by
         asked = f"approved by {first}, a second person decides" if first else "decide"
-        return f"{spike.id}: {what}, {asked}: {spike.waiting.sentence}"
+        return f"{spike.id}: {what}, {asked}: {spike.waiting.brief}"
     if topics & OF_COMMAND and spike.decided is not None:
         return f"{spike.id}: {spike.decided}"
     if Topic.RECURRED in topics:

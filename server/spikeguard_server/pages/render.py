@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from spikeguard_protocol import CommandState
 from spikeguard_protocol.escaping import html_text
+from spikeguard_protocol.phrases import batches_phrase, order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access import Caller
 from spikeguard_server.domain.command_life import TAKEN_BACK, WAITING
@@ -111,7 +112,7 @@ def _environment() -> Environment:
         trim_blocks=True,
     )
     made.filters |= {
-        "batches": batches,
+        "batches": batches_phrase,
         "count": count,
         "duration": duration,
         "first_signal": first_signal,
@@ -179,35 +180,9 @@ def first_signal(incident: Mapping[str, Any]) -> str:
 
 
 def sentence(command: Mapping[str, Any]) -> str:
-    """What a command orders: `Roll back to step 4000 (step-4000) and skip batches 4185 to 4204`."""
-    return _SENTENCES[command["verb"]](command["arguments"])
-
-
-def _rollback(given: Mapping[str, Any]) -> str:
-    text = f"Roll back to step {given['step']} ({given['target']})"
-    if given.get("skip"):
-        text += f" and skip {batches(given['skip'])}"
-    if given.get("lr_factor"):
-        text += f", learning rate x {given['lr_factor']:.3g} for {given['lr_steps']} steps"
-    return text
-
-
-def batches(pair: Any) -> str:
-    """Half-open positions, said inclusively: `batch 240`, `batches 239 to 245`."""
-    first, last = pair[0], pair[1] - 1
-    return f"batch {first}" if first == last else f"batches {first} to {last}"
-
-
-_SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "rollback": _rollback,
-    "skip_batches": lambda given: f"Skip {batches(given['batches'])}",
-    "scale_lr": lambda given: (
-        f"Learning rate x {given['factor']:.3g} for {given['steps']} steps, then back"
-    ),
-    "checkpoint_now": lambda given: "Save a checkpoint now",  # noqa: ARG005
-    "watch": lambda given: f"Do nothing, look again after {given['steps']} steps",
-    "stop": lambda given: "Stop the attempt on all ranks",  # noqa: ARG005
-}
+    """What a command orders: `Roll back to step 4,000 (step-4000), skip batches 4,185 to 4,204`."""
+    said = order_phrase(command["verb"], command["arguments"])
+    return f"{said[0].upper()}{said[1:]}"
 
 
 def standing(command: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class RevisionFact:
-    """What the incident was held to be, from one moment on."""
+    """What the incident was classified as, from one moment on."""
 
     step: int
     at: datetime

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.diagnosis import Finding, diagnose, follow_ups_of
 from spikeguard_server.domain.evidence import REPLICAS_APART
@@ -69,8 +70,8 @@ def _data(facts: PostMortem) -> Iterator[str]:
         return
     for skip in _skipped(facts):
         yield (
-            f"Look at the data at positions {skip} ({plural(len(skip), 'batch', 'batches')}): they "
-            f"were skipped {_although(finding)}. They return in the next epoch and in every run on "
+            f"Look at the data of {batches_phrase(skip)}: it "
+            f"was skipped {_although(finding)}. It returns in the next epoch and in every run on "
             "this data order."
         )
     if incident.outcome is Outcome.OUTLIER and incident.onset_batches is not None:
@@ -112,11 +113,17 @@ def _level(facts: PostMortem) -> Iterator[str]:
     )
 
 
+_NOT_DONE = {
+    CommandState.REFUSED: "was refused by the job",
+    CommandState.FAILED: "failed in the job",
+}
+
+
 def _undone(facts: PostMortem) -> Iterator[str]:
     for command in facts.commands:
-        if command.state in (CommandState.REFUSED, CommandState.FAILED):
-            why = command.result or "no reason given"
-            yield f"Command {command.id} was {command.state}: {why}. Remove the cause."
+        if said := _NOT_DONE.get(command.state):
+            why = (command.result or "no reason given").rstrip(".")
+            yield f"Command {command.id} {said}: {why}. Remove the cause."
         if command.state is CommandState.UNKNOWN:
             yield f"Nobody knows what became of command {command.id}: read the job's own log."
         if command.state is CommandState.EXPIRED:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from spikeguard_protocol.phrases import action_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.command_life import TAKEN_BACK
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
 from spikeguard_server.report.facts import AttemptFact, CommandFact, LeftOutFact, PostMortem
-from spikeguard_server.report.wording import ENDINGS, action_of, count, plural, time_of, word
+from spikeguard_server.report.wording import ENDINGS, count, plural, time_of, word
 
 MOST_NAMES = 8  # of one entry
 
@@ -28,7 +29,7 @@ def commands_of(facts: PostMortem) -> tuple[Block, ...]:
 def _command_row(command: CommandFact) -> tuple[str, ...]:
     return (
         command.id,
-        action_of(command.action),
+        action_phrase(command.action),
         COMMAND_STATE_WORDS[command.state],
         _decider(command),
         time_of(command.decided_at),
@@ -92,7 +93,7 @@ def timeline_of(facts: PostMortem) -> Table:
         ),
     ]
     kinds = [r for i, r in enumerate(facts.revisions) if not i or _changed(facts, i)]
-    entries += [(r.at, f"{r.step:,}", f"held to be {word(r.kind)}") for r in kinds]
+    entries += [(r.at, f"{r.step:,}", f"classified as {word(r.kind)}") for r in kinds]
     for command in facts.commands:
         entries += _command_events(command)
     entries.sort(key=lambda entry: entry[0])
@@ -109,7 +110,7 @@ def _step(step: int | None) -> str:
 
 
 def _command_events(command: CommandFact) -> list[tuple[datetime, str, str]]:
-    what, said = action_of(command.action), command.state.value
+    what, said = action_phrase(command.action), command.state.value
     events = [(command.proposed_at, "", f"{command.id} proposed: {what}")]
     if command.first_approved_at is not None:
         first = f"{command.id} approved by {command.first_approved_by}, the first of two people"

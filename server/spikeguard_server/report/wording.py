@@ -8,22 +8,12 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from spikeguard_protocol import (
-    Action,
-    CheckpointNow,
-    Outcome,
-    Rollback,
-    ScaleLr,
-    SkipBatches,
-    Stop,
-    Watch,
-)
+from spikeguard_protocol import Outcome
 from spikeguard_server.domain.detection_settings import DetectionSettings
 
 MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
-TIMES = "\N{MULTIPLICATION SIGN}"
 BAND_SIGMAS = DetectionSettings().band_z  # where a healed loss is back
 
 ENDINGS: dict[Outcome | None, str] = {
@@ -94,32 +84,6 @@ def duration(seconds: float | None) -> str:
 def time_of(at: datetime | None) -> str:
     """A time in UTC to the second."""
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
-
-
-def action_of(action: Action) -> str:
-    """An order as a phrase."""
-    match action:
-        case Rollback():
-            return _rollback(action)
-        case SkipBatches(batches):
-            return f"skip batches {batches}"
-        case ScaleLr(factor, steps):
-            return f"learning rate {TIMES} {factor:.3g} for {plural(steps, 'step')}"
-        case Watch(steps):
-            return f"watch for {plural(steps, 'step')}"
-        case CheckpointNow():
-            return "save a checkpoint"
-        case Stop():
-            return "stop the run"
-
-
-def _rollback(action: Rollback) -> str:
-    words = f"roll back to {action.target} (step {action.step:,})"
-    if action.skip is not None:
-        words += f", skip {plural(len(action.skip), 'batch', 'batches')} {action.skip}"
-    if action.lr_factor is not None:
-        words += f", learning rate {TIMES} {action.lr_factor:.3g} for {action.lr_steps:,} steps"
-    return words
 
 
 def word(name: str) -> str:

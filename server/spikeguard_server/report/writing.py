@@ -6,6 +6,7 @@ Law: every sentence comes from a fact; where there is none, the section says so 
 from __future__ import annotations
 
 from spikeguard_protocol import Outcome, Signal, verb_of
+from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import rose
 from spikeguard_server.domain.episode import CURES
@@ -95,7 +96,7 @@ def _sections(facts: PostMortem) -> list[Section]:
 def _summary(facts: PostMortem) -> str:
     incident, spent = facts.incident, spent_by(facts)
     words = [
-        f"{summary_of(incident)}; it was seen {_delay(facts)}.",
+        f"{summary_of(incident)}. It was detected {_delay(facts)}.",
         _OUTCOMES[incident.outcome],
     ]
     if spent.steps:
@@ -116,8 +117,8 @@ def _figures(facts: PostMortem) -> tuple[tuple[str, str], ...]:
     return (
         (number(incident.pre_loss), "loss before"),
         (number(incident.peak_loss), "peak loss"),
-        (f"{incident.confidence:.0%}", f"sure it is {word(incident.kind)}"),
-        (duration(open_s), "from seen to closed"),
+        (f"{incident.confidence:.0%}", f"confidence that it is {word(incident.kind)}"),
+        (duration(open_s), "from detected to closed"),
         (count(spent.steps), "steps trained again"),
     )
 
@@ -139,7 +140,9 @@ def _symptoms(facts: PostMortem) -> tuple[Block, ...]:
         rows.append(("Loss later", NOT_YET, where))
     if seen.grad_norm_signal is not None:
         name = word(seen.grad_norm_signal)
-        rows.append((f"Peak {name}", number(seen.grad_norm_peak), "global L2 before clipping"))
+        peak = seen.grad_norm_peak
+        value = "not finite" if peak is None else number(peak)
+        rows.append((f"Peak {name}", value, "global L2 before clipping"))
     table = Table(("", "value", "where"), tuple(rows), frozenset({1}))
     return (table, Picture(_caption(facts))) if facts.curves else (table,)
 
@@ -173,9 +176,9 @@ def _evidence_said(facts: PostMortem) -> list[str]:
     incident, lead = facts.incident, lead_of(facts)
     said = []
     if incident.onset_batches is not None:
-        said.append(f"The onset consumed batch positions {incident.onset_batches}.")
+        said.append(f"The step of the onset trained on {batches_phrase(incident.onset_batches)}.")
     if incident.recurred_batches is not None:
-        said.append(f"It came back at batch positions {incident.recurred_batches}.")
+        said.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
     if lead is not None:
         said.append(_lead_sentence(lead.signal, lead.step, lead.steps, rose(incident)))
     if incident.dropped:
@@ -233,7 +236,9 @@ def _classification(facts: PostMortem) -> tuple[Block, ...]:
         for r in _telling(facts)
     )
     left_out = len(facts.revisions) - len(rows)
-    table = Table(("step", "time", "held to be", "sure", "because"), rows, frozenset({0, 3}))
+    table = Table(
+        ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
+    )
     if not left_out:
         return (final, table)
     return (final, table, Paragraph(f"{plural(left_out, 'revision')} in between left out."))

@@ -130,15 +130,15 @@ DETAIL_EXAMPLE: dict[str, Any] = {
         {
             "cause": "bad_batch",
             "confidence": 0.91,
-            "reasons": ["the loss rose by 41.2 scales within step 4187"],
+            "reasons": ["its tokens have an entropy of 5.42 nats, and 3.22 before"],
         }
     ],
     "remedy": {
         "diagnosis": "bad_batch",
         "known": True,
         "title": "bad data",
-        "sentence": "Likely cause (91%): bad data: the loss rose by 41.2 scales within step 4187.",
-        "follow_ups": ["Look at the data at positions [4185, 4186): bad data is the likely cause."],
+        "sentence": "Likely cause (91%): bad data: its tokens have an entropy of 5.42 nats.",
+        "follow_ups": ["Look at the data of batch 4,185: bad data is the likely cause."],
     },
     "first_layer": {
         "signal": "grad_norm",

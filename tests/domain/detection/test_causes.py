@@ -175,7 +175,7 @@ def test_weights_that_changed_by_no_update_are_corrupted() -> None:
     found = newest(told(corrupted))
     assert found[0].cause is Cause.WEIGHT_CORRUPTION
     assert found[0].confidence > 0.95
-    assert "changed by 4.01 from 52.99 between steps 299 and 300" in reasons(found)
+    assert "changed by 4.01 from 53 between steps 299 and 300" in reasons(found)
     assert "explain at most 0.0858" in reasons(found)
 
 

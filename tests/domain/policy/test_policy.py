@@ -137,14 +137,14 @@ def automatic(
 @pytest.mark.parametrize(
     ("past", "allowed", "said"),
     [
-        ((), True, "1 of 2 today"),
-        ((automatic(700.0),), True, "2 of 2 today"),
+        ((), True, "1 of 2 in 24 hours"),
+        ((automatic(700.0),), True, "2 of 2 in 24 hours"),
         ((automatic(500.0),), False, "cooldown lasts 600 s"),
         ((automatic(None),), False, "cooldown"),
         ((automatic(700.0), automatic(9_000.0)), False, "budget for rollback is spent"),
-        ((automatic(90_000.0), automatic(90_001.0)), True, "1 of 2 today"),
-        ((automatic(10.0, auto=False),), True, "1 of 2 today"),
-        ((automatic(10.0, Watch(200)),), True, "1 of 2 today"),
+        ((automatic(90_000.0), automatic(90_001.0)), True, "1 of 2 in 24 hours"),
+        ((automatic(10.0, auto=False),), True, "1 of 2 in 24 hours"),
+        ((automatic(10.0, Watch(200)),), True, "1 of 2 in 24 hours"),
     ],
 )
 def test_the_policy_says_yes_within_its_budget_and_after_its_cooldown(

@@ -166,7 +166,7 @@ def test_ranks_that_are_equal_again_are_asked_about_as_any_other_incident() -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"confidence": 0.45}, "probability of 0.45"),
+        ({"confidence": 0.45}, "probability of 45%"),
         ({"newest_step": 1330}, "gets 7 more steps"),
         ({"excess": 0.05}, "hardly stands out"),
     ],

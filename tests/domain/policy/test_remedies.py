@@ -87,7 +87,7 @@ def test_of_bad_data_exactly_the_batches_that_stood_out_are_skipped(cause: Cause
     action, proposal = ask(about(cause, mark=Mark(1200, 1202)))
     assert action.skip == BatchRange(1199, 1202)
     assert action.lr_factor is None
-    assert "skip 3 batches [1199, 1202)." in proposal.reason
+    assert "skip batches 1,199 to 1,201 (3)." in proposal.reason
     unknown_end, _ = ask(about(cause, mark=Mark(1200)))
     assert unknown_end.skip == BatchRange(1198, 1205)
 
@@ -104,7 +104,6 @@ def test_a_rate_that_was_raised_is_lowered_by_as_much_until_past_its_last_step()
     assert action.step < 1198
     assert action.step + 0.9 * action.lr_steps >= 1204
     assert action.step + action.lr_steps < 1230
-    assert "multiplied by 0.05" in proposal.reason
     assert "raised again at the same step" in proposal.reason
 
 
@@ -190,7 +189,7 @@ def test_no_batch_is_hedged_with_where_only_faults_outside_the_data_are_likely()
 def test_a_bad_batch_that_did_no_harm_is_to_be_looked_at_all_the_same() -> None:
     odd = incident(kind=Kind.OUTLIER_BATCH, causes=blamed(Cause.BAD_BATCH, 1.0, Mark(1200, 1200)))
     (first, source) = follow_ups_of(odd, DEFAULT_POLICY)
-    assert "positions [1199, 1200)" in first
+    assert "data of batch 1,199:" in first
     assert "data mix" in source
 
 
@@ -227,7 +226,7 @@ def test_follow_ups_name_what_is_known_of_the_cause() -> None:
     rank = incident(causes=blamed(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, rank=3)))
     assert "of rank 3:" in follow_ups_of(rank, DEFAULT_POLICY)[0]
     for seen in (rate, rank):
-        assert not [t for t in follow_ups_of(seen, DEFAULT_POLICY) if "data at positions" in t]
+        assert not [t for t in follow_ups_of(seen, DEFAULT_POLICY) if "Look at the data" in t]
 
 
 # --- what a project changes ---
@@ -299,7 +298,7 @@ def test_nobody_is_asked_below_the_confidence_at_which_the_policy_acts(settled: 
     )  # fmt: skip
     proposal = propose(situation(nan), DEFAULT_POLICY)
     assert proposal.action is None
-    assert "probability of 0.50 and acting takes 0.60" in proposal.reason
+    assert "probability of 50% and acting takes 60%" in proposal.reason
 
 
 def test_a_proposal_whose_reason_is_gone_is_taken_back_and_says_so() -> None:

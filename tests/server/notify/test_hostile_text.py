@@ -25,7 +25,18 @@ TOPICS = frozenset({Topic.PROPOSED})
 
 
 def message(text: str) -> Message:
-    waiting = Waiting("gpt#1.1", 1, f"roll back to {text}", text, 3, 4.0, "", 60.0, (text,))
+    waiting = Waiting(
+        "gpt#1.1",
+        1,
+        f"roll back to {text}",
+        f"roll back to {text}",
+        text,
+        3,
+        4.0,
+        "",
+        60.0,
+        (text,),
+    )
     spike = Spike(
         "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "lingering spike", text,
         FirstMove(text, 3), 3, 4, 2.0, 5.0, 1.0, 9, 0, NOW, None,

@@ -131,7 +131,9 @@ def _ending_words(incident: dict[str, Any]) -> str:
         by = carried["decided_by"] or "the policy"
         return f"recovered, by what {by} approved: {command_words(carried)}"
     if outcome == "run_ended" and carried:
-        return f"the run ended before it was known what came of {command_words(carried)}"
+        return (
+            f"the run ended before it was known what came of the command: {command_words(carried)}"
+        )
     return f"{_OUTCOMES.get(outcome, 'is still open')}{_why_not(incident)}"
 
 
@@ -151,13 +153,13 @@ def _why_not(incident: dict[str, Any]) -> str:
         return ""
     if rejected := _rejected(incident):
         why = f" ({rejected['decision_reason']})" if rejected.get("decision_reason") else ""
-        return f"; {rejected['decided_by']} rejected {command_words(rejected)}{why}"
+        return f"; {rejected['decided_by']} rejected: {command_words(rejected)}{why}"
     if incident["outcome"] in GOOD:
         return ""
     for state, words in _UNDECIDED.items():
         for command in incident["commands"]:
             if command["state"] == state and command["verb"] != "watch":
-                return f"; {command_words(command)} was proposed and not {words}"
+                return f"; proposed and not {words}: {command_words(command)}"
     return ""
 
 

@@ -65,7 +65,11 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.BAD_BATCH, -1.5)
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
         return
-    yield Clue(Cause.BAD_BATCH, 1.5, f"the loss rose by {height:.3g} scales within step {step}")
+    yield Clue(
+        Cause.BAD_BATCH,
+        1.5,
+        f"the loss rose by {height:.3g} standard deviations within step {step}",
+    )
     yield from _unmoved(evidence)
     yield from _return(evidence, rows, peak)
 

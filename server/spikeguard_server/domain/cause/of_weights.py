@@ -47,12 +47,18 @@ def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.WEIGHT_CORRUPTION, -2.5 if all(move.exact for move in known) else -1.5)
 
 
+def _norm(value: float) -> str:
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def _changed(move: Move) -> Clue:
     assert move.explained is not None
-    explained = f"{move.explained:.3g}" if move.exact else f"about {move.explained:.3g}"
+    explained = f"{'' if move.exact else 'about '}{_norm(move.explained)}"
     reason = (
-        f"the norm of the weights changed by {move.change:.3g} from {move.before:.4g} between "
-        f"steps {move.first} and {move.last}; the updates in between explain at most {explained}"
+        f"the norm of the weights changed by {_norm(move.change)} from {_norm(move.before)} "
+        f"between steps {move.first} and {move.last}; the updates in between explain at most "
+        f"{explained}"
     )
     over = math.log(move.change) - math.log(max(move.explained, 1e-30))
     weight = 8.0 if move.exact else min(6.0, 2.0 + over)

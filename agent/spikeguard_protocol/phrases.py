@@ -1,0 +1,102 @@
+"""Commands, batches and causes as a person reads them: the same phrase in every message, page,
+terminal and post-mortem.
+
+Invariants: pure; batches are said from the first to the last of them, never half-open; what an
+older or newer server left out is left out of the phrase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from spikeguard_protocol.batches import BatchRange
+from spikeguard_protocol.orders import Action, verb_of
+from spikeguard_protocol.vocabulary import Cause, Verb
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+CAUSE_WORDS: Mapping[Cause, str] = {
+    Cause.BAD_BATCH: "bad data",
+    Cause.RARE_TOKENS: "tokens hardly seen before",
+    Cause.STALE_SECOND_MOMENT: "Adam's second moment too small",
+    Cause.LR_TOO_HIGH: "learning rate too high",
+    Cause.LAYER_FAULT: "numeric fault in one layer",
+    Cause.NON_FINITE_SOURCE: "a value that is not finite",
+    Cause.WEIGHT_CORRUPTION: "weights changed by no update",
+    Cause.LOSS_SCALE_OVERFLOW: "no fp16 loss scale fits",
+    Cause.STALLED_WEIGHTS: "updates that round to nothing",
+    Cause.UNKNOWN: "not known",
+}
+
+
+def order_phrase(verb: str, arguments: Mapping[str, Any], *, brief: bool = False) -> str:
+    """`roll back to step 300 (step-300), skip batches 310 to 329 (20)`; `brief` names no target."""
+    known = verb in set(Verb)
+    return _PHRASES[Verb(verb)](arguments, brief) if known else verb.replace("_", " ")
+
+
+def action_phrase(action: Action, *, brief: bool = False) -> str:
+    """The same of an action."""
+    return order_phrase(verb_of(action), asdict(action), brief=brief)
+
+
+def batches_phrase(batches: object) -> str:
+    """`batch 240`, `batches 239 to 244 (6)`, of `[first, end)` in any form that it travels in."""
+    ends = _ends(batches)
+    if ends is None:
+        return "batches that are not known"
+    first, last = ends[0], ends[1] - 1
+    if first >= last:
+        return f"batch {first:,}"
+    return f"batches {first:,} to {last:,} ({last - first + 1:,})"
+
+
+def cause_phrase(cause: str) -> str:
+    """What a cause is called; one of a newer server as it stands."""
+    return CAUSE_WORDS[Cause(cause)] if cause in set(Cause) else cause.replace("_", " ")
+
+
+def _ends(batches: object) -> tuple[int, int] | None:
+    match batches:
+        case BatchRange(first, end):
+            return first, end
+        case {"first": int(first), "end": int(end)}:
+            return first, end
+        case [int(first), int(end)]:
+            return first, end
+    return None
+
+
+def _rollback(given: Mapping[str, Any], brief: bool) -> str:
+    named = "" if brief or not given.get("target") else f" ({given['target']})"
+    words = f"roll back to step {_count(given.get('step'))}{named}"
+    if given.get("skip") is not None:
+        words += f", skip {batches_phrase(given['skip'])}"
+    if given.get("lr_factor") is not None:
+        words += f", {_lower_rate(given['lr_factor'], given.get('lr_steps'))}"
+    return words
+
+
+def _lower_rate(factor: object, steps: object) -> str:
+    share = f"{factor:.3g}" if isinstance(factor, int | float) else "less"
+    return f"learning rate {TIMES} {share} for {_steps(steps)}, then back"
+
+
+def _steps(steps: object) -> str:
+    return "1 step" if steps == 1 else f"{_count(steps)} steps"
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "?"
+
+
+_PHRASES: Mapping[Verb, Callable[[Mapping[str, Any], bool], str]] = {
+    Verb.ROLLBACK: _rollback,
+    Verb.SKIP_BATCHES: lambda given, _: f"skip {batches_phrase(given.get('batches'))}",
+    Verb.SCALE_LR: lambda given, _: _lower_rate(given.get("factor"), given.get("steps")),
+    Verb.CHECKPOINT_NOW: lambda *_: "save a checkpoint at the next step",
+    Verb.WATCH: lambda given, _: f"do nothing, look again after {_steps(given.get('steps'))}",
+    Verb.STOP: lambda *_: "stop the attempt on all ranks, its checkpoints stay",
+}
