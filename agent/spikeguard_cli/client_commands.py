@@ -21,11 +21,10 @@ from spikeguard_cli.credentials import (
 )
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.wording import (
-    INCIDENT_HEAD,
     RUN_HEAD,
     approved_words,
     audit_table,
-    incident_row,
+    incident_table,
     proposal_words,
     run_row,
     table,
@@ -33,6 +32,8 @@ from spikeguard_cli.wording import (
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import command_path, incident_path, run_path
+
+MOST_RUNS = 20  # that a list of incidents asks about their jobs
 
 
 def login(options: Namespace) -> int:
@@ -79,8 +80,32 @@ def incidents(options: Namespace) -> int:
     asked = {"run": wanted, "state": state, "project": options.project}
     asked["order"] = "newest" if options.newest else "attention"
     found = list(api.items("/v1/incidents", options.limit, **asked))
-    rows = [incident_row(incident) for incident in found]
-    return _print_list(options, found, INCIDENT_HEAD, rows, "No incidents.")
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(incident_table(found, _jobs(api, found)) if found else "No incidents.")
+    return 0
+
+
+def _jobs(api: Api, found: list[dict[str, Any]]) -> dict[str, str]:
+    """What to look at of incidents whose run's process may have died, by their ids."""
+    wanted = {i["id"]: IncidentId.parse(i["id"]).run for i in found if _may_want_a_look(i)}
+    runs = list(dict.fromkeys(wanted.values()))[:MOST_RUNS]
+    told = {run: _job(api, run) for run in runs}
+    return {id: job for id, run in wanted.items() if (job := told.get(run))}
+
+
+def _job(api: Api, run: RunId) -> str | None:
+    try:
+        job: str | None = api.get(run_path(run)).get("look_at_job")  # older servers send none
+    except Refused:
+        return None  # the run may have been deleted meanwhile; its incident is listed all the same
+    return job
+
+
+def _may_want_a_look(incident: dict[str, Any]) -> bool:
+    """Whether it ended with its run, or has not ended."""
+    return incident["state"] != "closed" or incident.get("outcome") == "run_ended"
 
 
 def audit(options: Namespace) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
@@ -63,30 +64,41 @@ RUN_HEAD = ("RUN", "STATE", "STEP", "LOSS", "AGE", "INCIDENT", "WAITS FOR YOU")
 
 def incident_row(incident: dict[str, Any]) -> list[str]:
     """One line of `spikeguard incidents`."""
-    proposal = incident.get("proposal")
+    title = incident.get("title", f"{incident['kind']} spike")  # older servers send none
     return [
         incident["id"],
-        incident["state"],
-        incident.get("title", "-"),  # older servers send none
-        f"{incident['kind']} ({incident['confidence']:.0%})",
-        first_words(incident.get("first_signal")),
+        (incident.get("outcome") or incident["state"]).replace("_", " "),
+        f"{title} ({incident['confidence']:.0%})",
         str(incident["onset_step"]),
         number(incident["peak_loss"]),
-        incident.get("outcome") or "-",
-        command_words(proposal) if proposal else "-",
     ]
 
 
-def first_words(first: dict[str, Any] | None) -> str:
-    """`grad_norm 4186`: the first signal to move, and its step; older servers tell none."""
-    return "-" if first is None else f"{first['signal']} {first['step']}"
+def incident_table(incidents: Sequence[dict[str, Any]], jobs: Mapping[str, str]) -> str:
+    """A line for each, and below those that need somebody what happened and what to do. `jobs`:
+    what to look at, by the id of the incident, where a run's process may have died."""
+    head, *rows = table(INCIDENT_HEAD, [incident_row(i) for i in incidents], (3, 4)).splitlines()
+    lines = [head]
+    for incident, row in zip(incidents, rows, strict=True):
+        lines.append(row)
+        for said in _needs(incident, jobs.get(incident["id"])):
+            lines += wrap(said, WIDTH, initial_indent="    ", subsequent_indent="      ")
+    return "\n".join(lines)
+
+
+def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
+    proposal = incident.get("proposal")
+    if incident["state"] != "closed" and incident.get("summary"):
+        yield printable(f"{incident['summary']}.")
+    if proposal is not None and proposal["verb"] != "watch":
+        yield f"Decide {proposal['id']}: {command_words(proposal)}"
+    if job:
+        yield printable(job)
 
 
 AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")
-INCIDENT_HEAD = (
-    "INCIDENT", "STATE", "WHAT", "KIND", "FIRST TO MOVE", "ONSET", "PEAK LOSS", "OUTCOME",
-    "PROPOSED",
-)  # fmt: skip
+INCIDENT_HEAD = ("INCIDENT", "STATE", "WHAT", "ONSET", "PEAK LOSS")
+WIDTH = 80  # columns of what is wrapped
 
 
 def audit_row(entry: dict[str, Any]) -> list[str]:

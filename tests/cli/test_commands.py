@@ -181,11 +181,34 @@ def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) 
 def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/incidents"] = (200, {"items": [INCIDENT], "next_cursor": None})
     shown = spikeguard(home, "incidents", "gpt-1", "--open").stdout
-    assert "lingering (93%)" in shown
-    assert "rollback to step 300, skip batches [310, 330)" in shown
+    assert "lingering spike (93%)" in shown
+    assert "roll back to step 300 (checkpoint-300), skip batches" in shown
     assert "nan" in shown
     assert "run=default%2Fgpt-1" in server.asked[0][1]
     assert "state=open%2Crecovering" in server.asked[0][1]
+
+
+def test_incidents_fit_a_terminal_and_say_where_a_job_died(
+    home: dict[str, str], server: Server
+) -> None:
+    """80 columns, with a long name and everything that there is to say."""
+    run = "llama-8b-c4-2026-11"
+    died = "Look at the job: attempt 1 sent nothing any more and never said why. Its log knows."
+    told = {"title": "non-finite gradient", "summary": "A gradient was not finite"}
+    waits = {**INCIDENT, **told, "id": f"{run}#2", "proposal": {**PROPOSAL, "id": f"{run}#2.1"}}
+    over = {**waits, "id": f"{run}#1", "state": "closed", "outcome": "healed", "proposal": None}
+    gone = {**over, "id": "gone#1", "outcome": "run_ended"}
+    server.answers["/v1/incidents"] = (200, {"items": [waits, over, gone], "next_cursor": None})
+    server.answers[f"/v1/runs/default/{run}"] = (200, {**RUN, "look_at_job": died})
+    shown = spikeguard(home, "incidents").stdout
+    head, first, *below, last, deleted = shown.splitlines()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert first.split() == [f"{run}#2", "open", "non-finite", "gradient", "(93%)", "310", "nan"]
+    said = " ".join(" ".join(below).split())
+    assert said.startswith(f"A gradient was not finite. Decide {run}#2.1: roll back to step 300")
+    assert said.endswith(died)
+    assert last.split()[1] == "healed"
+    assert deleted.split()[:3] == ["gone#1", "run", "ended"]
 
 
 def test_a_ledger_shows_what_was_done_and_what_was_left_out(

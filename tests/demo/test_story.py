@@ -94,7 +94,7 @@ def _closed(outcome: str, **command: Any) -> dict[str, Any]:
         (_closed("healed"), "healed by itself", True),
         (_closed("healed", state="expired"), "healed by itself, nothing had to be undone", True),
         (_closed("level_accepted"), "did not recover", False),
-        (_closed("level_accepted", state="expired"), "was proposed and not decided in time", False),
+        (_closed("level_accepted", state="expired"), "proposed and not decided in time", False),
         (_closed("run_ended", state="run_ended"), "not decided before the run ended", False),
         (
             _closed("run_ended", state="judged"),

@@ -99,8 +99,8 @@ def _shorter(skip: BatchRange, limits: OrderLimits) -> tuple[BatchRange | None, 
         return skip, ""
     kept = BatchRange(skip.first, skip.first + int(most)) if most >= 1 else None
     return kept, (
-        f" {batches_phrase(skip)} were to be skipped; the job skips at most {most:.0f} batches "
-        "by one order (its setting skip_batches_most)."
+        f" The job skips at most {most:.0f} batches by one order (its setting skip_batches_most), "
+        f"not all of {batches_phrase(skip)}."
     )
 
 

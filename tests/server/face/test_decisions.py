@@ -54,7 +54,7 @@ def test_nothing_is_proposed_beyond_the_limits_that_the_job_told(job: Job) -> No
     proposal = job.spike().incident()["proposal"]
     first, end = proposal["arguments"]["skip"]
     assert end - first == 3
-    assert "the job leaves out at most 3 by one order" in proposal["reason"]
+    assert "The job skips at most 3 batches by one order" in proposal["reason"]
 
 
 def test_an_approval_carries_the_name_and_becomes_an_order(
