@@ -1,9 +1,9 @@
 """From JSON to the shapes: what has to be there is there, and words for floats become floats.
 
 Law: an answer that is not what its shape says is an error that names the place, never a surprise
-later on; only what a shape may have can be missing. Readers are compiled once from the shapes' own
-types; the place is put together only when there is an error to tell, and a list of plain values is
-one check.
+later on; only what a shape may have, or older servers do not tell, can be missing. Readers are
+compiled once from the shapes' own types; the place is put together only when there is an error to
+tell, and a list of plain values is one check.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
+
+from spikeguard_client.shapes import LATER
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
@@ -104,12 +106,15 @@ def _as_it_is(plain: Any) -> Any:
 def _object_reader(shape: Any) -> Reader:
     readers = {name: _reader(hint) for name, hint in get_type_hints(shape).items()}
     needed: frozenset[str] = shape.__required_keys__
+    later = LATER.get(shape.__name__, {})
 
     def read(plain: Any) -> Any:
         found = dict(_object(plain))
         for name, reader in readers.items():
             if name in plain:
                 found[name] = _at(name, reader, plain[name])
+            elif name in later and needed - later.keys() <= plain.keys():
+                found[name] = later[name](plain)
             elif name in needed:
                 raise _Misfit(f"has no {name}")
         return found

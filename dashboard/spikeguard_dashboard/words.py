@@ -157,7 +157,7 @@ def big(value: float | None) -> str:
 
 def percent(value: float) -> str:
     """A probability in whole percent."""
-    return f"{value:.0%}".replace("%", " %") if math.isfinite(value) else NOTHING
+    return f"{value:.0%}" if math.isfinite(value) else NOTHING
 
 
 def duration(seconds: float | None) -> str:

@@ -201,7 +201,7 @@ def test_incidents_fit_a_terminal_and_say_where_a_job_died(
     server.answers["/v1/incidents"] = (200, {"items": [waits, over, gone], "next_cursor": None})
     server.answers[f"/v1/runs/default/{run}"] = (200, {**RUN, "look_at_job": died})
     shown = spikeguard(home, "incidents").stdout
-    head, first, *below, last, deleted = shown.splitlines()
+    _, first, *below, last, deleted = shown.splitlines()
     assert max(map(len, shown.splitlines())) <= 80
     assert first.split() == [f"{run}#2", "open", "non-finite", "gradient", "(93%)", "310", "nan"]
     said = " ".join(" ".join(below).split())

@@ -158,11 +158,26 @@ def test_a_window_of_steps_is_asked_of_the_server(world: World) -> None:
 def test_an_incident_tells_story_evidence_kind_and_cost() -> None:
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
     assert "the loss rose from 3.766 to 5.186" in text
-    assert "leave out batches 1,240 to 1,289" in text
+    assert "skip batches 1,240 to 1,289" in text
     assert "839 M" in text
     assert "2 steps before" in text
     assert "too early to tell" in text
-    assert "86 %" in text
+    assert "86%" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_a_run_whose_process_died_says_to_look_at_the_job(world: World) -> None:
+    """Beside the last command, while its incident is open or ended with the run."""
+    died = "Look at the job: attempt 1 sent nothing any more and never said why."
+    incident, run = world.incidents[0], world.runs[0]
+    asked = {"run": "llama-8b-c4", "number": "2"}
+    run["look_at_job"] = died
+    incident["commands"][-1]["state"], incident["proposal"] = "run_ended", None
+    assert died in said(opened(incident_script, **asked))
+    incident.update(state="closed", outcome="run_ended", closed_step=1400)
+    assert died in said(opened(incident_script, **asked))
+    incident["outcome"] = "healed"
+    assert died not in said(opened(incident_script, **asked))
 
 
 @pytest.mark.usefixtures("address")

@@ -10,6 +10,7 @@ import pytest
 from spikeguard_client import Command, Cost, Incident
 from spikeguard_client.reading import read
 from spikeguard_dashboard import words
+from spikeguard_protocol.phrases import TIMES
 from tests.dashboard import story
 
 
@@ -57,7 +58,7 @@ def test_a_rollback_names_target_and_batches_inclusively() -> None:
 def test_a_rollback_that_lowers_the_rate_says_so() -> None:
     arguments = {"target": "s", "step": 7, "skip": None, "lr_factor": 0.5, "lr_steps": 200}
     assert words.command("rollback", arguments) == (
-        "Roll back to step 7 (s), learning rate × 0.5 for 200 steps, then back."
+        f"Roll back to step 7 (s), learning rate {TIMES} 0.5 for 200 steps, then back."
     )
 
 
@@ -68,7 +69,7 @@ def test_a_rollback_that_lowers_the_rate_says_so() -> None:
         (
             "scale_lr",
             {"factor": 0.33, "steps": 50},
-            "Learning rate × 0.33 for 50 steps, then back.",
+            f"Learning rate {TIMES} 0.33 for 50 steps, then back.",
         ),
         ("watch", {"steps": 200}, "look again after 200 steps"),
         ("checkpoint_now", {}, "Save a checkpoint"),

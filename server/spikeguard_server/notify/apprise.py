@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from spikeguard_server.notify.addresses import Network
@@ -21,15 +22,22 @@ SENT, NOT_SENT, BAD_URL, REFUSED = 0, 3, 4, 5
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH")
 
 
-def send_by_apprise(
-    url: str, title: str, body: str, kind: str, networks: Sequence[Network], key: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What is sent."""
+
+    title: str
+    body: str  # plain, one fact a line
+    html: str  # the same as a mail shows it
+
+
+def send_by_apprise(url: str, text: Text, kind: str, networks: Sequence[Network], key: str) -> None:
     """Send by Apprise; raise `DeliveryFailed` where it says that nothing arrived.
 
     `kind` is one of Apprise's: info, success, warning, failure. `key` names the conversation.
     """
     given = {
-        "url": url, "title": title, "body": body, "kind": kind, "key": key,
+        "url": url, **asdict(text), "kind": kind, "key": key,
         "networks": [str(network) for network in networks],
     }  # fmt: skip
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

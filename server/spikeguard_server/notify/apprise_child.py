@@ -87,6 +87,13 @@ def thread_headers(key: str) -> dict[str, str]:
     return {"In-Reply-To": first, "References": first}
 
 
+def _takes_html(channel: Any) -> bool:
+    """Whether it is a mail, and one that was not asked to be plain."""
+    form = channel.notify_format  # those that it takes, or the one that was asked for
+    forms = form if isinstance(form, tuple) else (form,)
+    return channel.secure_protocol == "mailtos" and "html" in forms
+
+
 def main() -> int:
     """Send what standard input says."""
     given = json.load(sys.stdin)
@@ -105,8 +112,10 @@ def main() -> int:
         if channel.secure_protocol == "mailtos":  # the one of its kinds that knows threads
             vars(channel)["headers"].update(thread_headers(given["key"]))
     kind = apprise.NotifyType(given["kind"])
-    text = apprise.NotifyFormat.TEXT  # escaped by Apprise where a service takes markup
-    if box.notify(given["body"], given["title"], notify_type=kind, body_format=text):
+    body, form = given["body"], apprise.NotifyFormat.TEXT  # escaped where a service takes markup
+    if all(_takes_html(channel) for channel in box):  # as text its spaces would never break a line
+        body, form = given["html"], apprise.NotifyFormat.HTML
+    if box.notify(body, given["title"], notify_type=kind, body_format=form):
         return SENT
     return REFUSED if guard.refused else NOT_SENT
 

@@ -17,7 +17,8 @@ from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, si
 from spikeguard_server.domain.channel import Channel, ChannelKind
 from spikeguard_server.domain.topics import Urgency
 from spikeguard_server.notify.addresses import Network
-from spikeguard_server.notify.apprise import send_by_apprise
+from spikeguard_server.notify.apprise import Text, send_by_apprise
+from spikeguard_server.notify.mail import mail_html
 from spikeguard_server.notify.message import Message
 from spikeguard_server.notify.wire import post_json, send
 
@@ -100,11 +101,12 @@ def _opsgenie(channel: Channel, message: Message, by: Carriage) -> None:
     mine = f"{base}/{quote(message.key, safe='')}"
     headers = {"Authorization": f"GenieKey {channel.target['api_key']}"}
 
-    def tell(path: str, content: Mapping[str, object]) -> None:
-        post_json(path, {"source": "spikeguard", **content}, by.networks, headers)
+    def tell(path: str, content: Mapping[str, object], method: str = "POST") -> None:
+        post_json(path, {"source": "spikeguard", **content}, by.networks, headers, method)
 
     if by.began:
         tell(f"{mine}/notes?identifierType=alias", {"note": _noted(message)})
+        tell(f"{mine}/message?identifierType=alias", {"message": message.title[:130]}, "PUT")
     else:
         tell(base, _opsgenie_alert(message))
     if message.over:
@@ -159,9 +161,8 @@ def _alertmanager(channel: Channel, message: Message, by: Carriage) -> None:
 
 def _apprise(channel: Channel, message: Message, by: Carriage) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
-    send_by_apprise(
-        channel.target["url"], message.title, message.body(), kind, by.networks, message.key
-    )
+    text = Text(message.title, message.body(), mail_html(message))
+    send_by_apprise(channel.target["url"], text, kind, by.networks, message.key)
 
 
 _APPRISE_KIND = {Urgency.INFO: "info", Urgency.WARNING: "warning", Urgency.URGENT: "failure"}

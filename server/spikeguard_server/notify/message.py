@@ -122,9 +122,13 @@ class Message:
 
     def body(self) -> str:
         """The message as plain text, one fact a line."""
-        lines = _of_run(self) if self.spike is None else _of_spike(self.spike)
         links = (f"{name}: {url}" for name, url in self.links.items())
-        return "\n".join(map(printable, [*lines, *links]))
+        return "\n".join([*self.lines(), *map(printable, links)])
+
+    def lines(self) -> list[str]:
+        """Its facts without the links."""
+        lines = _of_run(self) if self.spike is None else _of_spike(self.spike)
+        return [printable(line) for line in lines]
 
     def facts(self) -> dict[str, Any]:
         """The message as plain data, for programs."""

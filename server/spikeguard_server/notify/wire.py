@@ -105,11 +105,12 @@ def post_json(
     content: Any,
     networks: Sequence[Network],
     headers: Mapping[str, str] | None = None,
+    method: str = "POST",
 ) -> Reply:
-    """POST `content` as JSON; raise `DeliveryFailed` unless the answer is 2xx."""
+    """Send `content` as JSON; raise `DeliveryFailed` unless the answer is 2xx."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     given = {"Content-Type": "application/json", **(headers or {})}
-    return send("POST", url, body, given, networks)
+    return send(method, url, body, given, networks)
 
 
 def _exchange(

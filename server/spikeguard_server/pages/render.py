@@ -73,6 +73,7 @@ def confirm_page(
     *,
     key: str,
     halted: bool,
+    job: str | None = None,
     refusal: ServiceError | None = None,
     outdated: bool = False,
     spent: bool = False,
@@ -81,7 +82,7 @@ def confirm_page(
     used or is to a revision that is outdated."""
     facts = {
         "incident": incident, "command": command, "halted": halted, "outdated": outdated,
-        "spent": spent,
+        "spent": spent, "job": job,
     }  # fmt: skip
     return _render("confirm.html", page, key=key, refusal=refusal, **facts)
 

@@ -252,7 +252,13 @@ class Order(StrEnum):
     ATTENTION = "attention"  # what needs somebody first, the projects in turn
 
 
-OrderAsked = Annotated[Order, Query(description="attention: what needs somebody first")]
+OrderAsked = Annotated[
+    Order,
+    Query(
+        description="attention: what needs somebody first, in one page of up to `limit` items "
+        "(1000 at most) without a cursor; for all of a longer list ask for newest"
+    ),
+]
 
 
 def project_asked(caller: Caller, project: str | None) -> str | None:

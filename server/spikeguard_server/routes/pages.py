@@ -5,13 +5,14 @@ Law: GET shows, POST acts. A form works only from the page that was made for thi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
-from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol import CommandId, IncidentId, Outcome, RunId
 from spikeguard_server.access import Caller, form_key, hash_secret, new_secret, same_key
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.grants import (
@@ -25,6 +26,7 @@ from spikeguard_server.pages import Page, confirm_page, login_page, sign_in_page
 from spikeguard_server.repository.policies import policy_of
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_incidents import read_incident
+from spikeguard_server.repository.reading_notices import read_told
 from spikeguard_server.repository.tokens import find_caller
 from spikeguard_server.routes.decisions import Decision, decide
 from spikeguard_server.routes.door import (
@@ -254,7 +256,8 @@ def confirmation(
 ) -> Response:
     """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
     `spent`: nothing can be decided here any more; a page without a person asks who they are."""
-    detail, halted = _detail(services, command.incident.run, command.incident.number)
+    seen = _detail(services, command.incident.run, command.incident.number)
+    detail = seen.incident
     shown = next((entry for entry in detail.commands if entry.number == command.number), None)
     if shown is None:
         raise NotFound(f"There is no command {command}", "Open it from its incident")
@@ -263,7 +266,8 @@ def confirmation(
         detail.model_dump(),
         shown.model_dump(),
         key=key,
-        halted=halted,
+        halted=seen.halted,
+        job=seen.job,
         refusal=refusal,
         outdated=revision is not None and revision != shown.revision,
         spent=spent,
@@ -271,13 +275,23 @@ def confirmation(
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
 
-def _detail(services: Services, run: RunId, number: int) -> tuple[IncidentDetail, bool]:
-    """The incident, and whether the kill switch stops every approval."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the page on a command is made of."""
+
+    incident: IncidentDetail
+    halted: bool  # the kill switch stops every approval
+    job: str | None  # what to look at where the run's job may have died
+
+
+def _detail(services: Services, run: RunId, number: int) -> _Seen:
     with services.engine.connect() as connection:
         key = existing_run(connection, run)
         row = read_incident(connection, key, run, number)
         halted = policy_of(connection, run.project, key).halted
-        return incident_detail(connection, row), halted
+        told = read_told(connection, key, services.settings.history_after_s)
+        concerns = row.state != "closed" or row.outcome == Outcome.RUN_ENDED
+        return _Seen(incident_detail(connection, row), halted, told.job if concerns else None)
 
 
 @router.get("/pages/style.css", summary="The style sheet of the pages", include_in_schema=False)

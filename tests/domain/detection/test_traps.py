@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from spikeguard_protocol import BatchRange, Kind, Outcome
+from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
+from spikeguard_server.domain.incident_life import fold
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
+from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
     closed,
     descent,
@@ -38,6 +40,18 @@ def test_a_non_finite_loss_opens_at_once(value: float) -> None:
     first = opened(Monitor().observe(samples(losses)))[0]
     assert (first.step, first.onset_step, first.signal) == (151, 151, "loss")
     assert first.z == math.inf
+
+
+def test_an_incident_knows_its_peak_and_height_from_its_first_moment() -> None:
+    """Who is told at once is told of a loss that was measured, and not of one that was not."""
+    losses = spiked(plateau(300), 200, 5.0, 30)
+    first = opened(Monitor().observe(samples(losses)))[0]
+    assert first.peak_loss == max(losses[: first.step])
+    assert first.peak_step == losses.index(first.peak_loss) + 1
+    told = fold(None, first, number=1, segment=SegmentId("a" * 16, 0))
+    assert told is not None
+    assert (told.peak_loss, told.excess) == (first.peak_loss, first.excess)
+    assert summary_of(told).startswith("The loss rose from")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

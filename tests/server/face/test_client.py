@@ -313,6 +313,34 @@ def test_words_for_floats_become_floats_and_nothing_else_does() -> None:
         read(shapes.Precursor, {"step": 3, "signal": "loss", "value": 1.0})
 
 
+def test_what_an_older_server_leaves_out_is_read_as_if_nothing_were_known(
+    live: Live, spiked: Job
+) -> None:
+    """A job and its server are rarely upgraded in the same hour; whoever decides needs both."""
+    headers = {"Authorization": f"Bearer {live.tokens[Role.VIEWER]}"}
+    plain = httpx.get(f"{live.url}{spiked.path}/incidents/1", headers=headers).json()
+    for name, shape in (("Incident", plain), ("IncidentDetail", plain)):
+        for key in shapes.LATER[name]:
+            shape.pop(key, None)
+    for command in (*plain["commands"], plain["proposal"]):
+        for key in shapes.LATER["Command"]:
+            del command[key]
+        for key in shapes.LATER["Cost"]:
+            del command["cost"][key]
+    found = read(shapes.IncidentDetail, plain)
+    assert found["title"] == f"{plain['kind']} spike"
+    assert found["first_signal"] == {"signal": plain["signal"], "step": plain["onset_step"]}
+    assert (found["stuck"], found["remedy"]["known"]) == (False, False)
+    assert found["proposal"] is not None
+    assert found["proposal"]["checks"] == []
+    assert found["proposal"]["cost"]["waiting_steps"] is None
+    run = httpx.get(f"{live.url}{spiked.path}", headers=headers).json()
+    del run["look_at_job"]
+    assert read(shapes.RunDetail, run)["look_at_job"] is None
+    with pytest.raises(NotUnderstood, match="IncidentDetail has no kind"):
+        read(shapes.IncidentDetail, {k: v for k, v in plain.items() if k != "kind"})
+
+
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

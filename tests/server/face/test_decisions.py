@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.requests import Request
 
-from spikeguard_protocol import AttemptStarted, Role
+from spikeguard_protocol import AttemptEnded, AttemptStarted, Role
 from spikeguard_server.routes.door import origin_of
 
 if TYPE_CHECKING:
@@ -149,6 +149,17 @@ def test_a_rejection_without_a_reason_is_refused(live: Live, spiked: Job) -> Non
             assert (answer.status_code, answer.json()["error"]["field"]) == (422, "reason")
 
 
+def test_the_page_says_look_at_the_job_where_it_died_and_no_cost_of_what_was_not_done(
+    live: Live, job: Job, proposed: dict[str, Any]
+) -> None:
+    job.send(AttemptEnded("RuntimeError"))
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        text = page.get(confirm_page(job, proposed)).text
+    assert "Look at the job: attempt 1 ended with RuntimeError." in text
+    assert "Nothing was done." in text
+    assert "steps lost" not in text
+
+
 def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
     command = spiked.incident()["proposal"]
     with live.person("Ada") as ada, browser(live, ada) as page:
@@ -159,7 +170,7 @@ def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
         assert "steps lost" in answer.text
         found = spiked.incident()
         assert f"{found['summary']}." in answer.text
-        assert f"Now {found['kind']}, {found['confidence']:.0%}".replace("%", " %") in answer.text
+        assert f"Now {found['kind']}, {found['confidence']:.0%}" in answer.text
         assert "When it was proposed" in answer.text
         first = found["first_signal"]
         assert f"{first['signal'].replace('_', ' ')}, step {first['step']}" in answer.text

@@ -19,6 +19,7 @@ class Received:
     path: str
     headers: dict[str, str]
     body: bytes
+    method: str = "POST"
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -57,7 +58,7 @@ def listening() -> Iterator[Listener]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            listener.received.append(Received(self.path, dict(self.headers), body))
+            listener.received.append(Received(self.path, dict(self.headers), body, self.command))
             time.sleep(listener.delay_s)
             listener.free.wait(60)
             if listener.bad and listener.bad.encode() in body:
@@ -69,6 +70,8 @@ def listening() -> Iterator[Listener]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(b'{"status":"success"}')
+
+        do_PUT = do_POST
 
         def log_message(self, *arguments: Any) -> None:
             del arguments

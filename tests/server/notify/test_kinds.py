@@ -53,10 +53,15 @@ def test_opsgenie_gets_one_alert_its_notes_and_its_end(desk: Desk, listener: Lis
     assert listener.paths() == [
         "/v2/alerts",
         f"{mine}/notes?identifierType=alias",
+        f"{mine}/message?identifierType=alias",
         f"{mine}/acknowledge?identifierType=alias",
         f"{mine}/notes?identifierType=alias",
+        f"{mine}/message?identifierType=alias",
         f"{mine}/close?identifierType=alias",
     ]
+    titles = [r for r in listener.received if "/message?" in r.path]
+    assert [r.method for r in titles] == ["PUT", "PUT"]
+    assert titles[-1].json()["message"].startswith("gpt#1: recovered")
     alert = listener.received[0].json()
     assert (alert["alias"], alert["priority"]) == (KEY, "P1")
     assert len(alert["message"]) <= 130

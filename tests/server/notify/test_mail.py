@@ -1,0 +1,83 @@
+"""A mail as its reader gets it: text that wraps, a way to decide, and nothing that acts."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+
+import pytest
+
+from spikeguard_server.domain.channel import channel_from_mapping
+from spikeguard_server.notify.addresses import read_networks
+from spikeguard_server.notify.kinds import Carriage, carry
+from spikeguard_server.notify.mail import mail_html
+from tests.hostile import HOSTILE
+from tests.server.notify.test_hostile_text import message
+
+
+class Mailbox(socketserver.ThreadingTCPServer):
+    """Takes mail as RFC 5321 has it, without extensions."""
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Session)
+        self.mails: list[EmailMessage] = []
+
+
+class Session(socketserver.StreamRequestHandler):
+    server: Mailbox
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        for line in self.rfile:
+            word = line[:4].upper()
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                content = b"".join(iter(self.rfile.readline, b".\r\n"))
+                mail = message_from_bytes(content, policy=policy.default)
+                assert isinstance(mail, EmailMessage)
+                self.server.mails.append(mail)
+            self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 fine\r\n")
+            if word == b"QUIT":
+                return
+
+
+@contextmanager
+def receiving() -> Iterator[Mailbox]:
+    with Mailbox() as mailbox:
+        thread = threading.Thread(target=mailbox.serve_forever, args=(0.02,))
+        thread.start()
+        yield mailbox
+        mailbox.shutdown()
+        thread.join()
+
+
+def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
+    with receiving() as mailbox:
+        url = f"mailto://127.0.0.1:{mailbox.server_address[1]}?from=a@example.org&to=b@example.org"
+        target = {"kind": "apprise", "target": {"url": url}}
+        channel = channel_from_mapping("default", "oncall", target)
+        sent = message("wait a while")
+        sent.links["Decide"] = "https://guard.example/confirm/1?a=b&c=d"  # type: ignore[index]
+        carry(channel, sent, Carriage(read_networks("127.0.0.0/8"), began=False, clock_s=0.0))
+    [mail] = mailbox.mails
+    assert mail["Subject"] == sent.title
+    assert mail["References"] == mail["In-Reply-To"]
+    rich = mail.get_body(("html",))
+    plain = mail.get_body(("plain",))
+    assert rich is not None
+    assert plain is not None
+    assert "&nbsp;" not in rich.get_content()
+    assert 'href="https://guard.example/confirm/1?a=b&amp;c=d"' in rich.get_content()
+    assert "Why: wait a while" in plain.get_content()
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_others_wrote_is_text_in_a_mail(text: str) -> None:
+    tags = {part.split(">")[0].split()[0] for part in mail_html(message(text)).split("<")[1:]}
+    assert tags <= {"div", "/div", "p", "/p", "b", "/b", "a", "/a"}
