@@ -256,7 +256,7 @@ def incident(**changes: Any) -> Plain:
             "known": True,
             "title": "bad data",
             "sentence": "Likely cause (87%): bad data: the loss rose by 40.6 scales.",
-            "follow_ups": ["Look at the data at positions [1203, 1204)."],
+            "follow_ups": ["Look at the data of batch 1,203."],
         },
         "first_layer": {
             "signal": "grad_norm",

@@ -318,7 +318,7 @@ def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first() ->
     assert "1 step before the loss" in text
     assert "0 of the other 147 moved with it" in text
     assert "Check first: Is this data there on purpose" in text
-    assert "For the next morning: Look at the data at positions [1203, 1204)." in text
+    assert "For the next morning: Look at the data of batch 1,203." in text
 
 
 def test_an_incident_from_before_causes_were_asked_shows_none(world: World, address: str) -> None:
