@@ -25,7 +25,7 @@ from typing import (
     is_typeddict,
 )
 
-from spikeguard_client.shapes import LATER
+from spikeguard_client.older_servers import LATER
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]

@@ -19,6 +19,7 @@ import pytest
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, access_shapes, channel_shapes, shapes
+from spikeguard_client.older_servers import LATER
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_protocol import (
     BatchesSkipped,
@@ -320,12 +321,12 @@ def test_what_an_older_server_leaves_out_is_read_as_if_nothing_were_known(
     headers = {"Authorization": f"Bearer {live.tokens[Role.VIEWER]}"}
     plain = httpx.get(f"{live.url}{spiked.path}/incidents/1", headers=headers).json()
     for name, shape in (("Incident", plain), ("IncidentDetail", plain)):
-        for key in shapes.LATER[name]:
+        for key in LATER[name]:
             shape.pop(key, None)
     for command in (*plain["commands"], plain["proposal"]):
-        for key in shapes.LATER["Command"]:
+        for key in LATER["Command"]:
             del command[key]
-        for key in shapes.LATER["Cost"]:
+        for key in LATER["Cost"]:
             del command["cost"][key]
     found = read(shapes.IncidentDetail, plain)
     assert found["title"] == f"{plain['kind']} spike"
