@@ -5,13 +5,20 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable
+import subprocess
+import venv
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import real_jobs_loops as loops
-from benchmarks.real_jobs_runs import Command, own_loop
+import torch
 
+from benchmarks import real_jobs_loops as loops
+from benchmarks import real_jobs_public as public
+from benchmarks import real_jobs_titan as titan
+from benchmarks.real_jobs_runs import Command, own_loop, public_script, torchtitan
+
+TORCHTITAN = ("torchtitan==0.3.0", "triton")  # imported by it, also where there is no GPU
 ADDED = re.compile(r"# \+$", re.MULTILINE)
 
 
@@ -56,10 +63,61 @@ def _own(title: str, name: str, function: Callable[..., object], ranks: int = 1)
     return Row(title, marked(function), lambda _: own_loop(name, ranks))
 
 
+def _nanogpt(places: Places) -> Command:
+    return public_script("nanogpt", _checkout(places.nanogpt, "nanogpt", "train.py"))
+
+
+def _nanochat(places: Places) -> Command:
+    return public_script("nanochat", _checkout(places.nanochat, "nanochat", "nanochat/gpt.py"))
+
+
+def _titan(title: str, layout: str) -> Row:
+    def command(places: Places) -> Command:
+        python = _environment(places.cache, "torchtitan", TORCHTITAN)
+        return torchtitan(python, layout, titan.ranks_of(layout))
+
+    return Row(title, marked(titan.train), command)
+
+
+def _environment(cache: Path, name: str, packages: Sequence[str]) -> Path:
+    """The interpreter of an environment that has ours and `packages`, made once with pip."""
+    home = cache / name
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, clear=True, with_pip=True)
+        ours = Path(torch.__file__).parent.parent
+        (next(home.glob("lib/python*/site-packages")) / "ours.pth").write_text(f"{ours}\n")
+        made = subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", *packages], capture_output=True
+        )
+        if made.returncode:
+            said = made.stderr.decode(errors="replace").strip().splitlines()
+            raise Unavailable(f"pip: {said[-1] if said else made.returncode}")
+        (home / "ready").touch()
+    return python
+
+
+def _checkout(folder: Path | None, name: str, file: str) -> Path:
+    """The folder that was named; raises `Unavailable`."""
+    if folder is None:
+        raise Unavailable(f"clone it and name its folder with --{name} or {name.upper()}")
+    if not (folder / file).is_file():
+        raise Unavailable(f"{folder} holds no {file}: is it a checkout?")
+    return folder.resolve()
+
+
 ROWS: dict[str, Row] = {
     "hugging_face": _own("HF Trainer", "hugging_face", loops.hugging_face_trainer),
     "accelerate": _own("Accelerate", "accelerate", loops.accelerate_loop),
     "lightning": _own("Lightning", "lightning", loops.lightning_trainer),
+    "nanogpt": Row("nanoGPT", public.lines_added(public.NANOGPT), _nanogpt),
+    "nanochat": Row("nanochat", marked(public.nanochat_loop), _nanochat),
+    "container": _titan("torchtitan, container", "container"),
+    "titan_fsdp2": _titan("torchtitan, FSDP2", "fsdp2"),
+    "titan_hsdp": _titan("torchtitan, HSDP", "hsdp"),
+    "titan_tp": _titan("torchtitan, TP", "tp"),
+    "titan_pp": _titan("torchtitan, PP", "pp"),
+    "titan_pp_fsdp2": _titan("torchtitan, PP + FSDP2", "pp_fsdp2"),
     "adamw_muon": _own("AdamW + Muon", "adamw_muon", loops.plain_loop),
     "fsdp2": _own("FSDP2, AdamW", "fsdp2", loops.plain_loop, 2),
     "fsdp2_muon": _own("FSDP2, AdamW + Muon", "fsdp2_muon", loops.plain_loop, 2),

@@ -164,3 +164,13 @@ def _worst(bad: Sequence[int]) -> int:
 def own_loop(name: str, ranks: int = 1) -> Command:
     """One of the loops of `real_jobs_loops`, in this environment."""
     return Command([sys.executable, "-m", "benchmarks.real_jobs_loops", name], ranks)
+
+
+def public_script(name: str, checkout: Path) -> Command:
+    """A script of a public repository, in this environment."""
+    return Command([sys.executable, "-m", "benchmarks.real_jobs_public", name, str(checkout)])
+
+
+def torchtitan(python: Path, layout: str, ranks: int) -> Command:
+    """torchtitan's Trainer, in the environment that has it."""
+    return Command([str(python), "-m", "benchmarks.real_jobs_titan", layout], ranks)

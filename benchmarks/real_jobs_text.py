@@ -42,7 +42,7 @@ class Plan:
         """From the environment."""
         plain = json.loads(os.environ[PLAN])
         for name in ("bad", "omit", "nan"):
-            plain[name] = tuple(plain[name]) if plain[name] is not None else None
+            plain[name] = tuple(plain[name]) if plain.get(name) is not None else None
         return cls(**plain)
 
     def environment(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ MAY_IMPORT = {
 }
 STDLIB_ONLY = ("spikeguard_protocol", "spikeguard_cli", "spikeguard_client")
 AGENT_MAY = {"torch", "numpy"}
-INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "transformers"}
+INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "torchtitan", "transformers"}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
 REPORT_MAY = DOMAIN_MAY | {"matplotlib"}
 SERVER_LAYERS = {  # inside the server: what a part must never reach

@@ -24,7 +24,7 @@ from spikeguard.order_limits import verb_refusal
 from spikeguard.reflex import Reflex, can_drop, can_skip_by_sync, takes_flag
 from spikeguard.ring import Room
 from spikeguard.settings import GIB, Settings
-from spikeguard_protocol import Ability, Answer, Verb
+from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
 SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
@@ -255,9 +255,8 @@ def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
 
 
 def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
-    again = "the job ends with exit status 76 and has to be started again"
     owned = "a framework owns the loop's iterator and may have read ahead"
-    back = yes(ROLLBACK, again) if checkpoints else _nowhere()
+    back = yes(ROLLBACK, BY_RESTART) if checkpoints else _nowhere()
     return (no(SKIP_BATCHES, f"{owned}: a rollback leaves batches out"), back, no(REWIND, owned))
 
 

@@ -115,6 +115,7 @@ def resume(parts: Parts) -> int:
     for target in _shared_candidates(parts):
         problem = _resumed_from(parts, target)
         if problem is None:
+            log_resumed(parts, target)
             return parts.progress.steps
         log.warning("checkpoint %s was passed over: %s", target.name, problem)
         problems.append(f"{target.name}: {problem}")
@@ -124,7 +125,27 @@ def resume(parts: Parts) -> int:
             f"empty folder to begin anew. {'; '.join(problems)}"
         )
     parts.recovery.take_up_scale(None)
+    if parts.world.leads and parts.recovery.checkpoints is not None:
+        log.info("no checkpoint in %s yet: begins at step 0", parts.recovery.checkpoints.path)
     return 0
+
+
+def log_resumed(parts: Parts, target: Target) -> None:
+    """Rank 0: from where this attempt goes on, and what the loop has to do for it."""
+    if not parts.world.leads:
+        return
+    given_up = len(parts.journal.abandonments)
+    log.info(
+        "goes on from checkpoint %s, after step %d, with the batches of position %d%s. "
+        "A counter of the loop's own has to begin at guard.steps, which is %d",
+        target.name,
+        parts.progress.steps,
+        parts.feed.position,
+        f"; {given_up} {'stretch' if given_up == 1 else 'stretches'} of steps given up by rollbacks"
+        if given_up
+        else "",
+        parts.progress.steps,
+    )
 
 
 def _shared_candidates(parts: Parts) -> Iterator[Target]:

@@ -373,6 +373,8 @@ class Executor:
     def _roll_back(self, order: Order, action: Rollback, prepared: Prepared) -> None:
         before, name = self._progress.steps, prepared.target.name
         if self._feed.restarts:
+            if self._world.leads:
+                log.warning("%s: %s", order.command, _restart_words(action, name, before))
             raise RollbackByRestart(f"back to {name} at the next start ({order.command})")
         target, tree, segment = prepared.target, prepared.tree, self._next_segment
         restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
@@ -433,3 +435,14 @@ class Executor:
             result.step,
             result.reason,
         )
+
+
+def _restart_words(action: Rollback, name: str, steps: int) -> str:
+    """For the job's log: what happens and what somebody has to do."""
+    left_out = (
+        f" and leaves out batches [{action.skip.first}, {action.skip.end})" if action.skip else ""
+    )
+    return (
+        f"the job ends at step {steps} with exit status 76, to be rolled back. Restart it as it "
+        f"was started, unless its launcher does: the new start goes on from {name}{left_out}"
+    )

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from spikeguard.beginning import log_resumed
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.data import DataFeed
 from spikeguard.errors import RollbackByRestart
@@ -267,6 +268,7 @@ def continue_from(guard: Guard, target: Target) -> None:
         if saved["lr_scale"] is not None:
             parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
     parts.recovery.take_up_scale(target)
+    log_resumed(parts, target)
 
 
 def show_tokens(guard: Guard, batch: Any) -> None:

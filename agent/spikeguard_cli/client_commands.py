@@ -29,7 +29,7 @@ from spikeguard_cli.wording import (
     run_row,
     table,
 )
-from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol import BY_RESTART, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
@@ -129,14 +129,30 @@ def approve(options: Namespace) -> int:
     api = Api(load_credentials())
     command = _proposed(api, options.id)
     print(proposal_words(command))
+    restart = _goes_by_restart(api, command)
+    if restart:
+        print("  restart: the job ends when it is told, and carries this out once it is restarted")
     revision = options.revision or command["revision"]
     if not (options.yes or options.revision or _agrees("Approve this?")):
         print("Nothing was approved.")
         return 1
     body = {"revision": revision}
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
-    say(approved_words(done))
+    say(approved_words(done, restart=restart))
     return 0
+
+
+def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
+    """Whether a framework owns the run's loop, so that a rollback waits for the next start."""
+    if command["verb"] != "rollback":
+        return False
+    try:
+        run = api.get(run_path(CommandId.parse(command["id"]).incident.run))
+    except Refused:
+        return False
+    attempts: list[dict[str, Any]] = run.get("attempts", [])
+    rows = max(attempts, key=lambda a: int(a["number"])).get("abilities", []) if attempts else []
+    return any(row["name"] == "rollback" and row["cost"] == BY_RESTART for row in rows)
 
 
 def reject(options: Namespace) -> int:

@@ -203,12 +203,18 @@ def approver_words(command: dict[str, Any]) -> list[str]:
     return ["  who:   it needs two people"] if command.get("approvals", 1) > 1 else []
 
 
-def approved_words(command: dict[str, Any]) -> str:
-    """What an approval has led to."""
+def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
+    """What an approval has led to; `restart`: the job carries it out when it is started again."""
     if command.get("state") == "approved_once":
         return (
             f"Approved, the first of two: {command_words(command)}. "
             "Nothing is done until another person approves it too."
+        )
+    if restart:
+        return (
+            f"Approved: {command_words(command)}. The job ends at its next step boundary with exit "
+            "status 76. Restart the job, as it was started, unless its launcher does: the new "
+            "start goes on from there."
         )
     return f"Approved: {command_words(command)}. The run applies it at its next step boundary."
 

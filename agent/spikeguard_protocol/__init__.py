@@ -4,6 +4,7 @@ Standard library only, imported by every other package and importing none of the
 """
 
 from spikeguard_protocol.abilities import (
+    BY_RESTART,
     Ability,
     abilities_from_settings,
     abilities_to_settings,
@@ -81,6 +82,7 @@ from spikeguard_protocol.vocabulary import (
 )
 
 __all__ = [
+    "BY_RESTART",
     "DEFAULT_PROJECT",
     "MAX_BYTES",
     "MAX_NAME",

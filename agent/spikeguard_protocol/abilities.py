@@ -19,6 +19,7 @@ from spikeguard_protocol.messages import MAX_TEXT
 from spikeguard_protocol.vocabulary import Answer
 
 PREFIX = "ability."
+BY_RESTART = "the job ends with exit status 76 and has to be started again"  # cost of a rollback
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SENTENCES = ("reason", "remedy", "cost")
 

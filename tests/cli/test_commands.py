@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from spikeguard_cli.main import main
+from spikeguard_protocol import BY_RESTART
 from tests.hostile import HOSTILE, acted_on
 
 COST = {
@@ -247,11 +248,28 @@ def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server:
     assert "2.1 min" in done.stdout
 
 
+def test_approve_says_restart_the_job_where_a_rollback_goes_by_restart(
+    home: dict[str, str], server: Server
+) -> None:
+    path = "/v1/runs/default/gpt-1/incidents/3"
+    server.answers[path] = (200, INCIDENT)
+    server.answers[f"{path}/commands/1/approve"] = (200, PROPOSAL)
+    in_place = {"name": "rollback", "answer": "yes", "cost": "the steps are trained again"}
+    restarted = {**in_place, "cost": BY_RESTART}
+    for earlier, newest, said in ((in_place, restarted, True), (restarted, in_place, False)):
+        attempts = [{"number": 1, "abilities": [earlier]}, {"number": 2, "abilities": [newest]}]
+        server.answers["/v1/runs/default/gpt-1"] = (200, {"attempts": attempts})
+        done = spikeguard(home, "approve", "gpt-1#3", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert ("carries this out once it is restarted" in done.stdout) == said
+        assert ("exit status 76. Restart the job" in done.stdout) == said
+
+
 def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, INCIDENT)
     done = spikeguard(home, "approve", "gpt-1#3.1", typed="y\n")  # not a terminal: nobody agreed
     assert done.returncode == 1
-    assert [method for method, *_ in server.asked] == ["GET"]
+    assert {method for method, *_ in server.asked} == {"GET"}
 
 
 def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 import shutil
@@ -186,15 +187,20 @@ BARE = {hf_attempt: hf_bare, pl_attempt: pl_bare}
 
 @each
 def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
-    attempt: Any, tmp_path: Path
+    attempt: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Weights bit for bit; the bare run knows nothing of spikeguard."""
+    """Weights bit for bit; the bare run knows nothing of spikeguard. The log says what to do."""
     out = tmp_path / "out"
+    caplog.set_level(logging.INFO, "spikeguard")
     with pytest.raises(SystemExit) as ending:
         attempt(out, 17, back_to_ten)
     assert ending.value.code == EXIT_ROLL_BACK
+    assert "with exit status 76, to be rolled back. Restart it as it was started" in caplog.text
+    assert "and leaves out batches [13, 16)" in caplog.text
     guard, weights = attempt(out, name_batch=first_token)
     assert (guard.steps, guard.position, guard.faults) == (30, 33, {})
+    assert ", after step 10, with the batches of position 10; 1 stretch" in caplog.text
+    assert "A counter of the loop's own has to begin at guard.steps, which is 10" in caplog.text
     left_out = [entry for entry in read_ledger(out) if entry["kind"] == "batches"]
     assert sorted(entry["batches"] for entry in left_out) == [[13, 14], [14, 15], [15, 16]]
     assert all(len(entry["names"]) == 2 for entry in left_out)  # two micro-batches a step
