@@ -248,7 +248,7 @@ def _jump(incident: Incident) -> str:
 def _since(incident: Incident) -> str:
     if incident["outcome"]:
         ended = OUTCOME.get(incident["outcome"], plain(incident["outcome"]))
-        return f"; {ended} by step {count(incident['closed_step'])}"
+        return f"; closed at step {count(incident['closed_step'])}: {ended}"
     if incident["state"] == "recovering":
         return "; a command was carried out and its effect is being judged"
     if incident["apart"]:

@@ -109,7 +109,7 @@ def test_the_story_of_an_open_incident_says_how_far_off_it_is() -> None:
 
 def test_the_story_of_a_closed_incident_says_how_it_ended() -> None:
     said = words.story(read(Incident, story.recovered()))
-    assert said.endswith("; came back to trend after a command by step 1,500.")
+    assert said.endswith("; closed at step 1,500: came back to trend after a command.")
 
 
 def test_a_run_that_is_stuck_is_told_so() -> None:

@@ -44,7 +44,7 @@ from spikeguard_server.report.wording import (
 )
 
 PACE = frozenset({Signal.LR, Signal.TOKENS_PER_SECOND, Signal.STEP_TIME, Signal.UPDATE_DROPPED})
-MOST_REVISIONS = 24  # rows of the table of revisions
+MOST_REVISIONS = 10  # rows of the table of revisions
 _OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself.",
     Outcome.RECOVERED: "The loss came back to its trend after a command.",
