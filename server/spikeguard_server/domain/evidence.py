@@ -6,11 +6,13 @@ last before its onset and the first from there on. What they mean is `cause`'s.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from spikeguard_protocol import BatchRange, OptionalSignal, Signal
+from spikeguard_server.domain.baseline import median
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.sample import Sample, SampleColumns
 
@@ -140,6 +142,7 @@ class Evidence:
     left_out: BatchRange | None = None  # from the onset's batches on, after going back
     again_behind: BatchRange | None = None  # `left_out` when it came back
     beyond: bool = False  # batches behind the onset's were trained on since the newest command
+    first_rate: float | None = None  # usual learning rate where it began, as `first_step`
 
     def see(self, sample: Sample) -> None:
         """Take one more sample of the incident."""
@@ -175,12 +178,21 @@ class Evidence:
         fresh.again_step, fresh.again_batches = step, self.again_batches
         fresh.again_behind = self.again_behind
         fresh.first_step = self.onset_step if began is None else began
+        fresh.first_rate = self._usual_rate() if began is None else self.first_rate
         fresh.first_batches = self.onset_batches if began is None else self.first_batches
         return fresh
 
+    def _usual_rate(self) -> float | None:
+        """The median learning rate before the onset."""
+        rates = [rate for rate in self._before(Signal.LR.value).values if math.isfinite(rate)]
+        return median(rates) if rates else None
+
+    def _before(self, name: str) -> Trace:
+        return self.before.get(name, Trace())
+
     def whole(self, name: str) -> Trace:
         """Every row that is kept of a signal."""
-        before, after = self.before.get(name, Trace()), self.after.get(name, Trace())
+        before, after = self._before(name), self.after.get(name, Trace())
         return Trace(before.steps + after.steps, before.values + after.values)
 
 

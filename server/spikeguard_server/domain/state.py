@@ -29,7 +29,7 @@ from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.evidence import Traces
 from spikeguard_server.domain.leading import Leading
 
-STATE_VERSION = 9
+STATE_VERSION = 10
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"

@@ -278,6 +278,43 @@ def test_what_comes_back_is_explained_by_its_own_rows(
     assert found[0].confidence > 0.6
 
 
+@pytest.mark.parametrize("raised", [False, True], ids=["back", "raised"])
+def test_a_rate_that_climbs_back_from_where_a_command_lowered_it_has_not_risen(
+    raised: bool,
+) -> None:
+    """Back at its usual height it explains nothing; three times as high it does."""
+    monitor = Monitor()
+    monitor.observe([row(step, lambda _: {}, SLOW) for step in range(1, 251)])
+    past = Monitor.load(monitor.dump())
+    hit = {"loss": 6.0, "grad_norm": 9.0}
+
+    def first(step: int) -> Mapping[str, float]:
+        return ({"lr": 0.12} if 299 <= step < 307 else {}) | (hit if step >= ONSET else {})
+
+    events = monitor.observe([row(step, first, SLOW) for step in range(251, 341)])
+    assert newest(events)[0].cause is Cause.LR_TOO_HIGH
+    monitor.rewind(past)
+    monitor.intervened(250, Verb.ROLLBACK)
+
+    def again(step: int) -> Mapping[str, float]:
+        rate = 1.5e-4 if step < 321 else 9e-3 if raised and step < 329 else 3e-3
+        return {"lr": rate} | (hit | {"token_entropy": 0.1} if step >= 325 else {})
+
+    events = monitor.observe([row(step, again, SLOW) for step in range(251, 380)])
+    recurred = next(event for event in events if isinstance(event, Recurred))
+    blamed = {one.cause: one for one in newest(events)}
+    said = " ".join(blamed[Cause.LR_TOO_HIGH].reasons)
+    assert recurred.onset_step == 325
+    assert ("rose 3-fold, from 0.003 to 0.009, at step 321" in said) is raised
+    if raised:
+        mark = blamed[Cause.LR_TOO_HIGH].mark
+        assert mark is not None
+        assert (mark.first_step, mark.last_step, round(mark.ratio or 0.0)) == (321, 328, 60)
+    else:
+        assert "rose" not in said
+        assert newest(events)[0].cause is not Cause.LR_TOO_HIGH
+
+
 def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> None:
     """A longer stretch of bad data comes back with the next batches of it, time after time."""
     monitor = Monitor()
