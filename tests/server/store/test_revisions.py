@@ -154,7 +154,10 @@ def copy_table(past: sql.Connection, earlier: sql.Connection, table: str, names:
 def made_older(connection: sql.Connection) -> None:
     """The detector's state in a version that this release has to learn anew from the samples."""
     for table in ("detector_states", "detector_snapshots"):
-        written = f"overlay(state placing '{STATE_VERSION - 1}'::bytea from {1 + len(_MAGIC)})"
+        written = (
+            f"overlay(state placing '{STATE_VERSION - 1}'::bytea from {1 + len(_MAGIC)} "
+            f"for {len(str(STATE_VERSION))})"
+        )
         connection.execute(sql.text(f"update {table} set state = {written}"))
 
 
