@@ -69,6 +69,7 @@ class Topology:
     rows: tuple[str, ...] = ()  # parameters of all ranks, where ranks hold different ones
     own_rows: tuple[int, ...] = ()  # places in `rows` of this rank's
     groups: Mapping[int, int] = field(default_factory=dict)  # by id: size of its shard group
+    same_as: tuple[int, ...] = (0,)  # of each rank, the first one that holds the very same parts
 
     @property
     def alike(self) -> bool:
@@ -96,54 +97,82 @@ def find_topology(parts: Modules, stated: Stated, world: World) -> Topology:
 
     Collective.
     """
+    own = seen_by(parts, stated)
     if world.size == 1:
-        return Topology(parted=_has_meshes(parts), has_loss=stated.has_loss is not False)
-    groups = _shard_groups(parts, stated.shard_groups)
-    names = [name for name, _ in named_parameters(parts)]
-    common = [line for line, p in _held(parts) if id(p) not in groups]
-    own = _Seen(_digest(common), _digest(names), *_stage(stated), stated.has_loss)
-    own.refusal = refusal_of(_check_stated, parts, stated)
-    ranks = [_Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
+        raise_first([own.refusal])
+        return topology_of(parts, stated, 0, [own], [""])
+    ranks = [Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
     raise_first([seen.refusal for seen in ranks])
-    _check_pipeline(ranks)
+    _check_alike(stated, ranks)
     stages = [seen.stage for seen in ranks]
     if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
-        lines = share_each(world, "\n".join(common))
+        lines = share_each(world, "\n".join(_common(parts, stated)))
         _refuse_different([text.split("\n") for text in lines], stages)
-    holders = stages.count(own.stage)
-    loose = _beyond_meshes(parts, groups, holders)
-    copied = _says_replicated(parts, stated, holders) if loose else None
-    parted = own.stages > 1 or bool(groups) or _has_meshes(parts)
-    refusal = refusal_of(_check_meshes, parts, stated, groups, holders)
-    if parted and not refusal:
-        refusal = refusal_of(_check_copies, parts, stated, loose, copied)
+    refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
     raise_first(share_each(world, refusal))
-    rows = _rows(names, ranks, world)
+    kinds = [(seen.stage, seen.names) for seen in ranks]
+    told = [""] * world.size
+    if len(set(kinds)) > 1:  # one of each kind tells the others its names
+        first = kinds.index(kinds[world.rank]) == world.rank
+        told = share_each(world, "\n".join(_names_in(parts)) if first else "")
+    return topology_of(parts, stated, world.rank, ranks, told)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one rank tells the others."""
+
+    common: str  # a digest of names and shapes of what all ranks of a stage hold
+    names: str  # a digest of all names
+    held: str  # a digest of which part of each lies here
+    stage: int = 0
+    stages: int = 1
+    has_loss: bool | None = None
+    unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
+    refusal: str = ""  # an `AttachError` of its own, as JSON
+
+
+def seen_by(parts: Modules, stated: Stated) -> Seen:
+    """What this rank holds. Meets no other rank."""
+    names = _names_in(parts)
+    unmatched = [p for p in stated.shard_groups if not any(fnmatchcase(n, p) for n in names)]
+    return Seen(
+        _digest(_common(parts, stated)),
+        _digest(names),
+        _digest(_places(parts, stated)),
+        *_stage(stated),
+        stated.has_loss,
+        tuple(unmatched),
+        refusal_of(_check_stated, stated),
+    )
+
+
+def topology_of(
+    parts: Modules, stated: Stated, rank: int, ranks: Sequence[Seen], told: Sequence[str]
+) -> Topology:
+    """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
+
+    Meets no other rank; what is refused was refused before.
+    """
+    own, groups = ranks[rank], _group_sizes(parts, stated)
+    holders = sum(seen.stage == own.stage for seen in ranks)
+    parted = own.stages > 1 or bool(stated.shard_groups) or _has_meshes(parts)
+    rows = _rows([seen.stage for seen in ranks], told)
     own_rows = {name: place for place, (stage, name) in enumerate(rows) if stage == own.stage}
+    held = [(seen.stage, seen.held) for seen in ranks]
     return Topology(
-        world.size,
-        parted or not loose or bool(copied),
+        len(ranks),
+        parted or holders == 1 or bool(_copied(parts, stated, holders)),
         parted,
         own.stage,
         own.stages,
         holders,
         stated.has_loss is not False,
         _row_names(rows),
-        tuple(own_rows[name] for name in names) if rows else (),
+        tuple(own_rows[name] for name in _names_in(parts)) if rows else (),
         groups,
+        tuple(held.index(part) for part in held),
     )
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What one rank tells the others."""
-
-    common: str  # a digest of names and shapes of what all ranks of a stage hold
-    names: str  # a digest of all names
-    stage: int = 0
-    stages: int = 1
-    has_loss: bool | None = None
-    refusal: str = ""  # an `AttachError` of its own, as JSON
 
 
 def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
@@ -160,7 +189,7 @@ def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     return bool(wrapper.process_group.size() == ranks)
 
 
-def _says_replicated(parts: Modules, stated: Stated, holders: int) -> bool | None:
+def _copied(parts: Modules, stated: Stated, holders: int) -> bool | None:
     return says_replicated(parts, holders) if stated.replicated is None else stated.replicated
 
 
@@ -205,9 +234,8 @@ def _own_rank(ranks: Ranks) -> int:
     return ranks.get_local_rank() if isinstance(ranks, DeviceMesh) else ranks.rank()
 
 
-def _check_stated(parts: Modules, stated: Stated) -> None:
+def _check_stated(stated: Stated) -> None:
     """Raise `AttachError` where what is said cannot be used."""
-    _check_patterns(parts, stated)
     named = {"pipeline": stated.pipeline, **_named_groups(stated)}
     for argument, ranks in named.items():
         if isinstance(ranks, DeviceMesh) and ranks.ndim != 1:
@@ -229,8 +257,8 @@ def _named_groups(stated: Stated) -> dict[str, Ranks]:
     return {f"shard_groups[{name!r}]": ranks for name, ranks in stated.shard_groups.items()}
 
 
-def _check_pipeline(ranks: Sequence[_Seen]) -> None:
-    """Raise `AttachError` where the ranks say different things of the pipeline."""
+def _check_alike(stated: Stated, ranks: Sequence[Seen]) -> None:
+    """Raise `AttachError` where the ranks say different things, or all say what means nothing."""
     if len({seen.stages for seen in ranks}) > 1:
         other = next(r for r, seen in enumerate(ranks) if seen.stages != ranks[0].stages)
         raise AttachError(
@@ -242,6 +270,13 @@ def _check_pipeline(ranks: Sequence[_Seen]) -> None:
         raise AttachError(
             "has_loss", "it is False on every rank", "Give True on the ranks of the last stage"
         )
+    nowhere = set(stated.shard_groups).intersection(*[set(seen.unmatched) for seen in ranks])
+    if nowhere:
+        raise AttachError(
+            "shard_groups",
+            f"{listed(sorted(nowhere))} {verb(sorted(nowhere), 'names', 'name')} no parameter",
+            "Give patterns of names as model.named_parameters() has them",
+        )
 
 
 # ---- what lies where ---------------------------------------------------------------------------
@@ -251,14 +286,52 @@ def _has_meshes(parts: Modules) -> bool:
     return any(isinstance(p, DTensor) for p in parameters(parts))
 
 
-def _shard_groups(parts: Modules, stated: Mapping[str, Ranks]) -> dict[int, int]:
-    """By id of a parameter, how many ranks hold different parts of it beyond its mesh."""
-    return {
-        id(parameter): ranks.size()
-        for name, parameter in named_parameters(parts)
-        for pattern, ranks in stated.items()
-        if fnmatchcase(name, pattern)
-    }
+def _names_in(parts: Modules) -> list[str]:
+    return [name for name, _ in named_parameters(parts)]
+
+
+def _groups_of(name: str, stated: Stated) -> list[Ranks]:
+    """Those whose ranks hold different parts of the parameter."""
+    return [ranks for pattern, ranks in stated.shard_groups.items() if fnmatchcase(name, pattern)]
+
+
+def _group_sizes(parts: Modules, stated: Stated) -> dict[int, int]:
+    """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
+    named = [(p, _groups_of(name, stated)) for name, p in named_parameters(parts)]
+    return {id(p): math.prod(ranks.size() for ranks in groups) for p, groups in named if groups}
+
+
+def _common(parts: Modules, stated: Stated) -> list[str]:
+    """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
+    named = named_parameters(parts)
+    return [f"{n} {list(p.shape)}" for n, p in named if not _groups_of(n, stated)]
+
+
+def _places(parts: Modules, stated: Stated) -> list[str]:
+    """A line for each parameter, equal on two ranks that hold the same part of it."""
+    return [
+        f"{name} {_coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
+        for name, p in named_parameters(parts)
+    ]
+
+
+def _coordinates(parameter: Tensor) -> list[int]:
+    """Which part of it lies here: this rank's places along what cuts it."""
+    if not isinstance(parameter, DTensor):
+        return []
+    placed = zip(parameter.device_mesh.get_coordinate() or [], parameter.placements, strict=True)
+    return [n for n, placement in placed if not isinstance(placement, Replicate)]
+
+
+def check_held(parts: Modules, stated: Stated, holders: int) -> None:
+    """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
+    if holders == 1 and stated.pipeline is None:
+        return
+    groups = _group_sizes(parts, stated)
+    _check_meshes(parts, stated, groups, holders)
+    if _has_meshes(parts) or stated.shard_groups or stated.pipeline is not None:
+        loose = _beyond_meshes(parts, groups, holders)
+        _check_copies(parts, stated, loose, _copied(parts, stated, holders) if loose else None)
 
 
 def _check_meshes(parts: Modules, stated: Stated, groups: Mapping[int, int], holders: int) -> None:
@@ -298,17 +371,6 @@ def _check_copies(
         )
 
 
-def _check_patterns(parts: Modules, stated: Stated) -> None:
-    names = [name for name, _ in named_parameters(parts)]
-    for pattern in stated.shard_groups:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise AttachError(
-                "shard_groups",
-                f"{pattern!r} names no parameter of the model",
-                f"Give a pattern of names like {listed(names)}",
-            )
-
-
 def _beyond_meshes(parts: Modules, groups: Mapping[int, int], holders: int) -> list[str]:
     """What trains and neither a mesh nor a shard group accounts for on all `holders`."""
     return [
@@ -335,24 +397,14 @@ def _stage_of(parameter: DTensor) -> str | None:
     return None
 
 
-def _held(parts: Modules) -> list[tuple[str, Tensor]]:
-    """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
-    return [(f"{n} {list(p.shape)}", p) for n, p in named_parameters(parts)]
-
-
 def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _rows(names: Sequence[str], ranks: Sequence[_Seen], world: World) -> list[tuple[int, str]]:
-    """Stage and name of all ranks' parameters, where these have different ones. Collective."""
-    kinds = [(seen.stage, seen.names) for seen in ranks]
-    if len(set(kinds)) == 1:
-        return []
-    first = kinds.index(kinds[world.rank]) == world.rank
-    told = share_each(world, "\n".join(names) if first else "")
-    pairs = zip(kinds, told, strict=True)
-    return list(dict.fromkeys((kind[0], n) for kind, text in pairs for n in text.split("\n") if n))
+def _rows(stages: Sequence[int], told: Sequence[str]) -> list[tuple[int, str]]:
+    """Stage and name of all ranks' parameters, in an order that is equal on all."""
+    pairs = zip(stages, told, strict=True)
+    return list(dict.fromkeys((stage, n) for stage, text in pairs for n in text.split("\n") if n))
 
 
 def _row_names(rows: Sequence[tuple[int, str]]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from spikeguard import Forward, Settings, attach
 
 from . import layouts
-from .layouts import Laid, Whole
+from .layouts import Laid, Whole, norm_of
 
 LIMIT, STEPS, SPOILT = 0.05, 6, 3  # the norm clipped to, and the step with a NaN
 SETTINGS = Settings(slow_signals_every=1, snapshot_every=2)
@@ -31,10 +31,6 @@ def batch(step: int) -> Tensor:
 def adam(model: nn.Module) -> torch.optim.AdamW:
     groups = [{"params": [p]} for p in model.parameters()]  # torch mixes no kinds in one call
     return torch.optim.AdamW(groups, lr=1e-2, fused=True)
-
-
-def norm_of(tensors: list[Tensor]) -> float:
-    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())
 
 
 class Beside:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 WIDTH, LAYERS, EXPERTS = 8, 4, 4
@@ -86,7 +86,16 @@ def _cut(model: Whole, mesh: DeviceMesh, experts: Any, rest: Any) -> None:
 
 
 def _meshes(names: str, *sizes: int) -> DeviceMesh:
-    return init_device_mesh("cpu", sizes, mesh_dim_names=tuple(names.split()))
+    return init_device_mesh("cpu", sizes, mesh_dim_names=_named(names))
+
+
+def _of(mesh: DeviceMesh, names: str) -> DeviceMesh:
+    return mesh[_named(names)]
+
+
+def _named(names: str) -> tuple[str, ...]:
+    """With the rank: FSDP2 keeps meshes by name, also those of a rank that was played before."""
+    return tuple(f"{name}_{dist.get_rank()}" for name in names.split())
 
 
 def replicated(_ranks: int) -> Laid:
@@ -105,37 +114,61 @@ def hsdp(ranks: int) -> Laid:
     return Laid(model, {})
 
 
+def _columns(name: str) -> list[Placement]:
+    return [Shard(1) if name == "weight" else Replicate()]
+
+
 def tp(ranks: int) -> Laid:
     model, mesh = Whole(), _meshes("tp", ranks)
-    _cut(model, mesh, [Shard(2)], lambda name: [Shard(1) if name == "weight" else Replicate()])
+    _cut(model, mesh, [Shard(2)], _columns)
     return Laid(model, {})
 
 
 def fsdp_tp(ranks: int) -> Laid:
     """The matrices cut by both, what is small by FSDP2 alone."""
     model, mesh = Whole(), _meshes("fsdp tp", ranks // 2, 2)
-    _cut(model, mesh["tp"], [Shard(2)], lambda n: [Shard(1) if n == "weight" else Replicate()])
-    _shard(model, mesh["fsdp"])
+    _cut(model, _of(mesh, "tp"), [Shard(2)], _columns)
+    _shard(model, _of(mesh, "fsdp"))
     return Laid(model, {})
 
 
 def pp(ranks: int) -> Laid:
-    return _stage(_meshes("pp", ranks)["pp"])
+    return _stage(_of(_meshes("pp", ranks), "pp"))
 
 
 def pp_named_alike(ranks: int) -> Laid:
-    return _stage(_meshes("pp", ranks)["pp"], renamed=True)
+    return _stage(_of(_meshes("pp", ranks), "pp"), renamed=True)
 
 
 def pp_replicated(ranks: int) -> Laid:
-    laid = _stage(_meshes("pp dp", 2, ranks // 2)["pp"])
+    laid = _stage(_of(_meshes("pp dp", 2, ranks // 2), "pp"))
     return laid._replace(stated=laid.stated | {"replicated": True})
 
 
 def pp_fsdp(ranks: int) -> Laid:
     mesh = _meshes("pp fsdp", 2, ranks // 2)
-    laid = _stage(mesh["pp"])
-    _shard(laid.model, mesh["fsdp"])
+    laid = _stage(_of(mesh, "pp"))
+    _shard(laid.model, _of(mesh, "fsdp"))
+    return laid
+
+
+def pp_hsdp(ranks: int) -> Laid:
+    mesh = _meshes("pp replicate shard", 2, 2, ranks // 4)
+    laid = _stage(_of(mesh, "pp"))
+    _shard(laid.model, _of(mesh, "replicate shard"))
+    return laid
+
+
+def pp_fsdp_tp(ranks: int) -> Laid:
+    mesh = _meshes("pp fsdp tp", 2, ranks // 4, 2)
+    laid = _stage(_of(mesh, "pp"))
+    _cut(
+        laid.model,
+        _of(mesh, "tp"),
+        [Shard(2)],
+        _columns,
+    )
+    _shard(laid.model, _of(mesh, "fsdp"))
     return laid
 
 
@@ -200,3 +233,8 @@ def like(parameter: Tensor, part: Tensor) -> Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
+
+
+def norm_of(tensors: list[Tensor]) -> float:
+    """In double precision."""
+    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt())
