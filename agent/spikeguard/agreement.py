@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,9 +64,14 @@ class Agreement:
     """The slots in flight; at most K."""
 
     def __init__(
-        self, world: World, lag: int, sharded: bool = False, replicated: bool = False
+        self,
+        world: World,
+        lag: int,
+        sharded: bool = False,
+        replicated: bool = False,
+        same_as: Sequence[int] = (),
     ) -> None:
-        """`replicated`: the ranks' weights are known to be equal at the start, as DDP's are.
+        """`replicated`: it is known which ranks' weights are equal at the start, as DDP's are.
 
         Where that is not known the first comparison tells: ranks that differ then are no replicas.
         """
@@ -74,8 +80,8 @@ class Agreement:
         self._ballot = Ballot(world.rank, world.size, sharded)
         self._free = deque(_slot(self._ballot.length) for _ in range(lag + 1))
         self._flying: deque[_Slot] = deque()  # of the exchanges that the ties know as posted
-        self._replicated = replicated
-        self.compares = not sharded  # whether the ranks' weights are worth comparing
+        self._replicated, self._same_as = replicated, same_as
+        self.compares = not sharded or len(set(same_as)) < len(same_as)  # whether any are worth it
 
     def tell_size(self, snapshot_bytes: int) -> None:
         """What a snapshot takes on this rank, for the votes from now on."""
@@ -124,7 +130,7 @@ class Agreement:
         posted[0].wait(self._patience)
         posted.popleft()
         slot = self._flying.popleft()
-        tally = Tally(slot.row, slot.numbers.tolist(), self.sharded)
+        tally = Tally(slot.row, slot.numbers.tolist(), self.sharded, self._same_as)
         slot.row = None
         self._free.append(slot)
         return Agreed(tally, self._apart(tally), self._replicated)

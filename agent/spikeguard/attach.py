@@ -219,7 +219,7 @@ def attach(
         journal,
         mailbox,
         faults,
-        Agreement(world, chosen.agreement_lag, topology.parted, topology.alike)
+        Agreement(world, chosen.agreement_lag, topology.parted, topology.known, topology.same_as)
         if world.size > 1
         else None,
         outbox,

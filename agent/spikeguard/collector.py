@@ -83,7 +83,7 @@ class Collector:
         )
         self._weights = parameters(modules)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
-        self.compares = topology.ranks > 1 and not topology.parted and self._compare_every > 0
+        self.compares = topology.replicas and self._compare_every > 0
         share = settings.update_sample_share
         self._samples = samples_of(modules, optimizers, share, topology)
         self._everything = [all_parameters(each, topology) for each in optimizers]

@@ -1,14 +1,16 @@
-"""Whether the ranks of a data-parallel job still hold the same weights, bit for bit.
+"""Whether ranks that hold the same weights still hold the same, bit for bit.
 
-DDP makes replicas equal at its start and trusts them ever after: a flipped bit on one device, or an
-optimizer that decided alone, parts them in silence. Every `Settings.replica_checksum_every` steps
-each rank adds up the bits of its parameters on the device; the sums travel with the step's vote
-(`agreement`) and are compared K steps later, so nobody waits.
+DDP and HSDP make replicas equal at their start and trust them ever after: a flipped bit on one
+device, or an optimizer that decided alone, parts them in silence. Every
+`Settings.replica_checksum_every` steps each rank adds up the bits of its parameters on the device;
+the sums travel with the step's vote (`agreement`) and are compared K steps later, so nobody waits.
+Of a job whose ranks hold different parts those are compared that hold the very same
+(`Topology.same_as`).
 Law: exact. Integers are added modulo 2**64, in which no order and no number of threads matters, and
 any single change of a weight changes the sum; tensors count with different odd factors, so that
 two of them cannot change places. Nothing is read on the host here.
 Cost: the parameters' bytes once, and two launches a tensor, in one step of
-`replica_checksum_every`. Of weights that are cut among ranks nothing is compared.
+`replica_checksum_every`. Where no two ranks hold the same nothing is added up.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from spikeguard.shards import local
 
 REPLICAS_APART = "replicas_apart"  # ranks whose weights are not those of the most, where compared
 REPLICA_APART = "replica_apart"  # the lowest of those ranks, where there are any
@@ -35,7 +39,8 @@ _WORD_OF: Mapping[int, torch.dtype] = {
 def bits_of(parameters: Sequence[Tensor]) -> dict[str, Tensor]:
     """48 bits that stand for all bits of `parameters`: two () fp32 that hold whole numbers."""
     device = parameters[0].device
-    sums = torch.stack([_summed(p.detach()).to(device, non_blocking=True) for p in parameters])
+    own = [local(p.detach()) for p in parameters]
+    sums = torch.stack([_summed(part).to(device, non_blocking=True) for part in own])
     factors = torch.arange(len(parameters), dtype=torch.int64, device=device) * 2 + 1
     total = (sums * factors).sum()
     mask = 2**WORD - 1
@@ -60,13 +65,21 @@ def number_of(values: Mapping[str, float]) -> float:
     return values[HIGH] * 2.0**WORD + values[LOW] + 1.0
 
 
-def ranks_apart(numbers: Sequence[float], steps: Sequence[float]) -> tuple[int, ...] | None:
+def ranks_apart(
+    numbers: Sequence[float], steps: Sequence[float], same_as: Sequence[int] = ()
+) -> tuple[int, ...] | None:
     """The ranks whose number is not that of the most; among as many, that of the lowest rank.
 
+    `same_as`: of each rank the first that holds the same; those alone are compared with each other.
     None where some rank has none, or they are of different steps: nothing was compared.
     """
     if not all(numbers) or len(set(steps)) != 1:
         return None
-    counted = Counter(numbers)  # first seen first, where counts are alike
-    usual = max(counted, key=lambda number: counted[number])
-    return tuple(rank for rank, number in enumerate(numbers) if number != usual)
+    groups = same_as or [0] * len(numbers)
+    counted = Counter(zip(groups, numbers, strict=True))  # first seen first, where counts are alike
+    usual: dict[int, float] = {}
+    for (group, number), count in counted.items():
+        if group not in usual or count > counted[group, usual[group]]:
+            usual[group] = number
+    pairs = enumerate(zip(groups, numbers, strict=True))
+    return tuple(rank for rank, (group, number) in pairs if number != usual[group])

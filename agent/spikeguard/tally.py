@@ -100,6 +100,7 @@ class Tally(NamedTuple):
     row: Row | None
     sums: Sequence[float]
     sharded: bool
+    same_as: Sequence[int] = ()  # of each rank the first that holds the same weights
 
     @property
     def word(self) -> Word:
@@ -124,7 +125,8 @@ class Tally(NamedTuple):
     @property
     def apart(self) -> tuple[int, ...] | None:
         """The ranks whose weights are not those of the most; None where nothing was compared."""
-        return ranks_apart(self.sums[_OWN + 1 :: _EACH], self.sums[_OWN + 2 :: _EACH])
+        numbers, steps = self.sums[_OWN + 1 :: _EACH], self.sums[_OWN + 2 :: _EACH]
+        return ranks_apart(numbers, steps, self.same_as)
 
     def values(self, own: Mapping[str, float], replicated: bool) -> dict[str, float]:
         """`own`, what this rank measured, with what all ranks came to."""

@@ -76,6 +76,11 @@ class Topology:
         """Whether every rank holds the whole model."""
         return self.known and not self.parted
 
+    @property
+    def replicas(self) -> bool:
+        """Whether some ranks hold the very same weights, or may: of which nobody says anything."""
+        return len(set(self.same_as)) < self.ranks
+
     def copies(self, parameter: Tensor) -> int:
         """How many ranks hold the same part of `parameter` as this one."""
         if not self.parted:

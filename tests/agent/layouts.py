@@ -201,7 +201,7 @@ def ep_fsdp(ranks: int) -> Laid:
 
 
 Layout = Callable[[int], Laid]
-ON_TWO: tuple[Layout, ...] = (replicated, fsdp, hsdp, tp, pp, pp_named_alike, pp_fsdp, ep, ep_fsdp)
+ON_TWO: tuple[Layout, ...] = (replicated, tp, pp, pp_named_alike, ep)
 ON_FOUR: tuple[Layout, ...] = (fsdp, hsdp, fsdp_tp, pp_replicated, pp_fsdp, ep_fsdp)
 
 

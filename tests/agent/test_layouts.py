@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,7 +15,7 @@ ON_RANKS = {2: layouts.ON_TWO, 4: layouts.ON_FOUR}
 
 
 @pytest.fixture(scope="module", params=[2, 4])
-def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Group:
     """What each of two, then of four ranks told of every layout."""
     size: int = request.param
     folder = tmp_path_factory.mktemp(f"ranks{size}")
@@ -24,20 +24,28 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         FORKS.Process(target=layout_job.main, args=({**plan, "rank": r},)) for r in range(size)
     ]
     assert ended(started(ranks)) == [0] * size
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
+    told = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
+    return Group(told, [each.pop("flipped", None) for each in told])
 
 
-def test_clipping_is_that_of_one_process_on_the_whole_model(group: Any) -> None:
-    """After five updates clipped to a twentieth of a norm the weights are its weights."""
-    for rank in group:
+class Group(NamedTuple):
+    """What each rank told of the layouts, and of one whose weights part."""
+
+    ranks: list[dict[str, Any]]
+    flipped: list[Any]
+
+
+def test_clipping_is_that_of_one_process_on_the_whole_model(group: Group) -> None:
+    """After four updates clipped to a twentieth of a norm the weights are its weights."""
+    for rank in group.ranks:
         for name, told in rank.items():
             assert told["off"] < CLOSE, name
             assert told["faults"] == {}, name
 
 
-def test_every_part_of_the_model_counts_once_in_every_norm(group: Any) -> None:
+def test_every_part_of_the_model_counts_once_in_every_norm(group: Group) -> None:
     """Gradients, parameters, updates, second moments; and the loss of the ranks that have one."""
-    for name, told in group[0].items():
+    for name, told in group.ranks[0].items():
         seen = [values for step, values in enumerate(told["seen"]) if step != layout_job.SPOILT]
         assert len(seen) == layout_job.STEPS - 1, name
         for values, expected in zip(seen, told["expected"], strict=True):
@@ -45,14 +53,20 @@ def test_every_part_of_the_model_counts_once_in_every_norm(group: Any) -> None:
                 assert values[f"train/{signal}"] == pytest.approx(value, rel=1e-5), (name, signal)
 
 
-def test_a_nan_on_one_rank_is_skipped_by_all(group: Any) -> None:
+def test_a_nan_on_one_rank_is_skipped_by_all(group: Group) -> None:
     wanted = [step == layout_job.SPOILT for step in range(layout_job.STEPS)]
-    for rank in group:
+    for rank in group.ranks:
         for name, told in rank.items():
             assert told["same"] == wanted, name
 
 
-def test_ranks_meet_once_for_a_norm_and_not_where_all_hold_the_same(group: Any) -> None:
-    for rank in group:
+def test_ranks_meet_once_for_a_norm_and_not_where_all_hold_the_same(group: Group) -> None:
+    for rank in group.ranks:
         for name, told in rank.items():
             assert set(told["meetings"]) == {0 if name == "replicated" else 1}, name
+
+
+def test_replicas_of_a_part_are_compared_with_each_other_alone(group: Group) -> None:
+    """Under HSDP the last of four ranks has a replica, and two that hold other parts."""
+    if len(group.ranks) == 4:
+        assert group.flipped[0]["apart"] == [[0.0, None], [1.0, 3.0]]

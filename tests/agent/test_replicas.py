@@ -72,3 +72,11 @@ def test_ranks_are_apart_from_the_most_and_only_where_all_were_compared(
     numbers: list[float], steps: list[float], apart: tuple[int, ...] | None
 ) -> None:
     assert ranks_apart(numbers, steps) == apart
+
+
+def test_ranks_are_compared_with_those_alone_that_hold_the_same() -> None:
+    """Of two that hold the one half, and three that hold the other."""
+    same_as, steps = [0, 1, 0, 1, 1], [9.0] * 5
+    assert ranks_apart([5.0, 7.0, 5.0, 7.0, 7.0], steps, same_as) == ()
+    assert ranks_apart([5.0, 6.0, 5.0, 7.0, 7.0], steps, same_as) == (1,)
+    assert ranks_apart([5.0, 7.0, 6.0, 7.0, 5.0], steps, same_as) == (2, 4)

@@ -53,6 +53,13 @@ def test_a_loss_is_weighed_over_the_ranks_and_the_worst_is_told() -> None:
     assert not told.keys() & {LOSS_SUM, LOSS_WEIGHT, LOW, HIGH, "replicas_apart"}
 
 
+def test_the_loss_is_that_of_the_ranks_that_have_one() -> None:
+    """Rank 0 of a pipeline computes none, and tells that of the last stage."""
+    none = Row(9, 0, 9, 1.0, None, None, {}, {"grad_norm": torch.tensor(0.5)})
+    told = values(tally([none, row(3.0, weight=2.0), none, row(1.0, weight=2.0)], sharded=True))
+    assert (told["loss"], told["loss_rank_max"], told["grad_norm"]) == (2.0, 3.0, 0.5)
+
+
 def test_a_loss_that_is_nan_on_one_rank_is_nan_for_all_and_the_worst_infinite() -> None:
     told = values(tally([row(1.0), row(math.nan)]))
     assert math.isnan(told["loss"])
