@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from spikeguard import Forward, Settings, attach
+from spikeguard import CheckpointDirectory, Forward, Settings, attach, by_position
+from spikeguard_protocol import BatchRange, Medium
 
 from . import layouts
 from .layouts import Laid, Whole, norm_of
+from .sharded_job import order_back
 
 LIMIT, STEPS, SPOILT = 0.05, 5, 2  # the norm clipped to, and the step with a NaN
 SETTINGS = Settings(slow_signals_every=1, snapshot_every=2)
-EVERY_STEP = ("grad_norm_raw", "param_norm", "update_norm", "loss")
+BACK = (  # where to, at which step, and what is left out
+    (Medium.MEMORY, 4, (4, 5)),
+    (Medium.DISK, 3, (3, 4)),
+)
 
 
 def batch(step: int) -> Tensor:
@@ -157,6 +163,75 @@ def flipped(folder: Path, rank: int, ranks: int) -> dict[str, Any]:
     return {"apart": told}
 
 
+class LaidJob:
+    """One attempt at training a layout; the gradients are a function of the position alone."""
+
+    def __init__(
+        self, folder: Path, layout: layouts.Layout, ranks: int, left_out: Collection[int] = ()
+    ) -> None:
+        self.kept = CheckpointDirectory(folder / "kept", every=3, background=False)
+        self.laid, self.whole, self.left_out = layout(ranks), Whole(), left_out
+        self.optimizer: Any = adam(self.laid.model)
+        self.guard = attach(
+            self.laid.model,
+            self.optimizer,
+            run="test",
+            directory=folder / "guard",
+            settings=SETTINGS,
+            checkpoints=self.kept,
+            **self.laid.stated,
+        )
+        self.positions = iter(self.guard.batches(by_position(lambda position: position)))
+
+    def train_to(self, step: int) -> None:
+        while self.guard.steps != step:
+            self.train_step()
+
+    def train_step(self) -> None:
+        position = next(self.positions)
+        while position in self.left_out:
+            position = next(self.positions)
+        torch.manual_seed(position)
+        for parameter in self.whole.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        laid_gradients(self.laid, self.whole)
+        self.guard.clip_grad_norm_(LIMIT)
+        self.optimizer.step()
+        self.guard.step()
+
+    def bits(self) -> list[Tensor]:
+        """Of weights, moments and counters."""
+        states = [t for kept in self.optimizer.state.values() for t in kept.values()]
+        held = [*self.laid.model.parameters(), *states]
+        return [(t.to_local() if isinstance(t, DTensor) else t).detach().clone() for t in held]
+
+
+def gone_back(folder: Path, layout: layouts.Layout, ranks: int) -> dict[str, Any]:
+    """To memory, to disk and by a restart; beside one that never saw what is left out."""
+    job: Any = LaidJob(folder, layout, ranks)
+    job.train_to(5)
+    told: dict[str, Any] = {"steps": [], "positions": [], "same": []}
+    for number, (medium, step, skip) in enumerate(BACK, 1):
+        order_back(job, number, step, medium, BatchRange(*skip))
+        reached = job.guard.steps
+        while job.guard.steps >= reached:
+            job.train_step()
+        told["steps"].append(job.guard.steps)
+        told["positions"].append(job.guard.position)
+        job.train_to(6)
+    job.guard.finish()
+    wanted = LaidJob(folder / "without", layout, ranks, left_out=[3, 4])
+    wanted.train_to(6)
+    wanted.guard.finish()
+    told["same"].append(all(map(torch.equal, job.bits(), wanted.bits())))
+    again = LaidJob(folder, layout, ranks)
+    told["resumed"] = again.guard.resume()
+    told["same"].append(all(map(torch.equal, again.bits(), wanted.bits())))
+    again.guard.finish()
+    told["faults"] = [job.guard.faults, again.guard.faults]
+    return told
+
+
 def main(plan: dict[str, Any]) -> None:
     """What one rank of a test does."""
     torch.set_num_threads(1)
@@ -169,5 +244,6 @@ def main(plan: dict[str, Any]) -> None:
     }
     if size == 4:
         said["flipped"] = flipped(folder / "flipped", rank, size)
+        said["gone_back"] = gone_back(folder / "back", layouts.pp_fsdp_named_alike, size)
     (folder / f"rank{rank}.json").write_text(json.dumps(said))
     dist.destroy_process_group()

@@ -152,6 +152,13 @@ def pp_fsdp(ranks: int) -> Laid:
     return laid
 
 
+def pp_fsdp_named_alike(ranks: int) -> Laid:
+    mesh = _meshes("pp fsdp", 2, ranks // 2)
+    laid = _stage(_of(mesh, "pp"), renamed=True)
+    _shard(laid.model, _of(mesh, "fsdp"))
+    return laid
+
+
 def pp_hsdp(ranks: int) -> Laid:
     mesh = _meshes("pp replicate shard", 2, 2, ranks // 4)
     laid = _stage(_of(mesh, "pp"))

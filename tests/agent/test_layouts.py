@@ -25,14 +25,15 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ]
     assert ended(started(ranks)) == [0] * size
     told = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
-    return Group(told, [each.pop("flipped", None) for each in told])
+    scenes = [{name: each.pop(name, None) for name in ("flipped", "gone_back")} for each in told]
+    return Group(told, scenes)
 
 
 class Group(NamedTuple):
-    """What each rank told of the layouts, and of one whose weights part."""
+    """What each rank told of the layouts, and of some scenes that four play."""
 
     ranks: list[dict[str, Any]]
-    flipped: list[Any]
+    scenes: list[dict[str, Any]]
 
 
 def test_clipping_is_that_of_one_process_on_the_whole_model(group: Group) -> None:
@@ -69,4 +70,14 @@ def test_ranks_meet_once_for_a_norm_and_not_where_all_hold_the_same(group: Group
 def test_replicas_of_a_part_are_compared_with_each_other_alone(group: Group) -> None:
     """Under HSDP the last of four ranks has a replica, and two that hold other parts."""
     if len(group.ranks) == 4:
-        assert group.flipped[0]["apart"] == [[0.0, None], [1.0, 3.0]]
+        assert group.scenes[0]["flipped"]["apart"] == [[0.0, None], [1.0, 3.0]]
+
+
+def test_stages_that_are_sharded_go_back_together_bit_for_bit(group: Group) -> None:
+    """Though both stages name their parameters alike: from memory, from disk and by a restart."""
+    if len(group.ranks) == 4:
+        for told in group.scenes:
+            back = told["gone_back"]
+            assert (back["steps"], back["positions"]) == ([4, 3], [4, 3])
+            assert (back["same"], back["resumed"]) == ([True, True], 6)
+            assert back["faults"] == [{}, {}]
