@@ -71,7 +71,7 @@ class Collector:
         self._optimizers, self.reflex, self._settings = tuple(optimizers), reflex, settings
         self._modules, self._topology = modules, topology
         self._listed = Parameters(modules, optimizers)
-        self._norms = GlobalNorms(topology, self._listed)
+        self._norms = GlobalNorms(topology, self._listed, reflex.can_skip_update)
         self._layers: dict[str, Tensor] = {}
         self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step
@@ -252,7 +252,7 @@ class Collector:
         norm = self._norm_at_step(loss_scale(optimizer))
         if norm is not None:
             loss = self.losses.mean if self._ranks == 1 else None  # must be equal on all ranks
-            self._scalars[UPDATE_DROPPED] = self.reflex.judge(norm, loss, found)
+            self._scalars[UPDATE_DROPPED] = self.reflex.judge(norm, loss, found, self._norms.unable)
 
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm = self._grad_norm

@@ -2,15 +2,16 @@
 
 Invariants: no value is read on the host. Where ranks hold different parts (`Topology.parted`), each
 adds up the squares of its own, divided by how many ranks hold a copy, and one all-reduce on the
-job's default group makes the sum, equal to the bit on all ranks: 8 bytes for the norm alone, 8 more
-for each parameter where each one's norm is wanted. All ranks make it, also one that has no gradient
-in this step. Where every rank holds all of the model nobody meets.
+job's default group makes the sum, equal to the bit on all ranks. It is 16 bytes: the sum, and how
+many ranks cannot leave out this update, since then none may. Where each parameter's norm is wanted
+it is 8 bytes for each and 8 more. All ranks make it, also one that has no gradient in this step.
+Where every rank holds all of the model nobody meets.
 Where the GPU waits: the stream for the slowest rank, in that all-reduce; with gloo the host does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,12 @@ REST = "not in the model"  # the row of what a rank's optimizers train besides, 
 class GlobalNorms:
     """Of the gradients of what `listed` holds."""
 
-    def __init__(self, topology: Topology, listed: Parameters) -> None:
-        self._topology, self._listed = topology, listed
+    def __init__(
+        self, topology: Topology, listed: Parameters, can_skip: Callable[[], bool]
+    ) -> None:
+        """`can_skip`: whether this rank can leave out the update that these gradients make."""
+        self._topology, self._listed, self._can_skip = topology, listed, can_skip
+        self.unable: Tensor | None = None  # ranks that cannot, () fp64, once ranks have met
         self._copies: list[int] = []
         self._made: tuple[list[int], Tensor, Tensor] | None = None
 
@@ -53,9 +58,10 @@ class GlobalNorms:
         if not self._topology.parted:
             return global_norm([p.grad for p in self._listed.tensors if p.grad is not None])
         _, gradients, copies = self._held()
-        own = own_norm(gradients, copies)
-        square = self._zeros(1) if own is None else self._placed(own.double().square().reshape(1))
-        return self._summed(square).sqrt().float().squeeze(0)
+        own, numbers = own_norm(gradients, copies), self._zeros(2)
+        if own is not None:
+            numbers[0] = own.double().square()
+        return self._summed(numbers)[0].sqrt().float()
 
     def each(self) -> tuple[Tensor, Tensor] | None:
         """The norm of all, and of each row, (n,) fp32, 0 where there is no gradient."""
@@ -84,7 +90,7 @@ class GlobalNorms:
     def _all_squares(self) -> Tensor:
         """(n,) fp64, the square of each row's norm over all ranks."""
         rows, gradients, copies = self._held()
-        squares = self._zeros(len(self.names))
+        squares = self._zeros(len(self.names) + 1)
         norms = each_norm(gradients)
         if norms:
             own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
@@ -126,11 +132,14 @@ class GlobalNorms:
             self._made = rows, torch.tensor(rows, device=device), shares.to(device)
         return self._made[1:]
 
-    def _summed(self, squares: Tensor) -> Tensor:
-        """Over all ranks; in place."""
+    def _summed(self, numbers: Tensor) -> Tensor:
+        """Squares over all ranks, in place; behind them is room for `unable`."""
         if self._topology.ranks > 1:
-            dist.all_reduce(squares)
-        return squares
+            if not self._can_skip():
+                numbers[-1:].fill_(1.0)
+            dist.all_reduce(numbers)
+            self.unable = numbers[-1]
+        return numbers[:-1]
 
     def _zeros(self, count: int) -> Tensor:
         return torch.zeros(count, dtype=torch.float64, device=self._device())

@@ -138,16 +138,27 @@ class Reflex:
         """Whether the optimizers themselves can drop this update."""
         return self._enabled and all(map(self._takes_flag, range(len(self._optimizers))))
 
+    def can_skip_update(self) -> bool:
+        """Whether this rank can leave the next update out, by either way."""
+        return self.by_sync or self.able()
+
     def _takes_flag(self, number: int) -> bool:
         optimizer, momenta = self._optimizers[number], self._momenta[number]
         if momenta is None:
             return can_drop(optimizer)
         return _fused(optimizer) and momenta.complete()
 
-    def judge(self, norm: Tensor, loss: Tensor | None, found: Tensor | None = None) -> Tensor:
+    def judge(
+        self,
+        norm: Tensor,
+        loss: Tensor | None,
+        found: Tensor | None = None,
+        unable: Tensor | None = None,
+    ) -> Tensor:
         """Judge the update of all; returns 1.0 where it is dropped (or, unarmed, 0.0).
 
-        `found`: what `found_by_scaler` says of this step; either may drop it.
+        `found`: what `found_by_scaler` says of this step; either may drop it. `unable`: how many
+        ranks cannot drop it; then no rank does.
         """
         self._flag = self._read = None
         flag, self._lends = non_finite(norm, loss), self.able()
@@ -157,6 +168,8 @@ class Reflex:
             flag = torch.maximum(flag, found.to(flag.device))
         if self._extremes is not None:
             flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
+        if unable is not None:
+            flag = torch.where(unable.to(flag.device) > 0.0, torch.zeros_like(flag), flag)
         self._flag = flag
         return flag
 

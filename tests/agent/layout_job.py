@@ -163,6 +163,33 @@ def flipped(folder: Path, rank: int, ranks: int) -> dict[str, Any]:
     return {"apart": told}
 
 
+def unable(folder: Path, rank: int, ranks: int) -> dict[str, Any]:
+    """A NaN on the first stage, once the last stage's optimizer takes no flag any more."""
+    laid, whole = layouts.pp(ranks), Whole()
+    optimizer = adam(laid.model)
+    guard = attach(
+        laid.model, optimizer, run="test", directory=folder, settings=SETTINGS, **laid.stated
+    )
+    spoilt = []
+    for step in range(4):
+        for parameter in whole.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        laid_gradients(laid, whole)
+        first = next(laid.model.parameters()).grad
+        assert first is not None
+        if step >= 2 and rank == 0:
+            first.view(-1)[0] = float("nan")
+        for group in optimizer.param_groups if step == 3 and rank else ():
+            group["fused"] = False
+        before = own(laid.model)
+        guard.clip_grad_norm_(LIMIT)
+        optimizer.step()
+        guard.step()
+        spoilt.append(all(map(torch.equal, before, own(laid.model))))
+    guard.finish()
+    return {"same": spoilt}
+
+
 class LaidJob:
     """One attempt at training a layout; the gradients are a function of the position alone."""
 
@@ -242,6 +269,8 @@ def main(plan: dict[str, Any]) -> None:
     said = {
         layout.__name__: trained(folder / layout.__name__, layout, rank, size) for layout in which
     }
+    if size == 2:
+        said["unable"] = unable(folder / "unable", rank, size)
     if size == 4:
         said["flipped"] = flipped(folder / "flipped", rank, size)
         said["gone_back"] = gone_back(folder / "back", layouts.pp_fsdp_named_alike, size)

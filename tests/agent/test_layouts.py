@@ -11,6 +11,7 @@ from . import layout_job, layouts
 from .forks import FORKS, ended, started
 
 CLOSE = 2e-6  # fp32, sums in another order
+SCENES = ("flipped", "gone_back", "unable")
 ON_RANKS = {2: layouts.ON_TWO, 4: layouts.ON_FOUR}
 
 
@@ -25,12 +26,12 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ]
     assert ended(started(ranks)) == [0] * size
     told = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
-    scenes = [{name: each.pop(name, None) for name in ("flipped", "gone_back")} for each in told]
+    scenes = [{name: each.pop(name, None) for name in SCENES} for each in told]
     return Group(told, scenes)
 
 
 class Group(NamedTuple):
-    """What each rank told of the layouts, and of some scenes that four play."""
+    """What each rank told of the layouts, and of the scenes that two or four play."""
 
     ranks: list[dict[str, Any]]
     scenes: list[dict[str, Any]]
@@ -81,3 +82,10 @@ def test_stages_that_are_sharded_go_back_together_bit_for_bit(group: Group) -> N
             assert (back["steps"], back["positions"]) == ([4, 3], [4, 3])
             assert (back["same"], back["resumed"]) == ([True, True], 6)
             assert back["faults"] == [{}, {}]
+
+
+def test_what_one_rank_cannot_leave_out_none_does(group: Group) -> None:
+    """Of four steps two have a NaN; in the last of them one stage can only report it."""
+    if len(group.ranks) == 2:
+        for told in group.scenes:
+            assert told["unable"]["same"] == [False, False, True, False]
