@@ -20,7 +20,7 @@ from spikeguard_server.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.errors import Forbidden, NameNotProven, NoPerson, Unprocessable
 
 SESSION_S: Final = 12 * 3600
-PROVEN: Final = frozenset({KnownBy.TOKEN, KnownBy.PROXY})
+PROVEN: Final = frozenset({KnownBy.TOKEN, KnownBy.PROXY, KnownBy.OIDC})
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
 
 NONE: Final = frozenset[Role]()
@@ -76,6 +76,8 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/login"): _PUBLIC,
     ("POST", "/login"): _PUBLIC,
     ("POST", "/logout"): _PUBLIC,
+    ("GET", "/login/oidc"): _PUBLIC,  # the identity provider is asked
+    ("GET", "/login/oidc/callback"): _PUBLIC,
     ("GET", "/login/{link}"): _PUBLIC,  # the link itself is what is judged
     ("POST", "/login/{link}"): _PUBLIC,
     ("GET", "/pages/style.css"): _PUBLIC,

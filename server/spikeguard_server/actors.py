@@ -26,7 +26,8 @@ class KnownBy(StrEnum):
     """How it is known which person acted."""
 
     TOKEN = "token"  # it was made for them
-    PROXY = "proxy"  # the identity provider says so
+    PROXY = "proxy"  # the identity provider says so, through a reverse proxy
+    OIDC = "oidc"  # the identity provider says so itself
     TYPED = "typed"  # they said so, with a token that names nobody
     LINK = "link"  # they hold a link that was sent to a channel
 

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import sqlalchemy as sql
@@ -73,6 +73,9 @@ from spikeguard_server.routes.rates import RateLimit, Rates
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
 
+if TYPE_CHECKING:
+    from spikeguard_server.oidc.provider import Provider
+
 _log = logging.getLogger(__name__)
 WAIT = "Wait, then send it again"
 STOP_S = 5.0  # for messages that are being taken when the server stops
@@ -107,6 +110,7 @@ def create_app(
         metrics=Metrics(registry or CollectorRegistry()),
         monitors=Monitors(settings.monitors_kept),
         ticker=Ticker(settings, engine) if ticker else None,
+        provider=_provider(settings),
     )
     watch_of(engine).tell = services.metrics.count_clock_jump
     bell = Bell(settings)
@@ -145,6 +149,14 @@ def create_app(
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
     return app
+
+
+def _provider(settings: Settings) -> Provider | None:
+    if not settings.oidc_issuer:
+        return None
+    from spikeguard_server.oidc.provider import Provider  # reads OpenSSL, for those who sign in
+
+    return Provider(settings)
 
 
 def _door(services: Services, turns: Turns, rates: Rates) -> Door:

@@ -24,6 +24,7 @@ ServiceError
 ├── Busy               429  too much at once
 │   └── RunQuota       429  `limit`: runs that a token or a project may begin in a day
 ├── InternalError      500  our own fault, told without our insides
+├── ProviderUnready    503  the identity provider does not answer as it must
 └── Unready            503  starting, or the database cannot be reached
 
 Law: a message tells what broke which limit, a remedy what to do next; neither carries a secret or
@@ -331,6 +332,13 @@ class Unready(_Later):
     status = 503
 
 
+class ProviderUnready(_Later):
+    """The identity provider cannot be asked just now; tokens work as ever."""
+
+    code = "provider_unready"
+    status = 503
+
+
 ERRORS: tuple[type[ServiceError], ...] = (
     Malformed,
     VersionNotSpoken,
@@ -355,5 +363,6 @@ ERRORS: tuple[type[ServiceError], ...] = (
     Busy,
     RunQuota,
     InternalError,
+    ProviderUnready,
     Unready,
 )

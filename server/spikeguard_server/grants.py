@@ -155,7 +155,7 @@ def open_session(
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
     by = _typed(caller, person) if caller.person is None else caller.actor
     opened = Opened(caller.token_id, caller.token_id)
-    return _session(connection, caller.role, caller.project, by, left, opened)
+    return start_session(connection, caller.role, caller.project, by, left, opened)
 
 
 def open_proxied_session(
@@ -171,7 +171,7 @@ def open_proxied_session(
     if parent is None:
         parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
-    return _session(
+    return start_session(
         connection, role, None, by, lasts_s, Opened(parent, parent, how=", by the proxy")
     )[0]
 
@@ -218,7 +218,7 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     assert link.person is not None, "a link is made for a person"
     person = link.actor.called(link.person)
     opened = Opened(opener, link.grant, link.signed_in_s, ", by a sign-in link")
-    made, token = _session(connection, link.role, link.project, person, lasts_s, opened)
+    made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
 
@@ -246,7 +246,7 @@ class Opened:
     how: str = ""
 
 
-def _session(
+def start_session(
     connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float,
     opened: Opened,
 ) -> tuple[str, Token]:  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -20,6 +21,8 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from spikeguard_protocol import Role
+from spikeguard_server.oidc.access import read_accesses
+from spikeguard_server.oidc.addresses import is_careful
 
 PREFIX = "SPIKEGUARD_"
 OWNER = PREFIX + "OWNER_DATABASE_URL"
@@ -93,6 +96,17 @@ class Settings:
     sign_in_person_header: str = "X-Forwarded-Email"
     sign_in_groups_header: str = "X-Forwarded-Groups"  # with commas between them
     sign_in_roles: str = ""  # ml-oncall=operator, ml-leads=admin, *=viewer
+    # People sign in at an OpenID Connect provider: off unless its issuer is named.
+    oidc_issuer: str = ""  # https://login.example.org/realms/ml, as its description says it
+    oidc_client_id: str = ""
+    oidc_client_secret: str = field(default="", repr=False)  # empty: a public client, with PKCE
+    oidc_scopes: str = "openid email profile"
+    oidc_person_claim: str = "email"  # one that people cannot change themselves
+    oidc_groups_claim: str = "groups"
+    oidc_roles: str = ""  # ml-oncall=operator, vision=operator@vision, ml-leads=admin, *=viewer
+    oidc_skew_s: float = field(default=60.0, metadata=_number(0, 300))  # of its clock and ours
+    oidc_timeout_s: float = field(default=5.0, metadata=_number(0.2, 30))  # an answer of it
+    oidc_grant_days: float = field(default=30.0, metadata=_number(0.01, 366))  # after a sign-in
     # Days, 0 = for ever; counted from the last message of what lies on a week's shelf.
     keep_samples_days: float = field(default=0.0, metadata=_number(0))  # then roll-ups alone
     keep_rollups_days: float = field(default=0.0, metadata=_number(0))
@@ -127,6 +141,10 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_roles(found)
     for name in ("PRIMARY_URL", "DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
+    found["oidc_client_secret"] = found.get("oidc_client_secret") or _secret(
+        environment, PREFIX + "OIDC_CLIENT_SECRET"
+    )
+    _check_oidc(found)
     _check_deciders(found.get("decisions_by", "anybody"))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
@@ -180,6 +198,57 @@ def _check_roles(found: Mapping[str, Any]) -> None:
         raise SettingError(
             PREFIX + "SIGN_IN_ROLES", "says which group has which role, with commas between them",
             "Write ml-oncall=operator, *=viewer; roles are viewer, operator and admin",
+        )  # fmt: skip
+
+
+def _check_oidc(found: Mapping[str, Any]) -> None:
+    issuer = found.get("oidc_issuer", "")
+    given = [name for name, value in found.items() if name.startswith("oidc_") and value]
+    given = [name for name in given if isinstance(found[name], str)]  # numbers alone ask nothing
+    if not issuer and given:
+        raise SettingError(
+            PREFIX + given[0].upper(), "is about a provider that nothing names",
+            "Set SPIKEGUARD_OIDC_ISSUER too, or unset this",
+        )  # fmt: skip
+    if not issuer:
+        return
+    if not is_careful(issuer) or "?" in issuer or "#" in issuer:
+        raise SettingError(
+            PREFIX + "OIDC_ISSUER", "is an https address without query (http on this machine only)",
+            f"Write it as the provider's description does. Got {issuer!r:.80}",
+        )  # fmt: skip
+    if "public_url" in found and not is_careful(found["public_url"]):
+        raise SettingError(
+            PREFIX + "PUBLIC_URL", "is at https where people sign in by OIDC (or on this machine)",
+            "The provider sends people back there: put TLS in front and write https://HOST",
+        )  # fmt: skip
+    if not found.get("oidc_client_id"):
+        raise SettingError(
+            PREFIX + "OIDC_CLIENT_ID", "is not set", "Register the server at the provider first"
+        )
+    for name in ("oidc_person_claim", "oidc_groups_claim"):
+        if not re.fullmatch(r"\S{1,200}", found.get(name, "claim")):
+            raise SettingError(
+                PREFIX + name.upper(), "is one claim's name", "Write email, or groups"
+            )
+    if "openid" not in found.get("oidc_scopes", "openid").split():
+        raise SettingError(
+            PREFIX + "OIDC_SCOPES", "has openid among them", "Write openid email groups"
+        )
+    _check_oidc_roles(found.get("oidc_roles", ""))
+
+
+def _check_oidc_roles(text: str) -> None:
+    limit = "says which group has which role, with commas between them"
+    try:
+        got = "" if read_accesses(text) else "Got none"
+    except ValueError as error:
+        got = str(error)
+    if got:
+        raise SettingError(
+            PREFIX + "OIDC_ROLES", limit,
+            "Write ml-oncall=operator, vision=operator@vision, *=viewer; roles are viewer, "
+            f"operator and admin. {got}",
         )  # fmt: skip
 
 

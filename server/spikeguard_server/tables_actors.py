@@ -43,4 +43,5 @@ def behind() -> list[sql.Column[Any]]:
         sql.Column("parent", sql.BigInteger),  # the token that a session was opened with
         sql.Column("made_with", sql.BigInteger),  # the grant that stands behind it
         sql.Column("signed_in_at", sql.DateTime(timezone=True)),  # of a session: its person
+        sql.Column("subject", sql.Text),  # the account at the identity provider that it stands for
     ]

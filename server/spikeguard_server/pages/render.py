@@ -56,9 +56,11 @@ def login_page(
     next_path: str = "",
     name: str = "",
     refusal: ServiceError | None = None,
+    provider: str = "",
 ) -> str:
-    """The form to log in, or who is logged in."""
-    return _render("login.html", page, key=key, next=next_path, name=name, refusal=refusal)
+    """The form to log in, or who is logged in; `provider`: where one can sign in too."""
+    facts = {"next": next_path, "name": name, "refusal": refusal, "provider": provider}
+    return _render("login.html", page, key=key, **facts)
 
 
 def sign_in_page(page: Page, *, name: str, link_s: float) -> str:

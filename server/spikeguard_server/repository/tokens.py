@@ -164,6 +164,14 @@ def list_tokens(
     return [_token(row) for row in connection.execute(query.limit(limit))]
 
 
+def tokens_where(
+    connection: sql.Connection, *conditions: sql.ColumnElement[bool]
+) -> Sequence[Token]:
+    """The tokens that work and fit, the oldest first."""
+    query = _shown().where(_works(tokens), *conditions).order_by(tokens.c.id)
+    return [_token(row) for row in connection.execute(query)]
+
+
 def token_named(connection: sql.Connection, name: str, role: Role, person: str) -> int | None:
     """The oldest token of that name, role and person that works and belongs to every project."""
     c = tokens.c

@@ -14,7 +14,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
-from typing import Annotated, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import sqlalchemy as sql
@@ -37,6 +37,9 @@ from spikeguard_server.routes.limits import careful_headers
 from spikeguard_server.routes.looks import Looks
 from spikeguard_server.settings import Settings
 from spikeguard_server.ticker import Ticker
+
+if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
+    from spikeguard_server.oidc.provider import Provider
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
@@ -84,6 +87,7 @@ class Services:
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
     familiar: Familiar = field(default_factory=Familiar)
     write_check: WriteCheck = field(default_factory=WriteCheck)
+    provider: Provider | None = None  # where people sign in by OIDC, if they do
     readiness: Looks[Look] = field(default_factory=lambda: Looks(READY_S))
 
     @property

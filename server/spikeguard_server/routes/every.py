@@ -16,6 +16,7 @@ from spikeguard_server.routes import (
     ledger,
     links,
     messages,
+    oidc,
     orders,
     pages,
     policy,
@@ -43,6 +44,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     events.router,
     sessions.router,
     tokens.router,
+    oidc.router,  # before the links, whose path takes any word
     pages.router,
     links.router,
     scrape.router,

@@ -58,7 +58,7 @@ def page_of(services: Services, caller: Caller | None) -> Page:
     return Page(caller, services.settings.dashboard_url)
 
 
-def _login(
+def login_form(
     services: Services,
     request: Request,
     *,
@@ -66,6 +66,7 @@ def _login(
     name: str = "",
     refusal: ServiceError | None = None,
 ) -> Response:
+    """The page to sign in on, with why it did not work if it did not."""
     caller = find_by_secret(services, session_secret(request))
     seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
     html = login_page(
@@ -74,6 +75,7 @@ def _login(
         next_path=next_path,
         name=name,
         refusal=refusal,
+        provider="" if services.provider is None else services.provider.host,
     )
     answer = HTMLResponse(html, status_code=refusal.status if refusal else 200)
     answer.set_cookie(
@@ -106,14 +108,14 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
     try:
         known = signed_in(services.settings, request)
     except ServiceError as refusal:
-        return _login(services, request, next_path=path, refusal=refusal)
+        return login_form(services, request, next_path=path, refusal=refusal)
     caller = find_by_secret(services, session_secret(request))
     if known is None or (caller and (caller.person, caller.role) == (known.person, known.role)):
-        return _login(services, request, next_path=path)
+        return login_form(services, request, next_path=path)
     lasts_s = services.settings.session_hours * 3600
     with services.engine.begin() as connection:
         secret = open_proxied_session(connection, known.person, known.role, lasts_s)
-    return _entered(services, secret, lasts_s, path)
+    return entered(services, secret, lasts_s, path)
 
 
 @router.post("/login", summary="Log in from the page")
@@ -131,11 +133,11 @@ def do_login(
         _check_login_form(request, key)
         session = log_in(services, token, name)
     except ServiceError as refusal:
-        return _login(services, request, next_path=path, name=name, refusal=refusal)
-    return _entered(services, session.token, session.expires_in_s, path)
+        return login_form(services, request, next_path=path, name=name, refusal=refusal)
+    return entered(services, session.token, session.expires_in_s, path)
 
 
-def _entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
+def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
     """On to `path`, with the session's cookie."""
     answer = RedirectResponse(path, status_code=303)
     answer.set_cookie(
@@ -172,7 +174,7 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
     check_on_this_machine(request)
     with services.engine.begin() as connection:
         secret, lasts_s = use_sign_in_link(connection, link, services.settings.session_hours * 3600)
-    return _entered(services, secret, lasts_s, safe_next(services.settings, next))
+    return entered(services, secret, lasts_s, safe_next(services.settings, next))
 
 
 @router.post("/logout", summary="Log out from the page")

@@ -240,7 +240,16 @@ def test_the_ledger_of_a_run_is_read_by_programs_and_exported_as_json_and_csv(
     assert main(["ledger", "never-heard-of"]) == 1
 
 
-FOR_BROWSERS = {"/", "/login", "/logout", "/pages/style.css", "/approve/{token}", "/login/{link}"}
+FOR_BROWSERS = {
+    "/",
+    "/login",
+    "/logout",
+    "/pages/style.css",
+    "/approve/{token}",
+    "/login/{link}",
+    "/login/oidc",
+    "/login/oidc/callback",
+}
 FOR_MACHINES = {"/v1/messages", "/healthz", "/readyz", "/openapi.json", "/metrics"}
 METHODS = {
     "DELETE /v1/channels/{project}/{channel}": Client.delete_channel,

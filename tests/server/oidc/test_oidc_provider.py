@@ -1,0 +1,136 @@
+"""Sign-in at a certified provider in a process of its own, from its form to a session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from spikeguard_server.listening import listen
+from spikeguard_server.settings import Settings
+from tests.server.conftest import Databases
+from tests.server.face.serving import serving
+from tests.server.oidc.certified import CLIENT_ID, CLIENT_SECRET, Browser, missing, provider
+
+CALLBACK = "/login/oidc/callback"
+ROLES = "ml-oncall=operator, ml-leads=admin"
+PEOPLE: dict[str, Any] = {
+    "ada": {"email": "ada@example.org", "email_verified": True, "groups": ["ml-oncall"]},
+    "lee": {"email": "lee@example.org", "email_verified": True, "groups": ["ml-leads"]},
+    "eve": {"email": "eve@example.org", "email_verified": True, "groups": ["sales"]},
+    "mallory": {"email": "ada@example.org", "email_verified": False, "groups": ["ml-leads"]},
+}
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+
+@pytest.fixture(scope="module")
+def ports() -> tuple[int, int]:
+    """Free ones, of the server and of the provider."""
+    with listen("127.0.0.1", 0) as one, listen("127.0.0.1", 0) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(databases: Databases, ports: tuple[int, int]) -> Iterator[str]:
+    mine, its = ports
+    settings = Settings(
+        database_url=databases.make("oidc_certified"), public_url=f"http://127.0.0.1:{mine}",
+        oidc_issuer=f"http://127.0.0.1:{its}", oidc_client_id=CLIENT_ID,
+        oidc_client_secret=CLIENT_SECRET, oidc_scopes="openid email groups", oidc_roles=ROLES,
+    )  # fmt: skip
+    with serving(settings, mine) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a provider with keys of its own: the server may look for them at once."""
+    monkeypatch.setattr("spikeguard_server.oidc.provider.AGAIN_S", 0.0)
+
+
+@pytest.fixture
+def issuer(server: str, ports: tuple[int, int]) -> Iterator[str]:
+    with provider(ports[1], server + CALLBACK, PEOPLE) as url:
+        yield url
+
+
+def come_back(browser: Browser, server: str, account: str, query: str = "") -> httpx.Response:
+    """Sign in at the provider and follow it home."""
+    begun = browser.get(f"{server}/login/oidc?{query}")
+    assert begun.status_code == 303, begun.text
+    back = browser.sign_in(begun.headers["location"], account, server + CALLBACK)
+    return browser.get(back)
+
+
+def me(browser: Browser, server: str) -> Any:
+    secret = browser.at(server).cookies.get("spikeguard_session", "none")
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.get(f"{server}/v1/me", headers=headers).json()
+
+
+@pytest.mark.usefixtures("issuer")
+def test_a_person_signs_in_by_the_providers_form_and_is_who_it_says(server: str) -> None:
+    """Two people, one whom no group lets in, and one whose address is another's and unverified."""
+    for account, role in (("ada", "operator"), ("lee", "admin")):
+        browser = Browser()
+        answer = come_back(browser, server, account, "next=/confirm/default/gpt/1/1")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/confirm/default/gpt/1/1")
+        found = me(browser, server)
+        assert (found["name"], found["role"]) == (f"{account}@example.org", role)
+        browser.close()
+    for account, said in (("eve", "none of the groups"), ("mallory", "not verified")):
+        browser = Browser()
+        answer = come_back(browser, server, account)
+        assert (answer.status_code, said in answer.text) == (403, True)
+        assert "error" in me(browser, server)
+        browser.close()
+
+
+@pytest.mark.usefixtures("issuer")
+def test_a_fresh_sign_in_asks_whoever_is_signed_in_there_again_and_makes_admin_tokens(
+    server: str,
+) -> None:
+    browser = Browser()
+    come_back(browser, server, "lee")
+    silent = come_back(browser, server, "nobody")  # their session there goes on: no form comes
+    assert silent.status_code == 303, silent.text
+    assert (silent.status_code, me(browser, server)["name"]) == (303, "lee@example.org")
+    time.sleep(1.1)
+    assert come_back(browser, server, "lee", "fresh=true").status_code == 303
+    secret = browser.at(server).cookies["spikeguard_session"]
+    wanted = {"role": "admin", "person": "Deputy"}
+    headers = {"Authorization": f"Bearer {secret}"}
+    made = httpx.post(f"{server}/v1/tokens", json=wanted, headers=headers)
+    assert made.status_code == 201, made.text
+    browser.close()
+
+
+def test_a_provider_that_comes_back_with_other_keys_is_believed_again(
+    server: str, ports: tuple[int, int]
+) -> None:
+    for _ in range(2):
+        with provider(ports[1], server + CALLBACK, PEOPLE):
+            browser = Browser()
+            assert come_back(browser, server, "ada").status_code == 303
+            browser.close()
+
+
+@pytest.mark.usefixtures("issuer")
+def test_a_code_is_good_once_and_only_with_its_verifier(server: str) -> None:
+    browser, thief = Browser(), Browser()
+    begun = browser.get(f"{server}/login/oidc")
+    kept = browser.at(server).cookies["spikeguard_oidc"]
+    back = browser.sign_in(begun.headers["location"], "ada", server + CALLBACK)
+    thief.get(f"{server}/login/oidc")
+    assert "was not begun in this browser" in thief.get(back).text
+    done = browser.get(back)
+    assert done.status_code == 303, done.text
+    thief.at(server).cookies.clear()
+    thief.at(server).cookies.set("spikeguard_oidc", kept)
+    again = thief.get(back)
+    assert (again.status_code, "invalid_grant" in again.text) == (403, True)
+    browser.close()
+    thief.close()
