@@ -25,6 +25,7 @@ from torch import Tensor
 from spikeguard.beginning import introduce, introduction, learn_from_loop, resume
 from spikeguard.clipping import Rule
 from spikeguard.endings import Endings
+from spikeguard.errors import AttemptAborted
 from spikeguard.executor import Executor
 from spikeguard.forward import Forward
 from spikeguard.guarded import enter, leave
@@ -242,9 +243,14 @@ class Guard:
         if not self._begun:
             self._begin()
         parts = self._p
-        if self._held.pending:
-            self._held.finish_step()
-            return
+        try:
+            if self._held.pending:
+                self._held.finish_step()
+                return
+        except AttemptAborted:
+            raise
+        except Exception as error:
+            parts.faults.note("orders", error)
         progress = parts.progress
         segment = progress.segment
         progress.steps = steps = progress.steps + 1
@@ -302,8 +308,7 @@ class Guard:
             leave_world(self._p.world)
         with self._p.faults.shield("finish"):
             self._cut_short(reason or ("stopped" if self.stopped else "finished"))
-        self._optimizers.remove()
-        for handle in self._handles:
+        for handle in (*self._optimizers.handles, *self._handles):
             with self._p.faults.shield("finish"):
                 handle.remove()
         with self._p.faults.shield("finish"):

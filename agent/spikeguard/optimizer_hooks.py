@@ -75,6 +75,7 @@ class OptimizerHooks:
             for number, (each, name) in enumerate(zip(optimizers, names, strict=True))
         ]
         self.several = len(self.watched) > 1
+        self.handles = [handle for each in self.watched for handle in each.handles]  # to remove
 
     def finish_step(self, step: int) -> None:
         """Of several, at a step boundary: whether all have stepped, if any has."""
@@ -92,11 +93,6 @@ class OptimizerHooks:
             self._told.add(kind)
             self.faults.note("optimizers", said)
 
-    def remove(self) -> None:
-        """Leave every optimizer as it was."""
-        for each in self.watched:
-            each.remove(self.faults)
-
 
 class _Watched:
     """One of them."""
@@ -110,17 +106,11 @@ class _Watched:
         if hooks.collector.reflex.by_sync:
             self._entry = OptimizerStep(optimizer, self._judge, self._after)
         # not traced: in a compiled step what they lend the optimizer would be lost
-        self._handles: list[Any] = [
+        self.handles: list[Any] = [
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
             optimizer.register_step_post_hook(torch.compiler.disable(self._after)),
             *([self._entry] if self._entry is not None else []),
         ]
-
-    def remove(self, faults: Faults) -> None:
-        """Undo the hooks."""
-        for handle in self._handles:
-            with faults.shield("finish"):
-                handle.remove()
 
     def _before(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if self._entry is not None:

@@ -42,11 +42,7 @@ class HeldSteps:
     @property
     def pending(self) -> bool:
         """Whether the next step is one of them."""
-        try:
-            return self._p.feed.undoing > 0
-        except Exception as error:
-            self._p.faults.note("orders", error)
-            return False
+        return self._p.feed.undoing > 0
 
     def begin(self, target: Target, tree: Tree) -> None:
         """The run went back to `target`: they are undone where all ranks hold as much."""

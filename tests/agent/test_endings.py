@@ -169,7 +169,7 @@ def test_an_end_that_fails_in_one_place_is_made_in_all_others(
         with monkeypatch.context() as patched:
             for owner, name in (
                 (job.guard._endings, "undo"),
-                (job.guard._optimizers.watched[0]._handles[0], "remove"),
+                (job.guard._optimizers.watched[0].handles[0], "remove"),
                 (job.guard._optional, "end"),
             ):
                 patched.setattr(owner, name, fail)
