@@ -47,6 +47,7 @@ from spikeguard.mailbox import DetailBudget, Mailbox
 from spikeguard.model_parts import Modules, named_modules, parameters
 from spikeguard.naming import NameBatch
 from spikeguard.optimizers import kinds_of, optimizers_in, trained_by
+from spikeguard.order_keys import OrderKeys, read_keys
 from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
@@ -225,7 +226,11 @@ def attach(
         outbox,
         sender,
         tokens_per_step,
-        {**_facts(job, reflex, micro_batches), **order_limits.told(chosen)},
+        {
+            **_facts(job, reflex, micro_batches),
+            **order_limits.told(chosen),
+            **_order_keys(chosen).told(),
+        },
         _version(),
         within_limits(
             (
@@ -319,6 +324,14 @@ def _reflex(settings: Settings, world: World, job: Job) -> Reflex:
             "alone dropped would part the ranks"
         )
     return reflex
+
+
+def _order_keys(settings: Settings) -> OrderKeys:
+    """What orders are checked with; said once where that cannot be read."""
+    keys = read_keys(settings)
+    if keys.problem:
+        log.warning("no order will be carried out: %s (%s)", keys.problem, settings.order_keys_file)
+    return keys
 
 
 def _facts(job: Job, reflex: Reflex, micro: int) -> dict[str, str]:

@@ -23,6 +23,7 @@ from spikeguard.journal import Journal, Scaling, WrittenOnly
 from spikeguard.learning_rate import LrScale, ScaledRates
 from spikeguard.lineage import Abandonment, abandoned_by_return, steps_given_up
 from spikeguard.mailbox import Delivery, Mailbox
+from spikeguard.order_keys import read_keys
 from spikeguard.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery, Report
@@ -86,7 +87,7 @@ class Executor:
         faults: Faults,
         settings: Settings,
     ) -> None:
-        self._settings = settings
+        self._settings, self._keys = settings, read_keys(settings)
         self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
         self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
         self._held = held
@@ -217,6 +218,8 @@ class Executor:
             return f"it expired: the {order.expires_in_s:.3g} s that it was good for are over"
         if order.expires_at_step is not None and steps >= order.expires_at_step:
             return f"it expired at step {order.expires_at_step}; the run is at {steps}"
+        if (reason := self._keys.refusal(order, time.time())) is not None:
+            return reason
         verb = verb_of(order.action)
         if (reason := verb_refusal(self._settings, verb)) is not None:
             return reason

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from spikeguard.faults import log
 from spikeguard.order_limits import DAY_S
-from spikeguard_protocol import Ack, Order, UnreadableOrder
+from spikeguard_protocol import Ack, Action, Order, UnreadableOrder
 
 WARNINGS = 3  # an hour that other attempts of the run are alive
 HOUR_S = 3_600.0
@@ -32,6 +32,10 @@ class Delivery:
     def expired(self, now: float) -> bool:
         """Whether its time has passed."""
         return not now - self.asked_at <= self.order.expires_in_s  # NaN is over
+
+
+def _identity(order: Order) -> tuple[str, Action, str | None]:
+    return order.command, order.action, order.signature
 
 
 @dataclass(slots=True)
@@ -101,11 +105,8 @@ class Mailbox:
         """
         now = time.monotonic()
         asked_at = now if asked_at is None else asked_at
-        known = {(d.order.command, d.order.action): d for d in self.deliveries}
-        fresh = [
-            known.get((order.command, order.action)) or Delivery(order, asked_at)
-            for order in ack.orders
-        ]
+        known = {_identity(d.order): d for d in self.deliveries}
+        fresh = [known.get(_identity(order)) or Delivery(order, asked_at) for order in ack.orders]
         if self.heard_at is not None:
             self.detail.pass_time(min(now - self.heard_at, ATTENTIVE_S), self.attentive)
         before = self.deliveries, self.asked_attentive, self.protected, self.unreadable

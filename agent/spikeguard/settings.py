@@ -70,6 +70,7 @@ class Settings:
     rollback_steps_most: int = 5_000  # steps that one rollback may give up
     rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
     orders_a_day: int = 20  # the same for each other verb but watch
+    order_keys_file: str = ""  # keys that orders have to be signed with; "": none has to be
     orders_an_hour: int = 60  # of all verbs, refused ones too; more are left without an answer
     allow_plain_http: bool = False  # no warning where http leads to another machine
 
@@ -203,6 +204,7 @@ def with_environment(settings: Settings, environment: Mapping[str, str] = os.env
         "layer_norms_every": _number(environment, "SPIKEGUARD_LAYER_NORMS_EVERY", int, "steps, 50"),
         "flight_recorder": _number(environment, "SPIKEGUARD_FLIGHT_RECORDER", int, "steps, 64"),
         "outbox_directory": environment.get("SPIKEGUARD_OUTBOX_DIRECTORY") or None,
+        "order_keys_file": environment.get("SPIKEGUARD_ORDER_KEYS_FILE") or None,
         "observe_only": _switch(environment, "SPIKEGUARD_OBSERVE_ONLY"),
         "allow_plain_http": _switch(environment, "SPIKEGUARD_ALLOW_PLAIN_HTTP"),
     }

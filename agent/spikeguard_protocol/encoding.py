@@ -21,7 +21,14 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.identity import CommandId
 from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message, Record
-from spikeguard_protocol.orders import MAX_ORDERS, MAX_PROTECTED, Ack, Order, UnreadableOrder
+from spikeguard_protocol.orders import (
+    LEFT_OUT_IF_NONE,
+    MAX_ORDERS,
+    MAX_PROTECTED,
+    Ack,
+    Order,
+    UnreadableOrder,
+)
 
 Reader = Callable[[Any], Any]
 LARGEST_INT = 10**308  # beyond it no float can hold an integer
@@ -58,6 +65,9 @@ def to_json(value: Any) -> Any:
         return float_to_json(value)
     if (names := _names(kind)) is not None:
         body = {name: to_json(getattr(value, name)) for name in names}
+        for name in _left_out(kind):
+            if body[name] is None:
+                del body[name]
         return {"type": kind.__name__, **body}
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
@@ -70,6 +80,12 @@ def to_json(value: Any) -> Any:
 def _names(kind: Any) -> tuple[str, ...] | None:
     """The fields of a dataclass."""
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
+
+
+@cache
+def _left_out(kind: Any) -> tuple[str, ...]:
+    """Its fields that older releases do not know: not written where they say nothing."""
+    return tuple(f.name for f in fields(kind) if f.metadata == LEFT_OUT_IF_NONE)
 
 
 def from_json(kind: Any, value: Any, path: str = "body") -> Any:

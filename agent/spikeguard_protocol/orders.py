@@ -6,7 +6,8 @@ Validity travels as durations and steps, never as a wall-clock deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.errors import ProtocolError
@@ -20,6 +21,8 @@ from spikeguard_protocol.vocabulary import Verb
 
 MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
 MAX_PROTECTED = 64  # the same of the names to keep
+MAX_SIGNATURE = 200  # characters
+LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
 WAIT_HEADER = "Spikeguard-Wait"  # on an acknowledgement: seconds, worth waiting at /orders so long
 
 
@@ -126,12 +129,18 @@ class Order:
     action: Action
     expires_in_s: float  # counted from when the message went out that it answers
     expires_at_step: int | None  # void once this step has been trained
+    # What an agent without keys never gets, since it would know no such field.
+    signature: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
 
     def __post_init__(self) -> None:
         CommandId.parse(self.command)
         check_attempt("attempt", self.attempt)
         if self.expires_at_step is not None:
             check_count("expires_at_step", self.expires_at_step)
+        if self.signature is not None and len(self.signature) > MAX_SIGNATURE:
+            raise ProtocolError(
+                "signature", f"takes at most {MAX_SIGNATURE} characters", "Sign it anew"
+            )
 
 
 @dataclass(frozen=True, slots=True)
