@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,17 @@ from spikeguard_cli.wording import (
     run_row,
     table,
 )
-from spikeguard_protocol import BY_RESTART, CommandId, IncidentId, RunId
+from spikeguard_protocol import (
+    BY_RESTART,
+    Action,
+    CommandId,
+    IncidentId,
+    RunId,
+    from_json,
+)
 from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.order_signature import Signed, read_order_keys, sign
+from spikeguard_protocol.orders import read_action
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 MOST_RUNS = 20  # that a list of incidents asks about their jobs
@@ -136,7 +146,9 @@ def approve(options: Namespace) -> int:
     if not (options.yes or options.revision or _agrees("Approve this?")):
         print("Nothing was approved.")
         return 1
-    body = {"revision": revision}
+    body: dict[str, Any] = {"revision": revision}
+    if options.order_key:
+        body["signature"] = _signature(Path(options.order_key), command)
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
     say(approved_words(done, restart=restart))
     return 0
@@ -153,6 +165,19 @@ def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
     attempts: list[dict[str, Any]] = run.get("attempts", [])
     rows = max(attempts, key=lambda a: int(a["number"])).get("abilities", []) if attempts else []
     return any(row["name"] == "rollback" and row["cost"] == BY_RESTART for row in rows)
+
+
+def _signature(path: Path, command: dict[str, Any]) -> str:
+    """Of what `command` would have the job do, as it was shown."""
+    try:
+        key = read_order_keys(path.read_text())[0]
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CommandFailed(f"{path} holds no key to sign orders with: {why}") from error
+    left_s = command["expires_in_s"] or 0.0
+    action = from_json(Action, read_action(command["verb"], command["arguments"]))
+    about = Signed(command["id"], command["attempt"] or "", action, command["expires_at_step"])
+    return sign(key, about, time.time() + left_s)
 
 
 def reject(options: Namespace) -> int:
@@ -282,6 +307,10 @@ def _decision_options(parser: ArgumentParser) -> None:
 
 def _approve_options(parser: ArgumentParser) -> None:
     _decision_options(parser)
+    parser.add_argument(
+        "--order-key", metavar="FILE",
+        help="sign the order with the first key in FILE, for a job that asks for it",
+    )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="approve what is proposed now, unasked")
 
 

@@ -181,10 +181,14 @@ class Client:
             "GET", with_query(f"{incident_path(incident)}/postmortem", format=form)
         )
 
-    def approve(self, command: CommandId, revision: int) -> Command:
-        """Say yes to the revision that was seen, in the name that stands behind the token."""
-        path = f"{command_path(command)}/approve"
-        return self._calls.send(Command, "POST", path, {"revision": revision})
+    def approve(self, command: CommandId, revision: int, signature: str | None = None) -> Command:
+        """Say yes to the revision that was seen, in the name that stands behind the token.
+
+        `signature`: for a job that takes signed orders only, as `order_signature.sign` makes it.
+        """
+        path, body = f"{command_path(command)}/approve", {"revision": revision}
+        signed = {} if signature is None else {"signature": signature}
+        return self._calls.send(Command, "POST", path, {**body, **signed})
 
     def reject(self, command: CommandId, revision: int, reason: str) -> Command:
         """Say no to the revision that was seen."""

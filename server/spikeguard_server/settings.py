@@ -21,6 +21,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from spikeguard_protocol import Role
+from spikeguard_protocol.order_signature import KEY_WORDS, read_order_keys
 from spikeguard_server.oidc.access import read_accesses
 from spikeguard_server.oidc.addresses import is_careful
 
@@ -90,6 +91,7 @@ class Settings:
     notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
     stream_sign_s: float = field(default=15.0, metadata=_number(0.05, 60))  # of life, of a stream
     link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
+    order_key: str = field(default="", repr=False)  # signs approvals for jobs that ask for it
     trusted_proxies: str = ""  # networks whose X-Forwarded-For says where a call came from
     # A reverse proxy that signs people in (OIDC): off unless its addresses are named.
     sign_in_proxies: str = ""  # addresses and networks: 10.0.0.5, 10.1.0.0/24
@@ -148,6 +150,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_deciders(found.get("decisions_by", "anybody"))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
+    found["order_key"] = _order_key(
+        found.get("order_key") or _secret(environment, PREFIX + "ORDER_KEY")
+    )
     return Settings(
         database_url=_database_url(environment),
         owner_database_url=_owner_database_url(environment),
@@ -267,6 +272,16 @@ def _check_url(name: str, text: str) -> None:
 def _check_deciders(text: str) -> None:
     if text not in ("anybody", "named"):
         raise SettingError(PREFIX + "DECISIONS_BY", "is anybody or named", f"Got {text!r:.80}")
+
+
+def _order_key(text: str) -> str:
+    try:
+        keys = read_order_keys(text) if text else ()
+    except ValueError as error:
+        raise SettingError(PREFIX + "ORDER_KEY", f"is a key: {KEY_WORDS}", str(error)) from None
+    if len(keys) > 1:
+        raise SettingError(PREFIX + "ORDER_KEY", "is one key", "Give the newest; jobs take several")
+    return keys[0].secret.hex() if keys else ""
 
 
 def _link_key(text: str) -> str:

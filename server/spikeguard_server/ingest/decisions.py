@@ -8,8 +8,8 @@ Validity is judged by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -29,13 +29,14 @@ from spikeguard_server.domain.command_life import (
 from spikeguard_server.domain.proposal import renew
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
 from spikeguard_server.ingest.proposals import revise
+from spikeguard_server.ingest.signing import Signing, by_server, order_keys
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.clock import database_now
 from spikeguard_server.repository.commands import CommandRow, find_command, move
 from spikeguard_server.repository.incidents import attempts_by_number, find_incident
 from spikeguard_server.repository.links import use_link
 from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run
+from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run, settings_of
 from spikeguard_server.repository.situations import situation_of, targets_with_health
 from spikeguard_server.repository.text import storable
 from spikeguard_server.repository.tokens import made_from
@@ -85,14 +86,19 @@ def approve(
     *,
     settings: Settings | None = None,
     way: Way = UNSAID,
+    signature: str | None = None,
 ) -> None:
-    """Say yes to `revision` of `command` in the name of `person`.
+    """Say yes to `revision` of `command` in the name of `person`; `signature`: theirs, if any.
 
     Raises `NotFound`; `RevisionChanged` where the proposal is another one by now, the new revision
     being stored; `IllegalMove` where it is decided, expired or void.
     """
-    del settings
-    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, _approve, way)
+    signing = replace(by_server(settings), given=signature)
+
+    def act(decision: _Decision) -> RevisionChanged | IllegalMove | None:
+        return _approve(decision, signing)
+
+    _decide(engine, command, revision, person, now, CommandEvent.APPROVE, act, way)
 
 
 def reject(
@@ -174,7 +180,7 @@ def _refused(
     return None
 
 
-def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
+def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | IllegalMove | None:
     run, command = decision.run, decision.command
     attempts = attempts_by_number(decision.connection, run.run_id)
     incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
@@ -203,10 +209,23 @@ def _approve(decision: _Decision) -> RevisionChanged | IllegalMove | None:
     revised = revise(decision.connection, run, command, proposal, policy, decision.now)
     if revised is not None:
         return RevisionChanged(_current(decision, revised.revision))
+    told = settings_of(decision.connection, run.run_id, attempt.number)
+    signature = signing.signature(run.id, command, attempt.id, told) or command.signature
+    if signature is None and order_keys(told):
+        return _unsigned(decision, order_keys(told))
+    decision = replace(decision, command=replace(command, signature=signature))
     if max(command.approvals, policy.approval_of(verb_of(command.action)).approvals) > 1:
         return _approve_as_one_of_two(decision)
     _move(decision, CommandEvent.APPROVE, f"approved revision {command.revision} as shown")
     return None
+
+
+def _unsigned(decision: _Decision, names: Sequence[str]) -> IllegalMove:
+    return IllegalMove(
+        f"{decision.command.public_id(decision.run.id)} has to be signed: its job takes orders "
+        f"signed with key {', '.join(names)} only (its Settings.order_keys_file)",
+        "Approve it with `spikeguard approve ID --order-key FILE`, where FILE holds that key",
+    )
 
 
 def _approve_as_one_of_two(decision: _Decision) -> IllegalMove | None:
@@ -233,7 +252,7 @@ def _approve_first(decision: _Decision, reason: str) -> None:
         CommandEvent.APPROVE_FIRST,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now, approvals=2,
         first_approved_by=storable(first.name), first_approved_token=first.token,
-        first_approved_known_by=first.known_by,
+        first_approved_known_by=first.known_by, signature=decision.command.signature,
     )  # fmt: skip
 
 
@@ -260,7 +279,7 @@ def _move(
         decision.connection, decision.run_id, decision.run.id, decision.command, event,
         actor=decision.person, reason=decision.way.words(reason), now=decision.now,
         decided_by=storable(decided_by or decision.person), decision_reason=storable(reason),
-        decided_step=decision.run.last_step,
+        decided_step=decision.run.last_step, signature=decision.command.signature,
     )  # fmt: skip
 
 

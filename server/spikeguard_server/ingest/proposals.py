@@ -25,6 +25,7 @@ from spikeguard_server.domain.proposal import Proposal, differs, propose
 from spikeguard_server.domain.situation import Situation
 from spikeguard_server.ingest.intake import Intake
 from spikeguard_server.ingest.shadow import note_shadow
+from spikeguard_server.ingest.signing import by_server, order_keys
 from spikeguard_server.repository import audit
 from spikeguard_server.repository.commands import (
     CommandRow,
@@ -35,7 +36,7 @@ from spikeguard_server.repository.commands import (
     revise_command,
 )
 from spikeguard_server.repository.escalations import begin_escalation
-from spikeguard_server.repository.runs import RunRow
+from spikeguard_server.repository.runs import RunRow, settings_of
 from spikeguard_server.repository.situations import situation_of
 
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
@@ -58,7 +59,7 @@ def answer_incident(intake: Intake, incident: Incident) -> None:
     else:
         command = _again(intake, waiting, incident, proposal)
     if command is not None:
-        _approve_by_policy(connection, run, command, situation, policy, now)
+        _approve_by_policy(intake, command, situation)
         note_shadow(connection, run, command, situation, policy, now)
 
 
@@ -141,21 +142,20 @@ def _end(
     )  # fmt: skip
 
 
-def _approve_by_policy(
-    connection: sql.Connection,
-    run: RunRow,
-    command: CommandRow,
-    situation: Situation,
-    policy: Policy,
-    now: datetime,
-) -> None:
+def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation) -> None:
+    connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
     if command.approvals > 1:
         return  # of two people, and a change of policy makes it no less
     answer = auto_approval(verb_of(command.action), policy, situation.past)
+    told = settings_of(connection, run.run_id, intake.attempt.number)
+    signature = by_server(intake.settings).signature(run.id, command, intake.attempt.id, told)
+    if signature is None and order_keys(told):
+        return  # the job takes it from nobody but who holds its key
     if answer.allowed:
         actor = by_policy(policy)
         move(
             connection, run.run_id, run.id, command, CommandEvent.APPROVE,
             actor=actor, reason=answer.reason, now=now, decided_by=policy.name,
             decision_reason=answer.reason, decided_step=run.last_step, automatic=True,
+            signature=signature,
         )  # fmt: skip

@@ -59,6 +59,7 @@ class CommandRow:
     first_approved_by: str | None  # of two
     first_approved_token: int | None
     first_approved_known_by: str | None
+    signature: str | None  # of the approval
 
     @property
     def action(self) -> Action:

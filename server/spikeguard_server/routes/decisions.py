@@ -50,13 +50,17 @@ class Decision:
     person: str
     way: Way
     reason: str = ""  # of a rejection
+    signature: str | None = None  # of an approval
 
 
 def decide(services: Services, made: Decision) -> None:
     """Approve or reject in a person's name."""
     engine, command = services.engine, made.command
     if made.verdict == "approve":
-        approve(engine, command, made.revision, made.person, way=made.way)
+        approve(
+            engine, command, made.revision, made.person, settings=services.settings, way=made.way,
+            signature=made.signature,
+        )  # fmt: skip
     elif made.verdict == "reject":
         _check_reason(made.reason)
         reject(engine, command, made.revision, made.person, made.reason, way=made.way)
@@ -90,7 +94,10 @@ def post_approval(
     """Hands the command to the run, which carries it out at its next step boundary."""
     public_id = CommandId(IncidentId(run, number), command)
     person, way = person_of(caller), _over_the_api(request)
-    return _decided(services, Decision(public_id, "approve", approval.revision, person, way))
+    made = Decision(
+        public_id, "approve", approval.revision, person, way, signature=approval.signature
+    )
+    return _decided(services, made)
 
 
 @router.post(

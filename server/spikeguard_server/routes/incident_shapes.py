@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
+from spikeguard_protocol.orders import MAX_SIGNATURE
 from spikeguard_server.domain.policy import PolicyScope
 from spikeguard_server.domain.remedies import Diagnosis
 from spikeguard_server.domain.symptom import Symptom
@@ -377,6 +378,11 @@ class Approval(Shape):
     model_config = example({"revision": 2})
 
     revision: int = Field(ge=1, strict=True)
+    signature: str | None = Field(
+        default=None,
+        max_length=MAX_SIGNATURE,
+        description="for a job that asks for one: made with a key that the server need not hold",
+    )
 
 
 class Rejection(Shape):

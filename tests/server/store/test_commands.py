@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -27,11 +28,13 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
+from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.domain.policy import DEFAULT_POLICY, Approval, ApprovalMode
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged, ServiceError
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.repository.policies import write_policy
 from spikeguard_server.scribe import write_reports
+from spikeguard_server.settings import Settings
 from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
 
 ONSET = 401
@@ -366,3 +369,21 @@ def test_of_all_that_was_carried_out_the_rollback_that_cured_it_has_the_credit(
     text = value(spiked, "select convert_from(body, 'UTF8') from reports where format = 'md'")
     assert f"gpt#1.{command.number} (rollback): {cure}" in text.replace("\\", "")
     assert judged[1] in text.replace("\\", "")
+
+
+def test_a_server_that_holds_a_jobs_key_signs_what_is_approved_when_it_is(
+    spiked: sql.Engine,
+) -> None:
+    """So what is changed in the database afterwards is refused by the job."""
+    key = OrderKey(b"k" * 32)
+    with spiked.begin() as connection:
+        told = {"told": json.dumps({"order_keys": key.name})}
+        connection.execute(
+            sql.text("update attempts set settings = settings || cast(:told as jsonb)"), told
+        )
+    job, command, revision = waiting(spiked)
+    with pytest.raises(IllegalMove, match="has to be signed"):
+        approve(spiked, command, revision, "Ada")
+    approve(spiked, command, revision, "Ada", settings=Settings(order_key=key.secret.hex()))
+    order = next(o for o in job.send().orders if o.command == str(command))
+    assert signature_problem((key,), order, order.signature, time.time()) is None
