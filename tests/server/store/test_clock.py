@@ -50,6 +50,10 @@ def let_jump(engine: sql.Engine) -> sql.Engine:
     name = engine.url.database
     with engine.begin() as connection:
         connection.exec_driver_sql(SHIFTED)
+        # The trigger looks nowhere else for the time.
+        connection.exec_driver_sql(
+            "ALTER FUNCTION chain_audit() SET search_path = shifted, pg_catalog, pg_temp"
+        )
         connection.exec_driver_sql(
             f"ALTER DATABASE {name} SET search_path = shifted, pg_catalog, public"
         )
