@@ -218,10 +218,9 @@ class Executor:
             return f"it expired: the {order.expires_in_s:.3g} s that it was good for are over"
         if order.expires_at_step is not None and steps >= order.expires_at_step:
             return f"it expired at step {order.expires_at_step}; the run is at {steps}"
-        if (reason := self._keys.refusal(order, time.time())) is not None:
-            return reason
         verb = verb_of(order.action)
-        if (reason := verb_refusal(self._settings, verb)) is not None:
+        unsigned = self._keys.refusal(order, time.time())
+        if (reason := unsigned or verb_refusal(self._settings, verb)) is not None:
             return reason
         if verb not in self.capabilities():
             return f"this loop cannot {verb}"
