@@ -35,7 +35,11 @@ def batch(step: int) -> Tensor:
 
 
 def adam(model: nn.Module) -> torch.optim.AdamW:
-    groups = [{"params": [p]} for p in model.parameters()]  # torch mixes no kinds in one call
+    return adam_of(list(model.parameters()))
+
+
+def adam_of(parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+    groups = [{"params": [p]} for p in parameters]  # torch mixes no kinds in one call
     return torch.optim.AdamW(groups, lr=1e-2, fused=True)
 
 
@@ -190,6 +194,41 @@ def unable(folder: Path, rank: int, ranks: int) -> dict[str, Any]:
     return {"same": spoilt}
 
 
+def mixed(folder: Path, layout: layouts.Layout, rank: int, ranks: int) -> dict[str, Any]:
+    """Muon for the matrices beside AdamW; of three steps one has a NaN on the last rank alone."""
+    laid, whole = layout(ranks), Whole()
+    held = list(laid.model.parameters())
+    matrices, others = ([p for p in held if (p.ndim == 2) == flat] for flat in (True, False))
+    given = [torch.optim.Muon(matrices, lr=1e-2), adam_of(others)]
+    guard = attach(
+        laid.model, given, run="test", directory=folder, settings=SETTINGS, **laid.stated
+    )
+    same = []
+    for step in range(3):
+        for parameter in whole.parameters():
+            parameter.grad = torch.full_like(parameter, 1.0 + step)
+        laid_gradients(laid, whole)
+        last = held[-1].grad
+        if step == 1 and rank == ranks - 1 and last is not None:
+            (last.to_local() if isinstance(last, DTensor) else last).view(-1)[0] = float("nan")
+        before = bits_of(laid.model, given)
+        guard.clip_grad_norm_(LIMIT)
+        for each in given:
+            each.step()
+        guard.step()
+        after = bits_of(laid.model, given)
+        same.append(len(before) == len(after) and all(map(torch.equal, before, after)))
+    guard.finish()
+    return {"same": same, "faults": guard.faults}
+
+
+def bits_of(model: nn.Module, optimizers: list[Any]) -> list[Tensor]:
+    """Of weights, moments, momenta and counters."""
+    kept = [state for each in optimizers for state in each.state.values()]
+    held = [*model.parameters(), *(value for state in kept for value in state.values())]
+    return [(t.to_local() if isinstance(t, DTensor) else t).detach().clone() for t in held]
+
+
 class LaidJob:
     """One attempt at training a layout; the gradients are a function of the position alone."""
 
@@ -228,9 +267,7 @@ class LaidJob:
 
     def bits(self) -> list[Tensor]:
         """Of weights, moments and counters."""
-        states = [t for kept in self.optimizer.state.values() for t in kept.values()]
-        held = [*self.laid.model.parameters(), *states]
-        return [(t.to_local() if isinstance(t, DTensor) else t).detach().clone() for t in held]
+        return bits_of(self.laid.model, [self.optimizer])
 
 
 def gone_back(folder: Path, layout: layouts.Layout, ranks: int) -> dict[str, Any]:
@@ -268,6 +305,10 @@ def main(plan: dict[str, Any]) -> None:
     which = [getattr(layouts, name) for name in plan["layouts"]]
     said = {
         layout.__name__: trained(folder / layout.__name__, layout, rank, size) for layout in which
+    }
+    said["mixed"] = {
+        layout.__name__: mixed(folder / "mixed" / layout.__name__, layout, rank, size)
+        for layout in layouts.MIXED[size]
     }
     if size == 2:
         said["unable"] = unable(folder / "unable", rank, size)

@@ -11,7 +11,7 @@ from . import layout_job, layouts
 from .forks import FORKS, ended, started
 
 CLOSE = 2e-6  # fp32, sums in another order
-SCENES = ("flipped", "gone_back", "unable")
+SCENES = ("flipped", "gone_back", "mixed", "unable")
 ON_RANKS = {2: layouts.ON_TWO, 4: layouts.ON_FOUR}
 
 
@@ -89,3 +89,10 @@ def test_what_one_rank_cannot_leave_out_none_does(group: Group) -> None:
     if len(group.ranks) == 2:
         for told in group.scenes:
             assert told["unable"]["same"] == [False, False, True, False]
+
+
+def test_one_optimizer_beside_another_leaves_out_what_the_other_does(group: Group) -> None:
+    """AdamW takes the flag and Muon does not: to the bit the same, on every rank and stage."""
+    for told in group.scenes:
+        for name, seen in told["mixed"].items():
+            assert seen == {"same": [False, True, False], "faults": {}}, name
