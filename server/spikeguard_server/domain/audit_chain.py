@@ -83,11 +83,12 @@ def check_chain(entries: Iterable[ChainedEntry], heads: Heads) -> Checked:
 def _fault(
     entry: ChainedEntry, expected: int, previous: bytes | None, heads: Heads
 ) -> Finding | None:
+    stored, recomputed = entry.digest, digest_of(previous, entry.content)
     if entry.number != expected:
         return Finding(expected, Fault.MISSING)
-    if entry.digest is None and previous is not None:
+    if stored is None and previous is not None:
         return Finding(expected, Fault.UNCHAINED)
-    if entry.digest is not None and entry.digest != digest_of(previous, entry.content):
+    if stored is not None and stored != recomputed:
         return Finding(expected, Fault.CHANGED)
     if not heads.get(expected, frozenset()) <= {entry.digest}:
         return Finding(expected, Fault.REWRITTEN)
