@@ -117,7 +117,7 @@ class TrainingState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):
-            item.load_state_dict(_put_together(copy.deepcopy(kept)))
+            item.load_state_dict(_as_it_lies(_put_together(copy.deepcopy(kept)), item.state_dict()))
         if self.learnt is not None and tree.get("learnt") is not None:
             self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
         for optimizer in self._optimizers:
@@ -127,7 +127,7 @@ class TrainingState:
     def _restore_model(self, saved: Tree) -> None:
         live = state_of(self._modules)
         if not all(isinstance(value, Tensor) for value in live.values()):
-            load_state(self._modules, _put_together(copy.deepcopy(saved)))
+            load_state(self._modules, _as_it_lies(_put_together(copy.deepcopy(saved)), live))
             return
         for name, tensor in live.items():
             _placed(tensor, saved[name])
@@ -141,7 +141,11 @@ def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree) -> None:
     """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one."""
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
-        optimizer.load_state_dict(_put_together(copy.deepcopy(saved)))
+        kept = _put_together(copy.deepcopy(saved))
+        live = optimizer.state_dict() if optimizer.state else {}
+        optimizer.load_state_dict(
+            _as_it_lies(kept, live) if live else _as_parameters_lie(kept, optimizer)
+        )
         return
     owned: set[Any] = set()
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
@@ -222,6 +226,39 @@ def _put_together(tree: Any) -> Any:
     if type(tree) is dict:
         return {key: _put_together(value) for key, value in tree.items()}
     return [_put_together(value) for value in tree] if type(tree) is list else tree
+
+
+def _as_it_lies(kept: Any, live: Any) -> Any:
+    """`kept` with this rank's shards as DTensors again, where `live` holds DTensors."""
+    if isinstance(live, DTensor) and isinstance(kept, Tensor):
+        return _sharded_as(live, kept)
+    if isinstance(kept, dict) and isinstance(live, dict):
+        for key in kept.keys() & live.keys():
+            kept[key] = _as_it_lies(kept[key], live[key])
+    elif type(kept) is list and isinstance(live, list) and len(kept) == len(live):
+        kept[:] = map(_as_it_lies, kept, live)
+    return kept
+
+
+def _as_parameters_lie(kept: Tree, optimizer: torch.optim.Optimizer) -> Tree:
+    """The same of an optimizer that has no state yet: what has a shard's shape lies as it does."""
+    for group, there in zip(optimizer.param_groups, kept.get("param_groups", ()), strict=False):
+        for parameter, number in zip(group["params"], there["params"], strict=True):
+            state = kept.get("state", {}).get(number)
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(parameter, DTensor) and isinstance(value, Tensor):
+                    state[key] = _sharded_as(parameter, value)
+    return kept
+
+
+def _sharded_as(live: DTensor, kept: Tensor) -> Tensor:
+    """This rank's shard as a DTensor like `live`; another tensor as it is."""
+    here = live.to_local()
+    if isinstance(kept, DTensor) or kept.shape != here.shape:
+        return kept
+    sharded: Tensor = torch.empty_like(live, dtype=kept.dtype)
+    local(sharded).copy_(kept)
+    return sharded
 
 
 def random_state() -> Tree:

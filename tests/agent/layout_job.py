@@ -238,6 +238,7 @@ class LaidJob:
         self.kept = CheckpointDirectory(folder / "kept", every=3, background=False)
         self.laid, self.whole, self.left_out = layout(ranks), Whole(), left_out
         self.optimizer: Any = adam(self.laid.model)
+        self.average = layout(ranks).model  # of the weights, laid as they are
         self.guard = attach(
             self.laid.model,
             self.optimizer,
@@ -245,6 +246,7 @@ class LaidJob:
             directory=folder / "guard",
             settings=SETTINGS,
             checkpoints=self.kept,
+            state=[self.average],
             **self.laid.stated,
         )
         self.positions = iter(self.guard.batches(by_position(lambda position: position)))
@@ -263,11 +265,15 @@ class LaidJob:
         laid_gradients(self.laid, self.whole)
         self.guard.clip_grad_norm_(LIMIT)
         self.optimizer.step()
+        pairs = zip(self.average.parameters(), self.laid.model.parameters(), strict=True)
+        with torch.no_grad():
+            for kept, parameter in pairs:
+                kept.lerp_(parameter, 0.5)
         self.guard.step()
 
     def bits(self) -> list[Tensor]:
-        """Of weights, moments and counters."""
-        return bits_of(self.laid.model, [self.optimizer])
+        """Of weights, their average, moments and counters."""
+        return [*bits_of(self.laid.model, [self.optimizer]), *own(self.average)]
 
 
 def gone_back(folder: Path, layout: layouts.Layout, ranks: int) -> dict[str, Any]:
