@@ -40,7 +40,7 @@ def install(plan: Plan) -> None:
             guard = attach(model, optimizer, **{**arguments, "settings": settings})
         except spikeguard.AttachError as error:
             _write(plan, {"refused": str(error)})
-            os._exit(REFUSED)
+            raise SystemExit(REFUSED) from error
         Probe(plan, guard, model, optimizer)
         return guard
 

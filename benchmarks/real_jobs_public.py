@@ -176,11 +176,14 @@ def nanochat_loop(plan: Plan, model: Any, optimizer: Any) -> None:
         rows = torch.stack([torch.from_numpy(text()[s : s + CONTEXT + 1].copy()) for s in starts])
         return rows[:, :-1].long(), rows[:, 1:].long()
 
-    checkpoints = spikeguard.CheckpointDirectory(  # +
-        Path(plan.out) / "guard", every=plan.checkpoint_every
-    )
     guard = spikeguard.attach(  # +
-        model, optimizer, run="nanochat", micro_batches=accumulation, checkpoints=checkpoints
+        model,
+        optimizer,
+        run="nanochat",
+        micro_batches=accumulation,
+        checkpoints=spikeguard.CheckpointDirectory(
+            Path(plan.out) / "guard", every=plan.checkpoint_every
+        ),
     )
     step = guard.resume()  # +
     items = spikeguard.by_position(lambda _: get_batch(), seed=SEED)  # +

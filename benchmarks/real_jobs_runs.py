@@ -99,10 +99,14 @@ def run_job(
             killed = plan.kill is not None and len(statuses) == 1
             if statuses[-1] not in START_AGAIN and not killed:
                 break
-    files = [record / f"rank-{rank}.jsonl" for rank in range(command.ranks)]
+    return Run(server, read_ranks(record, command.ranks), statuses, folder / "job.log")
+
+
+def read_ranks(record: Path, ranks: int) -> list[list[dict[str, Any]]]:
+    """The lines that each rank wrote."""
+    files = [record / f"rank-{rank}.jsonl" for rank in range(ranks)]
     lines = [f.read_text().splitlines() if f.exists() else [] for f in files]
-    ranks = [[json.loads(line) for line in each] for each in lines]
-    return Run(server, ranks, statuses, folder / "job.log")
+    return [[json.loads(line) for line in each] for each in lines]
 
 
 def _start(command: Command, plan: Plan, folder: Path, url: str, until: float) -> int:

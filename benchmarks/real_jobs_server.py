@@ -130,7 +130,11 @@ def serving(decide: Callable[[Server], Action | None]) -> Iterator[Server]:
         def log_message(self, *arguments: object) -> None:
             del arguments
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A job that was killed hangs up."""
+
+    server = Quiet(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
