@@ -189,6 +189,7 @@ def configuration(plan: Plan, layout: str) -> Any:
     config.optimizer = optimizers.default_adamw(lr=LR)
     config.lr_scheduler.warmup_steps = WARMUP
     config.metrics.log_freq = 1_000
+    parallel.spmd_backend = "partial_dtensor"  # what torch 2.13 knows
     for name, degree in LAYOUTS[layout].items():
         setattr(parallel, name, degree)
     if pipeline:
