@@ -35,7 +35,7 @@ from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.wrapped import attach_within
 from spikeguard.kept_checkpoints import KeptCheckpoints
 
-CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU")  # elsewhere Accelerate knows better than we do
+CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
 
 
 def watch(trainer: Trainer, **arguments: Any) -> Watched:
