@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.model_parts import Modules, load_state, named_parameters, state_of
+from spikeguard.optimizer_attributes import OptimizerAttributes
 from spikeguard.optimizers import names_of
 from spikeguard.packed import is_packed, is_taken_apart, put_into, put_together, taken_apart
 from spikeguard.shards import local
@@ -48,6 +49,7 @@ class TrainingState:
         self.learnt: Any = None  # with state_dict: what the agent itself has learnt
         self._named = {f"model.{n}" for n, _ in named_parameters(modules, remove_duplicate=False)}
         self._names = names_of(self._optimizers)
+        self._attributes = OptimizerAttributes(self._optimizers)
         self._topology = topology
         self._equal_moments = tuple(
             f"optimizer.{name}.state." if len(self._names) > 1 else "optimizer.state."
@@ -60,6 +62,7 @@ class TrainingState:
         return {
             "model": state_of(self._modules),
             "optimizer": self._optimizer_states() if self._saves_optimizer else None,
+            "attributes": self._attributes.capture() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
             "random": random_state(),
@@ -114,6 +117,8 @@ class TrainingState:
             saved = self._saved_by_name(tree["optimizer"])
             for name, optimizer in zip(self._names, self._optimizers, strict=True):
                 restore_optimizer(optimizer, saved[name])
+            if tree.get("attributes") is not None:
+                self._attributes.restore(tree["attributes"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,23 @@ class Preconditioned(optim.Optimizer):
                 state["sides"][1] += grad.mT @ grad
                 left, right = (torch.linalg.inv(side) for side in state["sides"])
                 p.sub_((left @ grad @ right).reshape(p.shape).clamp(-1, 1), alpha=group["lr"])
+
+
+class Wandering(optim.Optimizer):
+    """Counts its steps and draws random numbers in attributes that its state has nothing of."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(list(parameters), {"lr": 1e-2})
+        self.steps, self.random, self.noise = 0, random.Random(5), torch.Generator().manual_seed(6)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        self.steps += 1
+        by = self.random.random() / self.steps
+        for group in self.param_groups:
+            for p in group["params"]:
+                drawn = torch.rand(p.shape, generator=self.noise)
+                p.sub_(p.grad * drawn + by * 1e-3, alpha=group["lr"])
 
 
 class Eight(Tensor):
@@ -207,6 +225,7 @@ KINDS: dict[str, Callable[[Parameters, Parameters], Any]] = {
     "a loop of its own beside adamw": lambda m, r: (Orthogonal(m), fused(r)),
     "two kinds of groups": Combined,
     "lists of matrices": lambda m, r: Preconditioned([*m, *r]),
+    "attributes of its own": lambda m, r: [Wandering(m), fused(r)],
     "eight bits": lambda m, r: [Packed(m), optim.Adam(r, lr=1e-2)],
     "container": lambda m, r: Holder(fused(r), Orthogonal(m)),
 }

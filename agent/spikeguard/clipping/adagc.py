@@ -2,7 +2,7 @@
 
 Source: Wang et al., AdaGC, arXiv 2502.11034 (2025; ICML 2026). h and gamma as in the method section
 of the authors' repository (PaddlePaddle/PaddleFleet, Research/AdaGC), the warm-up as a description
-of the paper has it:
+of the paper has it. Without the paper's numbers: of its text only the beginning was at hand.
 
     h_i = min(lambda_rel gamma_{t-1,i} / |g_{t,i}|, 1)            i: one parameter
     h_i = min(lambda_abs / |g_t|, 1)                              while warming up, global norm

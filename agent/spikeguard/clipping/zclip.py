@@ -1,7 +1,7 @@
 """ZClip: clip a gradient norm that stands out from those before it; and its hybrid with AdaGC.
 
 Source: Kumar et al., ZClip, arXiv 2504.02507 (2025), held against the authors' published code
-(bluorion-com/ZClip):
+(bluorion-com/ZClip). Without the paper's numbers: of its text only the beginning was at hand.
 
     z_t = (g_t - mu_{t-1}) / sigma_{t-1}                          g_t: global norm before clipping
     g*_t = mu_{t-1} + (z_thres^2 / z_t) sigma_{t-1}  where z_t > z_thres  (reciprocal)
