@@ -83,7 +83,7 @@ def run_job(
     plan: Plan,
     folder: Path,
     decide: Callable[[Server], Action | None] = lambda _: None,
-    limit_s: float = 300.0,
+    limit_s: float = 1_200.0,
     starts: int = 4,
 ) -> Run:
     """Start it until it has ended well, refused, or failed."""
