@@ -18,7 +18,6 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from spikeguard.bounded_answer import answer_within
 from spikeguard.lines import shortened, without_skips
 from spikeguard_protocol import (
     WAIT_HEADER,
@@ -30,6 +29,7 @@ from spikeguard_protocol import (
     encode,
     read_ack,
 )
+from spikeguard_protocol.bounded_answer import answer_within
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import MAX_STEP
 

@@ -13,14 +13,14 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from spikeguard_protocol.bounded_answer import answer_within
 from spikeguard_server.notify.addresses import Network, Place, TargetRefused, resolve
 
 CONNECT_S: Final = 5.0
-ANSWER_S: Final = 15.0  # from the first byte sent to the last byte read
+ANSWER_S: Final = 15.0  # from the request's end to the answer's, its head included
 MAX_ANSWER: Final = 64 * 1024
 _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -91,7 +91,7 @@ def send(
         raise DeliveryFailed(
             f"its certificate is not good: {error.verify_message}", again=False
         ) from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise DeliveryFailed(f"no answer ({_why(error)})", again=True) from error
     if not 200 <= reply.status < 300:
         raise DeliveryFailed(
@@ -127,31 +127,15 @@ def _exchange(
     if not sealed and not place.allowed:
         raise TargetRefused("http without TLS goes only to networks in SPIKEGUARD_NOTIFY_NETWORKS")
     connection = (_Sealed if sealed else _Plain)(host, place)
-    deadline = monotonic() + ANSWER_S
+    connection.response_class = answer_within(ANSWER_S)
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         given = {"User-Agent": "spikeguard", "Connection": "close", **headers}
         connection.request(method, path, body, given)
         answer = connection.getresponse()
-        return Reply(answer.status, _read(answer, connection, deadline)), _after(answer)
+        return Reply(answer.status, answer.read(MAX_ANSWER)), _after(answer)
     finally:
         connection.close()
-
-
-def _read(
-    answer: http.client.HTTPResponse, connection: http.client.HTTPConnection, deadline: float
-) -> bytes:
-    """The body up to its limit; a drip of bytes does not outlast the deadline."""
-    parts, size = [], 0
-    while size < MAX_ANSWER and (part := answer.read1(8192)):
-        parts.append(part)
-        size += len(part)
-        left = deadline - monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        if connection.sock is not None:
-            connection.sock.settimeout(left)
-    return b"".join(parts)
 
 
 def _after(answer: http.client.HTTPResponse) -> float | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
 
 import pytest
 
 from spikeguard_server.domain.channel import Channel, ChannelError, channel_from_mapping
+from spikeguard_server.notify import wire
 from spikeguard_server.notify.addresses import (
     TargetRefused,
     check_address,
@@ -67,6 +72,33 @@ def test_a_redirect_is_not_followed(listener: Listener) -> None:
     with pytest.raises(DeliveryFailed, match="answered 307"):
         post_json(listener.url, {}, LOCAL)
     assert len(listener.received) == 1
+
+
+@pytest.mark.parametrize("begins", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"H"])
+def test_an_answer_that_drips_ends_at_its_deadline_wherever_it_drips(
+    begins: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few channels like that would hold what carries everybody's messages."""
+    monkeypatch.setattr(wire, "ANSWER_S", 0.5)
+
+    def drip(place: socket.socket) -> None:
+        connection, _ = place.accept()
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(begins)
+            for _ in range(100):
+                connection.sendall(b"a")
+                sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        thread = Thread(target=drip, args=(place,))
+        thread.start()
+        began = monotonic()
+        with pytest.raises(DeliveryFailed, match="timed out") as failed:
+            post_json(f"http://127.0.0.1:{place.getsockname()[1]}", {}, LOCAL)
+        assert monotonic() < began + 2
+        assert failed.value.again
+        thread.join(10)
 
 
 def apprise(url: str, networks: str = "127.0.0.0/8") -> int:
