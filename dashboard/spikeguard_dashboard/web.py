@@ -5,13 +5,17 @@ Found by `streamlit run`, which serves `app` instead of running this file as a p
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
+
+from spikeguard_dashboard.hosts import HOSTS, is_ours, known_hosts
 
 # Streamlit's pages need scripts and styles inline, so a policy can forbid no more than this.
 HEADERS: Final = {
@@ -40,4 +44,28 @@ class CarefulHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-app = App(Path(__file__).with_name("app.py"), middleware=[Middleware(CarefulHeaders)])
+class KnownHosts:
+    """Answers only where it is called by a name of its own (`hosts`)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self._known = app, known_hosts(os.environ)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or is_ours(
+            Headers(scope=scope).get("host", ""), self._known
+        ):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: a 403
+        else:
+            await PlainTextResponse(_NOT_OURS, 421)(scope, receive, send)
+
+
+_NOT_OURS: Final = (
+    "This dashboard does not answer to the host name that it was called by.\n"
+    f"Name it in {HOSTS}, or call the dashboard as SPIKEGUARD_DASHBOARD_URL says.\n"
+)
+app = App(
+    Path(__file__).with_name("app.py"),
+    middleware=[Middleware(CarefulHeaders), Middleware(KnownHosts)],
+)

@@ -22,7 +22,7 @@ from pathlib import Path
 PACKAGE = "spikeguard_dashboard"
 PID = "dashboard.pid"
 LOG = "dashboard.log"
-REFRESH = "SPIKEGUARD_DASHBOARD_REFRESH"  # the dashboard's own setting
+OWN = ("SPIKEGUARD_DASHBOARD_REFRESH", "SPIKEGUARD_DASHBOARD_HOSTS")  # the dashboard's settings
 GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -76,12 +76,12 @@ class Dashboard:
 
 def environment_for(server: str, token: str) -> dict[str, str]:
     """What the dashboard may know: nothing of the database, one address, one viewer's token, and
-    how often it shall look."""
+    its own settings."""
     ours = ("SPIKEGUARD_", "DATABASE_", "PG")
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name == REFRESH or not name.startswith(ours)
+        if name in OWN or not name.startswith(ours)
     }
     public = os.environ.get("SPIKEGUARD_PUBLIC_URL", server)
     return {

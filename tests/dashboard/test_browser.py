@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -340,3 +341,26 @@ def test_no_other_site_may_frame_the_dashboard(address: str) -> None:
     assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
     assert headers["X-Frame-Options"] == "SAMEORIGIN"
     assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def answer_to(address: str, host: str, *headers: str, path: str = "/") -> int:
+    """The status of an answer to who calls the dashboard by the name `host`."""
+    place = urlsplit(address)
+    lines = (f"GET {path} HTTP/1.1", f"Host: {host}", *headers, "", "")
+    with socket.create_connection((place.hostname or "", place.port or 0), 20) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        return int(connection.recv(64).split()[1])
+
+
+def test_a_site_whose_name_leads_to_the_dashboard_cannot_read_it(address: str) -> None:
+    """DNS rebinding: for the browser it is of one origin with the dashboard, and names the host."""
+    port = urlsplit(address).port
+    for host in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "", "[::1"):
+        socket_asked = (
+            f"Origin: http://{host}", "Connection: Upgrade", "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        )  # fmt: skip
+        assert answer_to(address, host, "Connection: close") == 421
+        assert answer_to(address, host, *socket_asked, path="/_stcore/stream") == 403
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "[::1]", "guard.localhost"):
+        assert answer_to(address, host, "Connection: close") == 200
