@@ -213,7 +213,7 @@ def _toml(text: str, file: Path, is_yaml: bool) -> dict[str, Any]:
         raise CommandFailed(f"{file}: a policy of a run alone is sent as TOML; write it as TOML")
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{file} is no TOML: {error}") from error
 
 
@@ -283,7 +283,7 @@ def _put_channel(api: Api, options: Namespace) -> int:
     """The rules come from a file, since a target holds secrets and a command line is seen."""
     try:
         wanted = tomllib.loads(_text(options.file))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{options.file} is no TOML: {error}") from error
     body = wanted if options.reason is None else {**wanted, "reason": options.reason}
     made = api.put(channel_path(options.project, options.name), body)

@@ -18,5 +18,5 @@ def read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text())
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too deep, too many digits
         raise CommandFailed(f"{file} is not TOML: {error}") from error
