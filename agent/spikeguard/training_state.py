@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -131,21 +131,11 @@ class TrainingState:
 
     def _restore_model(self, saved: Tree) -> None:
         live = state_of(self._modules)
-        if not _all_own(self._modules, live.values()):
+        if not all(isinstance(value, Tensor) for value in live.values()):
             load_state(self._modules, _as_it_lies(_put_together(copy.deepcopy(saved)), live))
             return
         for name, tensor in live.items():
             _placed(tensor, saved[name])
-
-
-def _all_own(modules: Modules, values: Iterable[Any]) -> bool:
-    """Whether all lie in the model's memory, and none was made by a hook on `state_dict`."""
-    held = [t for module in modules for t in (*module.parameters(), *module.buffers())]
-    own = {local(t).untyped_storage()._cdata for t in held if not is_packed(t)}
-    return all(
-        isinstance(v, Tensor) and (is_packed(v) or local(v).untyped_storage()._cdata in own)
-        for v in values
-    )
 
 
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:

@@ -20,8 +20,7 @@ from spikeguard.host_copies import HostCopies
 from spikeguard.ring import expected_bytes
 from spikeguard.snapshots import Snapshots
 from spikeguard.targets import Target
-from spikeguard.topology import Topology
-from spikeguard.training_state import TrainingState, host_copy, tree_bytes
+from spikeguard.training_state import tree_bytes
 from spikeguard_protocol import (
     Ack,
     BatchRange,
@@ -478,39 +477,3 @@ def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_att
     job.guard.finish()
     assert [t.name for t in threading.enumerate() if "AsyncCheckpoint" in t.name] == []
     assert job.guard.faults == {}
-
-
-class Fused(nn.Module):
-    """One matrix that is told as two, which its hooks make of it and put together again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fused = nn.Parameter(torch.randn(6, 4))
-        self.register_state_dict_post_hook(self._split)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(self._merge)  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def _split(_: nn.Module, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
-        whole = state.pop(f"{prefix}fused")
-        state[f"{prefix}even"], state[f"{prefix}odd"] = whole[::2].clone(), whole[1::2].clone()
-
-    @staticmethod
-    def _merge(_: nn.Module, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
-        parts = [state.pop(f"{prefix}even"), state.pop(f"{prefix}odd")]
-        state[f"{prefix}fused"] = torch.stack(parts, 1).reshape(6, 4)
-
-
-def test_a_weight_that_its_model_saves_in_pieces_is_put_back() -> None:
-    """As torchtitan saves the matrices of attention; the parameter stays the same object."""
-    model = nn.Sequential(Fused(), nn.Linear(4, 4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    training = TrainingState([model], [optimizer], None, (), Topology())
-    kept = host_copy(training.capture())
-    before = [p.detach().clone() for p in model.parameters()]
-    live = list(model.parameters())
-    with torch.no_grad():
-        for parameter in live:
-            parameter.add_(1.0)
-    training.restore(kept)
-    assert [id(p) for p in model.parameters()] == [id(p) for p in live]
-    assert all(map(torch.equal, before, model.parameters()))
