@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import batches_phrase, order_phrase
+from spikeguard_protocol.phrases import batches_phrase, order_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -219,11 +219,16 @@ def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
     return f"Approved: {command_words(command)}. The run applies it at its next step boundary."
 
 
+def _labelled(label: str, said: list[str]) -> list[str]:
+    """One paragraph a line, the first behind its label."""
+    return [f"  {label if place == 0 else '':<6} {text}" for place, text in enumerate(said)]
+
+
 def proposal_words(command: dict[str, Any]) -> str:
     """A proposal as a person reads it before deciding."""
     lines = (
         f"{command['id']}, revision {command['revision']}: {command_words(command)}",
-        f"  why:   {command['reason']}",
+        *_labelled("why:", paragraphs(command["reason"])),
         *(f"  check: {check}" for check in command.get("checks", ())),  # older servers send none
         f"  costs: {cost_words(command['cost'])}",
         *approver_words(command),

@@ -1,8 +1,9 @@
-"""Commands, batches and causes as a person reads them: the same phrase in every message, page,
-terminal and post-mortem.
+"""Commands, batches, causes and reasons as a person reads them: the same phrase in every message,
+page, terminal and post-mortem.
 
 Invariants: pure; batches are said from the first to the last of them, never half-open; what an
-older or newer server left out is left out of the phrase.
+older or newer server left out is left out of the phrase; the paragraphs of a
+reason are kept apart by `PARAGRAPH`, which no part of it can bring in from outside.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from spikeguard_protocol.orders import Action, verb_of
 from spikeguard_protocol.vocabulary import Cause, Verb
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+PARAGRAPH = "\n\n"
 
 CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.BAD_BATCH: "bad data",
@@ -56,6 +58,22 @@ def batches_phrase(batches: object) -> str:
 def cause_phrase(cause: str) -> str:
     """What a cause is called; one of a newer server as it stands."""
     return CAUSE_WORDS[Cause(cause)] if cause in set(Cause) else cause.replace("_", " ")
+
+
+def in_paragraphs(*parts: str) -> str:
+    """A reason of those `parts` that say something, each a paragraph of its own."""
+    return PARAGRAPH.join(" ".join(part.split()) for part in parts if part.strip())
+
+
+def paragraphs(reason: str) -> list[str]:
+    """What `in_paragraphs` put together; a reason of an older server is one paragraph."""
+    return [part.strip() for part in reason.split(PARAGRAPH) if part.strip()]
+
+
+def ended_phrase(state_words: str, because: str | None) -> str:
+    """How a command ended and why, as sentences: `Withdrawn. It healed.`"""
+    said = (part.strip().rstrip(".") for part in (state_words, because or ""))
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in said if part)
 
 
 def _ends(batches: object) -> tuple[int, int] | None:

@@ -114,6 +114,11 @@ def paragraph(content: Content, style: str = "") -> Html:
     return Html(f'<p class="{escape(style)}">{piece(content)}</p>')
 
 
+def bullets(contents: Iterable[Content]) -> Html:
+    """A list of paragraphs."""
+    return Html(f"<ul>{''.join(f'<li>{piece(content)}</li>' for content in contents)}</ul>")
+
+
 def facts(pairs: Iterable[tuple[str, Content]]) -> Html:
     """Names over values, in a row that wraps."""
     cells = "".join(

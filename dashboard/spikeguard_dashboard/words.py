@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from spikeguard_client import Ability, Change, Command, Cost, Incident
-from spikeguard_protocol.phrases import batches_phrase, order_phrase
+from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
@@ -33,18 +33,6 @@ OUTCOME: Mapping[str, str] = {
 }
 COMMAND_STATE: Mapping[str, str] = {
     state.value: words for state, words in COMMAND_STATE_WORDS.items()
-}
-CAUSE: Mapping[str, str] = {
-    "bad_batch": "Bad data batch",
-    "rare_tokens": "Rare tokens",
-    "stale_second_moment": "Adam's second moment too small",
-    "lr_too_high": "Learning rate too high",
-    "layer_fault": "Numeric fault in one layer",
-    "non_finite_source": "A value that is not finite",
-    "weight_corruption": "Weights changed by no update",
-    "loss_scale_overflow": "No fp16 loss scale fits",
-    "stalled_weights": "Updates that round to nothing",
-    "unknown": "Unknown",
 }
 SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "loss": ("Loss", "nats per token"),
@@ -78,6 +66,12 @@ SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "attention_logit_max": ("Largest attention logit", "before the softmax"),
     "activation_norm_max": ("Largest activation norm", "L2 of a layer's output"),
 }
+
+
+def cause(name: str) -> str:
+    """What a cause is called in a list."""
+    said = cause_phrase(name)
+    return f"{said[:1].upper()}{said[1:]}"
 
 
 def title(signal: str) -> str:

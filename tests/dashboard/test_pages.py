@@ -312,7 +312,7 @@ def test_names_and_reasons_from_outside_do_not_become_html(world: World) -> None
 @pytest.mark.usefixtures("address")
 def test_an_incident_shows_its_likely_causes_and_the_layer_that_moved_first() -> None:
     text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
-    assert text.index("Bad data batch") < text.index("Numeric fault in one layer")
+    assert text.index("Bad data") < text.index("Numeric fault in one layer")
     assert "the loss rose by 40.6 scales" in text
     assert "First layer to move: blocks.7.attention.qkv.weight" in text
     assert "1 step before the loss" in text

@@ -24,8 +24,7 @@ def causes(incident: IncidentDetail) -> Html:
 
 def _row(cause: Cause) -> Sequence[Content]:
     because = "; ".join(cause["reasons"]) or "cannot be ruled out"
-    title = words.CAUSE.get(cause["cause"], words.plain(cause["cause"]))
-    return [title, words.percent(cause["confidence"]), because]
+    return [words.cause(cause["cause"]), words.percent(cause["confidence"]), because]
 
 
 def _layer(first: FirstLayer, onset: int) -> str:

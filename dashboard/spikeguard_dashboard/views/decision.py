@@ -19,6 +19,7 @@ from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.views.frame import DIFFERENT_HOST
 from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import RunId
+from spikeguard_protocol.phrases import paragraphs
 
 MAX_REASON = 2000
 JUST_DECIDED = ("approved", "rejected")  # later states say more than what was pressed
@@ -65,13 +66,18 @@ def _proposal(proposal: Command) -> Html:
         "ask",
         markup.joined(markup.soft(name), _waits(proposal)),
         markup.paragraph(words.command(proposal["verb"], proposal["arguments"]), "order"),
-        markup.paragraph(f"Why: {proposal['reason'].rstrip('.')}."),
+        _why(proposal),
         *(markup.paragraph(f"Check first: {check}") for check in proposal["checks"]),
         _approvers(proposal),
         _cost(proposal),
         markup.paragraph(markup.soft(words.expiry(proposal)), "expiry"),
         _before(proposal),
     )
+
+
+def _why(proposal: Command) -> Html:
+    said = paragraphs(proposal["reason"])
+    return markup.joined(markup.paragraph(markup.soft("Why")), markup.bullets(said), gap="")
 
 
 def _waits(proposal: Command) -> Html:

@@ -34,7 +34,8 @@ def postmortem(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         held = documents.data
         st.session_state["postmortem"] = (key, held)
     _downloads(held, f"{run.name}-incident-{incident['number']}")
-    with st.expander("Read it here", expanded=incident["state"] == "closed"):
+    read_here = st.expander("Read it here", expanded=incident["state"] == "closed")
+    with read_here, st.container(key="postmortem"):  # named for the style of its tables
         st.markdown(readable(held["md"].content.decode(errors="replace")))
 
 

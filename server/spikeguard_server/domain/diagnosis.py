@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The cause, how sure it is, and what speaks for it."""
+        """The cause, how sure it is, and what speaks most for it."""
         if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
             return ""  # the incident's own reason says it
         if self.switched_off:
@@ -68,7 +68,7 @@ class Finding:
         likely = self.suspicion
         if not self.known or likely is None:
             return _unknown(likely)
-        because = "; ".join(likely.reasons[:2]) or "nothing else explains it as well"
+        because = next(iter(likely.reasons), "nothing else explains it as well")
         return f"Likely cause ({likely.confidence:.0%}): {self.remedy.title}: {because}."
 
     @property

@@ -24,6 +24,7 @@ from spikeguard_protocol import (
     Stop,
     Watch,
 )
+from spikeguard_protocol.phrases import in_paragraphs, paragraphs
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.situation import Situation
 
@@ -195,5 +196,5 @@ def by_own_rule(
     for number, rule in enumerate(rules, 1):
         if rule.holds(situation):
             told = f"Rule {number} of the policy: {rule.why or rule.do.value}."
-            return rule.action(usual), f"{told} {reason}"
+            return rule.action(usual), in_paragraphs(told, *paragraphs(reason))
     return usual, reason

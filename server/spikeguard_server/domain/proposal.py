@@ -18,6 +18,7 @@ from spikeguard_protocol import (
     Watch,
     verb_of,
 )
+from spikeguard_protocol.phrases import in_paragraphs, paragraphs
 from spikeguard_server.domain.caveats import caveats
 from spikeguard_server.domain.command_life import TAKEN_BACK, WAITING
 from spikeguard_server.domain.order_limits import reach_note, within_limits, within_reach
@@ -99,7 +100,8 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
         steps = opinion.action.steps
     if opinion.action is None:
         return Proposal(None, opinion.reason, policy.expires_in_s, None, opinion.cause)
-    reason = f"{opinion.reason} {caveats(opinion.action, situation, policy)}".strip()
+    told = caveats(opinion.action, situation, policy)
+    reason = in_paragraphs(*paragraphs(opinion.reason), told)
     at_step = situation.step + steps
     return Proposal(opinion.action, reason, policy.expires_in_s, at_step, opinion.cause)
 
@@ -137,7 +139,7 @@ def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation)
         return opinion
     limited = within_limits(opinion.action, situation)
     beyond = "" if isinstance(opinion.action, Watch) else reach_note(situation, reachable)
-    reason = f"{opinion.reason}{limited.note}{beyond}"
+    reason = in_paragraphs(*paragraphs(opinion.reason), limited.note + beyond)
     return replace(opinion, action=limited.action, reason=reason)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from spikeguard_protocol import BatchRange, Rollback, Verb
-from spikeguard_protocol.phrases import batches_phrase
+from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 from spikeguard_server.domain.cause.suspicion import SHOWN, Mark
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import few_batches
@@ -129,16 +129,17 @@ def _past(mark: Mark, rate: Rate, factor: float, steps: int, choice: Choice) -> 
 
 
 def _reason(choice: Choice, action: Rollback, finding: Finding, situation: Situation) -> str:
-    incident = situation.incident
-    words = [
-        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)}",
+    """The verdict; the cause; what is done and why; what is left alone."""
+    incident, remedy = situation.incident, finding.remedy
+    again = incident.recurrences
+    came_back = f" It came back {_times(again)} after a command." if again else ""
+    return in_paragraphs(
+        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). "
+        f"{said_of(situation)}{came_back}",
         finding.sentence,
-        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}.",
-        finding.remedy.because,
-    ]
-    if incident.recurrences:
-        words.append(f"It came back {_times(incident.recurrences)} after a command.")
-    return " ".join(word for word in words if word)
+        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. {remedy.because}",
+        remedy.left_alone if action.skip is None else "",
+    )
 
 
 def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:

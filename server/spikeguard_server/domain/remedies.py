@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from spikeguard_protocol import Cause, Kind
+from spikeguard_protocol.phrases import CAUSE_WORDS
 
 
 class Diagnosis(StrEnum):
@@ -64,12 +65,17 @@ ACTING = (Kind.LINGERING, Kind.DIVERGENT)  # kinds that a command may mend
 CALM = (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)  # kinds that need none
 
 
+TITLES: Mapping[Diagnosis, str] = {
+    **{Diagnosis(cause.value): words for cause, words in CAUSE_WORDS.items()},
+    Diagnosis.REPLICAS_APART: "ranks that hold different weights",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """One row: what a diagnosis calls for in incidents of some kinds."""
 
     diagnosis: Diagnosis
-    title: str  # the diagnosis in words
     kinds: tuple[Kind, ...] = ACTING
     sure: float = 0.6  # confidence in the cause from which this row holds
     back: GoBack = GoBack.HEALTHY
@@ -79,13 +85,19 @@ class Remedy:
     lr_steps: int | None = None  # instead of the policy's
     again: Skip = Skip.NOTHING  # once it came back with the batches of its onset
     stop_after: int | None = None  # times it came back after which the run is stopped instead
-    because: str = ""  # why this and nothing else, for whoever decides
+    because: str = ""  # why this, for whoever decides
+    left_alone: str = ""  # what was not done, and why; said where no batch is skipped
     at_stop: str = ""  # the same where the run is stopped
     checks: tuple[str, ...] = ()  # before approving
     follow_ups: tuple[str, ...] = ()  # for the next morning
     source_before: str = ""  # to check, where earlier incidents name their data
     source_again: str = ""  # for the next morning, where this one's data is of the same source
     source_not_known: str = ""  # the same where that cannot be told
+
+    @property
+    def title(self) -> str:
+        """The diagnosis in words: a cause by the name that every view gives it."""
+        return TITLES[self.diagnosis]
 
 
 _DATA_RETURNS = (
@@ -116,14 +128,13 @@ _DEVICE = (
     "hardware fault, or code beside the optimizer that writes to them. Drain it until it passes."
 )
 _DEVICE_ERRORS = (
-    "First read the error counters of {rank} (ECC, NVLink, dmesg): going back on a faulty device "
+    "Read the error counters of {rank} (ECC, NVLink, dmesg): going back on a faulty device "
     "brings the fault back. Where it has errors, drain it and restart from the same target."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
 
 _BAD_BATCH = Remedy(
     Diagnosis.BAD_BATCH,
-    "bad data",
     skip=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
@@ -134,10 +145,10 @@ _BAD_BATCH = Remedy(
 )
 _LR_TOO_HIGH = Remedy(
     Diagnosis.LR_TOO_HIGH,
-    "learning rate too high",
     back=GoBack.BEFORE_CAUSE,
     rate=Rate.LOWER,
-    because=f"{_NOT_THE_DATA} A rate that the schedule raises is raised again at the same step.",
+    because="A rate that the schedule raises is raised again at the same step.",
+    left_alone=_NOT_THE_DATA,
     checks=(
         "Compare the learning rate with the schedule that was meant. If the schedule is at fault, "
         "mend it: this command bridges the fault once and does not remove it.",
@@ -151,10 +162,10 @@ _LR_TOO_HIGH = Remedy(
 )
 _STALE = Remedy(
     Diagnosis.STALE_SECOND_MOMENT,
-    "Adam's second moment too small",
     back=GoBack.BEFORE_STATE,
     rate=Rate.WARM_UP,
-    because=f"{_NOT_THE_DATA} The learning rate starts low until the second moment is filled.",
+    because="The learning rate starts low until the second moment is filled.",
+    left_alone=_NOT_THE_DATA,
     checks=(
         "Was the optimizer's state lost, reset or loaded in part shortly before? Then the target "
         "has to be from before that.",
@@ -166,10 +177,10 @@ _STALE = Remedy(
 )
 _WEIGHTS = Remedy(
     Diagnosis.WEIGHT_CORRUPTION,
-    "weights changed by no update",
     back=GoBack.BEFORE_CAUSE,
     stop_after=1,
-    because=f"{_NOT_THE_DATA} No update explains the weights, as after a fault of the hardware.",
+    because="No update explains the weights, as after a fault of the hardware.",
+    left_alone=_NOT_THE_DATA,
     at_stop=(
         "It came back after going back: the device that holds the weights has a fault of its own. "
         "Take it out before more compute is spent."
@@ -179,13 +190,13 @@ _WEIGHTS = Remedy(
 )
 _NON_FINITE = Remedy(
     Diagnosis.NON_FINITE_SOURCE,
-    "a value that is not finite",
     back=GoBack.BEFORE_CAUSE,
     again=Skip.HEDGE,
     because=(
-        f"{_NOT_THE_DATA} Values became non-finite in the computation; if it comes back with the "
-        "same batches, they are skipped then."
+        "Values became non-finite in the computation; if it comes back with the same batches, "
+        "they are skipped then."
     ),
+    left_alone=_NOT_THE_DATA,
     checks=("Does only one rank have values that are not finite? Then drain its device first.",),
     follow_ups=(
         "Find where the first value that was not finite comes from (step {first_step}): a layer, "
@@ -194,10 +205,10 @@ _NON_FINITE = Remedy(
 )
 _LAYER = Remedy(
     Diagnosis.LAYER_FAULT,
-    "numeric fault in one layer",
     back=GoBack.BEFORE_CAUSE,
     stop_after=2,
-    because=f"{_NOT_THE_DATA} One layer moved first and alone.",
+    because="One layer moved first and alone.",
+    left_alone=_NOT_THE_DATA,
     at_stop="It came back twice in one layer: look at that layer before more compute is spent.",
     checks=("Is the layer's precision, kernel or parallel layout new? Then restart without it.",),
     follow_ups=(
@@ -206,7 +217,6 @@ _LAYER = Remedy(
 )
 _OVERFLOW = Remedy(
     Diagnosis.LOSS_SCALE_OVERFLOW,
-    "no fp16 loss scale fits",
     back=GoBack.NO,
     because=(
         "No update was applied, so there is nothing to go back from: lower the loss scale or its "
@@ -219,7 +229,6 @@ _OVERFLOW = Remedy(
 )
 _STALLED = Remedy(
     Diagnosis.STALLED_WEIGHTS,
-    "updates that round to nothing",
     back=GoBack.NO,
     because=(
         "Going back brings the same: keep fp32 weights for the optimizer, round stochastically, or "
@@ -233,11 +242,9 @@ _STALLED = Remedy(
 _APART = replace(
     _WEIGHTS,
     diagnosis=Diagnosis.REPLICAS_APART,
-    title="ranks that hold different weights",
     sure=0.0,
-    because=(
-        "What they train since is no one model's. No batch is skipped: the data did not do it."
-    ),
+    because="What they train since is no one model's.",
+    left_alone="No batch is skipped: the data did not do it.",
     at_stop=(
         "They parted again after going back: a rank whose weights change by no update has a fault "
         "of its own. Take its device out before more compute is spent."
@@ -249,7 +256,6 @@ _APART = replace(
 )
 _UNKNOWN = Remedy(
     Diagnosis.UNKNOWN,
-    "not known",
     sure=0.0,
     skip=Skip.HEDGE,
     because="It may come again.",
@@ -265,7 +271,7 @@ _UNKNOWN = Remedy(
 
 _ACTING: tuple[Remedy, ...] = (
     _BAD_BATCH,
-    replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS, title="tokens hardly seen before"),
+    replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS),
     _LR_TOO_HIGH,
     _STALE,
     _WEIGHTS,
@@ -290,6 +296,7 @@ def _calm(row: Remedy) -> Remedy:
         again=Skip.NOTHING,
         stop_after=None,
         because="It needs no command.",
+        left_alone="",
         at_stop="",
         checks=(),
         source_before="",

@@ -19,7 +19,7 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_protocol.phrases import batches_phrase
+from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.damage import non_finite, stands_out
 from spikeguard_server.domain.diagnosis import diagnose
@@ -81,7 +81,11 @@ def _apart(situation: Situation, policy: Policy) -> Opinion | None:
         return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
     return Opinion(
         Rollback(choice.target.name, choice.target.step),
-        f"{said} {finding.remedy.because} Go back to {choice.reason}.",
+        in_paragraphs(
+            f"{said} {finding.remedy.because}",
+            f"Go back to {choice.reason}.",
+            finding.remedy.left_alone,
+        ),
     )
 
 
@@ -197,7 +201,7 @@ def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
     if gone_back_from(finding.name, situation) < after:
         return None
     return Opinion(
-        Stop(), f"{finding.sentence} {finding.remedy.at_stop} {said_of(situation)}".strip()
+        Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
-from spikeguard_protocol.phrases import action_phrase
+from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.command_life import WAITING
 from spikeguard_server.domain.cost import Cost, cost_of
@@ -119,7 +119,7 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         revision=row.revision,
         sentence=action_phrase(action),
         brief=action_phrase(action, brief=True),
-        reason=row.reason,
+        reason=paragraphs(row.reason),
         cost_steps=cost.steps,
         cost_s=cost.seconds,
         cost_more=_more(cost, pace.policy.currency),
@@ -181,12 +181,12 @@ def _last(known: Sequence[CommandFacts]) -> str | None:
     row = _newest(known)
     if row is None:
         return None
-    said = COMMAND_STATE_WORDS[CommandState(row.state)]
+    ended = ended_phrase(
+        COMMAND_STATE_WORDS[CommandState(row.state)],
+        row.judgement or row.result or row.end_reason or row.decision_reason,
+    )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
-    because = row.judgement or row.result or row.end_reason
-    why = f" ({because})" if because else ""
-    words = f"Last command{person}: {action_phrase(action_of(row.arguments))}"
-    return f"{words}. {said[0].upper()}{said[1:]}{why}."
+    return f"Last command{person}: {action_phrase(action_of(row.arguments))}. {ended}"
 
 
 def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dict[str, str]:

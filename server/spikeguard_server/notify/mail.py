@@ -7,6 +7,7 @@ no script, nothing that is fetched.
 from __future__ import annotations
 
 from spikeguard_protocol.escaping import html_text
+from spikeguard_server.notify.links import LABEL
 from spikeguard_server.notify.message import Message
 
 _PAGE = "font:16px/1.5 -apple-system,'Segoe UI',Roboto,sans-serif;max-width:40em;margin:0 auto"
@@ -20,12 +21,27 @@ def mail_html(message: Message) -> str:
     """The mail of `message`, whose title is its subject."""
     first, *rest = message.lines()
     links = dict(message.links)
-    decide = links.pop("Decide", None)
     parts = [f"<p><b>{html_text(first)}</b></p>"]
-    if decide is not None:
-        parts.append(f'<p><a style="{_BUTTON}" href="{html_text(decide)}">Look and decide</a></p>')
+    parts += _ways_to_decide(links.pop("Decide", None), links.pop(LABEL, None))
     parts += [f"<p>{html_text(line)}</p>" for line in rest]
     parts += [
         f'<p><a href="{html_text(url)}">{html_text(name)}</a></p>' for name, url in links.items()
     ]
     return f'<div style="{_PAGE}">{"".join(parts)}</div>'
+
+
+def _ways_to_decide(page: str | None, link: str | None) -> list[str]:
+    """One button. With a `link` that needs no signing in it is that, and says what it is."""
+    if page is None:
+        return []
+    if link is None:
+        return [f"<p>{_button(page, 'Look and decide')}</p>"]
+    other = f'<a href="{html_text(page)}">sign in and decide</a>'
+    return [
+        f"<p>{_button(link, LABEL)}</p>",
+        f"<p>The button works once, for this proposal, without signing in. Or {other}.</p>",
+    ]
+
+
+def _button(address: str, label: str) -> str:
+    return f'<a style="{_BUTTON}" href="{html_text(address)}">{html_text(label)}</a>'

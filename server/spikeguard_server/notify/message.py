@@ -13,6 +13,7 @@ from typing import Any
 
 from spikeguard_protocol import Kind
 from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.phrases import PARAGRAPH
 from spikeguard_server.domain.symptom import FirstMove
 from spikeguard_server.domain.topics import (
     ASKING,
@@ -33,7 +34,7 @@ class Waiting:
     revision: int
     sentence: str
     brief: str  # the same for a title
-    reason: str
+    reason: Sequence[str]  # its paragraphs
     cost_steps: int
     cost_s: float | None
     cost_more: str  # in money, what waiting adds, and how it is reckoned; empty = unknown
@@ -170,7 +171,7 @@ def _incident(spike: Spike) -> dict[str, Any]:
             "command": waiting.command,
             "revision": waiting.revision,
             "does": waiting.sentence,
-            "reason": waiting.reason,
+            "reason": PARAGRAPH.join(waiting.reason),
             "checks": list(waiting.checks),
             "cost_steps": waiting.cost_steps,
             "approvals": waiting.approvals,
@@ -209,7 +210,7 @@ def _of_spike(spike: Spike) -> Sequence[str]:
     if (waiting := spike.waiting) is not None:
         lines += [
             f"Proposed: {waiting.sentence}",
-            f"Why: {waiting.reason}",
+            *_why(*waiting.reason),
             *_people(waiting),
             *(f"Check first: {check}" for check in waiting.checks),
             f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)})"
@@ -217,6 +218,11 @@ def _of_spike(spike: Spike) -> Sequence[str]:
             "done",
         ]
     return lines
+
+
+def _why(first: str = "", *rest: str) -> Sequence[str]:
+    """One paragraph a line."""
+    return [f"Why: {first}", *rest]
 
 
 def _people(waiting: Waiting) -> Sequence[str]:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from spikeguard_protocol import CommandState
 from spikeguard_protocol.escaping import html_text
-from spikeguard_protocol.phrases import batches_phrase, order_phrase
+from spikeguard_protocol.phrases import batches_phrase, ended_phrase, order_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access import Caller
 from spikeguard_server.domain.command_life import TAKEN_BACK, WAITING
@@ -122,6 +122,7 @@ def _environment() -> Environment:
         "moment": moment,
         "nats": nats,
         "number": number,
+        "paragraphs": paragraphs,
         "sentence": sentence,
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
@@ -202,6 +203,5 @@ def standing(command: Mapping[str, Any]) -> str:
     }.get(state)
     if said is not None:
         return said
-    because = f" ({command['end_reason'].rstrip('.')})" if command["end_reason"] else ""
     nothing = " Nothing was done." if CommandState(state) in TAKEN_BACK else ""
-    return f"{words[0].upper()}{words[1:]}{because}.{nothing}"
+    return f"{ended_phrase(words, command['end_reason'])}{nothing}"

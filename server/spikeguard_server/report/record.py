@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spikeguard_protocol.phrases import action_phrase
+from spikeguard_protocol.phrases import action_phrase, ended_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.command_life import TAKEN_BACK
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
@@ -51,8 +51,7 @@ def _command_reason(command: CommandFact) -> str:
     if command.first_approved_by is not None and command.decided_at is None:
         words.append(f"Approved by {command.first_approved_by}, and by no second person.")
     if command.end_reason:
-        ended = COMMAND_STATE_WORDS[command.state]
-        words.append(f"{ended[0].upper()}{ended[1:]} ({command.end_reason.rstrip('.')}).")
+        words.append(ended_phrase(COMMAND_STATE_WORDS[command.state], command.end_reason))
     if command.result:
         words.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(words)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.domain.cause.suspicion import Mark, Suspicion
 from spikeguard_server.domain.data_sources import DataRecord, LeftOut
 from spikeguard_server.domain.diagnosis import checks_of, diagnose, follow_ups_of
@@ -80,6 +81,23 @@ def test_no_innocent_batch_is_skipped_where_the_fault_lies_outside_the_data(caus
     assert "few batches" not in proposal.reason
     assert "No batch is skipped" in proposal.reason
     assert f"what speaks for {cause}" in proposal.reason
+
+
+def test_a_reason_has_paragraphs_verdict_cause_command_and_what_is_left_alone() -> None:
+    _, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED))
+    verdict, cause, command, left_alone = paragraphs(proposal.reason)
+    assert verdict.startswith("Lingering (")
+    assert cause == "Likely cause (90%): learning rate too high: what speaks for lr_too_high."
+    assert command.startswith("Go back to ")
+    assert left_alone == "No batch is skipped: the data is not what is blamed."
+
+
+def test_what_came_back_with_its_batches_is_not_said_to_skip_none() -> None:
+    again = {"recurrences": 1, "recurred_batches": BatchRange(1199, 1200)}
+    action, proposal = ask(about(Cause.NON_FINITE_SOURCE, **again))
+    assert action.skip is not None
+    assert "with which it came back" in proposal.reason
+    assert "No batch is skipped" not in proposal.reason
 
 
 @pytest.mark.parametrize("cause", [Cause.BAD_BATCH, Cause.RARE_TOKENS])

@@ -30,7 +30,7 @@ def message(text: str) -> Message:
         1,
         f"roll back to {text}",
         f"roll back to {text}",
-        text,
+        (text,),
         3,
         4.0,
         "",

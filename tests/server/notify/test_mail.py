@@ -6,6 +6,7 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 
@@ -14,6 +15,7 @@ import pytest
 from spikeguard_server.domain.channel import channel_from_mapping
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry
+from spikeguard_server.notify.links import LABEL
 from spikeguard_server.notify.mail import mail_html
 from tests.hostile import HOSTILE
 from tests.server.notify.test_hostile_text import message
@@ -75,6 +77,15 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
     assert "&nbsp;" not in rich.get_content()
     assert 'href="https://guard.example/confirm/1?a=b&amp;c=d"' in rich.get_content()
     assert "Why: wait a while" in plain.get_content()
+
+
+def test_of_two_ways_to_decide_a_mail_says_which_needs_no_signing_in() -> None:
+    sent = message("wait a while")
+    page, link = "https://guard.example/confirm/1", "https://guard.example/approve/abc"
+    html = mail_html(replace(sent, links={LABEL: link, "Decide": page, **sent.links}))
+    assert html.count("display:inline-block") == 1
+    assert f'href="{link}">{LABEL}</a>' in html
+    assert f'without signing in. Or <a href="{page}">sign in and decide</a>' in html
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
