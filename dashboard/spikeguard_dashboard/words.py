@@ -272,6 +272,12 @@ def approvers(proposal: Command) -> str:
     return "It needs two people to approve it." if proposal["approvals"] > 1 else ""
 
 
+def approved_by(proposal: Command, person: str) -> bool:
+    """Whether the first of two approvals is theirs; the server refuses a second one of them."""
+    first = proposal["first_approved_by"]
+    return first is not None and first.lower() == person.lower()
+
+
 def expiry(proposal: Command) -> str:
     """Until when a proposal can be approved."""
     limits = []

@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import spikeguard_dashboard
+from spikeguard_dashboard import words
 from tests.dashboard import story
 from tests.dashboard.stand_in import VIEWER_TOKEN, World, answer_json, error, serving
 
@@ -216,6 +217,8 @@ def test_who_approved_first_is_said_to_whoever_is_asked_next(world: World) -> No
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
     assert "approved by one person, waiting for a second one" in text
     assert "Approved by Ada <b>. It needs a second person; until then nothing is done." in text
+    assert words.approved_by(proposal, "ada <B>")
+    assert not words.approved_by(proposal, "Grace Hopper")
 
 
 def test_without_a_person_there_is_no_button_but_a_way_to_sign_in(address: str) -> None:

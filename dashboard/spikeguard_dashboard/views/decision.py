@@ -149,10 +149,13 @@ def _buttons(
         if decided:
             _notice(proposal, Notice("calm", f"Rejected by {person.name}: {reason}"))
 
+    yours = words.approved_by(proposal, person.name)
     label = f"Approve revision {proposal['revision']} as {person.name}{_which(proposal)}"
+    if yours:
+        label = "You gave the first approval; another person gives the second"
     st.button(
         label, type="primary", key=f"approve {seen}", on_click=approve, width="stretch",
-        disabled=halted,
+        disabled=halted or yours,
     )  # fmt: skip
     with st.popover("Reject with a reason", width="stretch"):
         st.text_area(

@@ -93,8 +93,9 @@ def test_a_reason_has_paragraphs_verdict_cause_command_and_what_is_left_alone() 
 
 
 def test_what_came_back_with_its_batches_is_not_said_to_skip_none() -> None:
-    again = {"recurrences": 1, "recurred_batches": BatchRange(1199, 1200)}
-    action, proposal = ask(about(Cause.NON_FINITE_SOURCE, **again))
+    batches = BatchRange(1199, 1200)
+    asked = about(Cause.NON_FINITE_SOURCE, recurrences=1, recurred_batches=batches)
+    action, proposal = ask(asked)
     assert action.skip is not None
     assert "with which it came back" in proposal.reason
     assert "No batch is skipped" not in proposal.reason

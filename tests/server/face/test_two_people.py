@@ -213,6 +213,8 @@ def test_the_page_says_who_approved_first_and_the_second_yes_is_given_there(
             done = page.post(path, data={**form, "key": key, "verdict": "approve"})
             assert done.status_code == 303
             after = page.get(path).text
+            assert ("You gave the first approval" in after) is waits
+            assert 'value="approve"' not in after
     assert "Approved by Ada Lovelace and Grace Hopper at" in after
     assert state_of(job, proposed)["state"] == "approved"
 
