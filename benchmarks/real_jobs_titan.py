@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.real_jobs_loops import LR, SPARE, WARMUP
 from benchmarks.real_jobs_probe import install
-from benchmarks.real_jobs_text import CONTEXT, ROWS, Plan, item_at
+from benchmarks.real_jobs_text import CONTEXT, ROWS, SEED, Plan, item_at
 
 LAYOUTS: dict[str, dict[str, int]] = {  # of `ParallelismConfig`
     "container": {},
@@ -181,7 +181,7 @@ def configuration(plan: Plan, layout: str) -> Any:
     config.dataloader = _data(plan, ROWS // MICRO_ROWS if pipeline else 1)
     config.dump_folder, config.validator.enable = plan.out, False
     config.checkpoint.enable = config.compile.enable = False
-    config.activation_checkpoint = None
+    config.activation_checkpoint, config.debug.seed = None, SEED
     training, parallel = config.training, config.parallelism
     training.disable_cuda_graphs = True
     training.local_batch_size, training.seq_len, training.steps = ROWS, CONTEXT, plan.steps
