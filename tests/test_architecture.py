@@ -171,3 +171,16 @@ def test_nothing_large_and_no_path_of_one_machine_is_kept() -> None:
         assert len(content) < 400_000, f"{path.relative_to(ROOT)} is {len(content)} bytes"
         if path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".json", ".txt"}:
             assert not places.search(content), f"{path.relative_to(ROOT)}: {places.search(content)}"
+
+
+def test_migrations_stand_in_one_line() -> None:
+    """Each follows another one, and none follows the same: two heads would stop every upgrade."""
+    folder = ROOT / "server/spikeguard_server/migrations/versions"
+    found = [
+        re.search(r"^down_revision(?:: [^=]*)? = (.*)$", file.read_text(), re.M)
+        for file in folder.glob("[0-9]*.py")
+    ]
+    assert all(found)
+    followed = [line[1] for line in found if line]
+    assert len(followed) > 20
+    assert sorted(followed) == sorted(set(followed))
