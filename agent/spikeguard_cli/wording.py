@@ -106,7 +106,7 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
     states = [str(state) for state in (entry["before"], entry["after"]) if state is not None]
     return [
         entry["at"], actor_words(entry), entry["action"], entry["subject"], " -> ".join(states),
-        entry["reason"] or "-",
+        " ".join(paragraphs(entry["reason"] or "-")),
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spikeguard_cli.wording import command_words, duration
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.replay.advice import Advice, Assumed
 
@@ -51,10 +52,11 @@ def advice_listing(advice: Sequence[Advice], policy: Policy, assumed: Assumed) -
 
 def _paragraph(one: Advice, policy: Policy) -> str:
     who = "the policy approves it" if one.mode.value == "auto" else "a person decides"
+    why = "\n".join(f"    {said}" for said in paragraphs(one.reason))
     checks = "".join(f"\n    check first: {check}" for check in one.checks)
     return (
         f"\n#{one.incident}  step {one.step}: {command_words(one.plain())} ({who})\n"
-        f"    {one.reason}{checks}\n    cost: {_cost(one, policy)}"
+        f"{why}{checks}\n    cost: {_cost(one, policy)}"
     )
 
 
