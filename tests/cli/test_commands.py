@@ -490,3 +490,18 @@ def test_no_cell_of_an_exported_ledger_is_a_formula(
         assert not cell.lstrip().startswith(("=", "+", "-", "@"))
     assert main(("ledger", "gpt-1", "--json")) == 0
     assert json.loads(capsys.readouterr().out) == entry
+
+
+def test_an_entry_of_the_audit_is_one_line_whatever_paragraphs_its_reason_has(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del login
+    entry: dict[str, Any] = {
+        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "proof": "token", "action": "propose",
+        "subject": "gpt-1#1.1", "before": None, "after": "proposed",
+        "reason": "Lingering (90%).\n\nGo back to step-300.",
+    }  # fmt: skip
+    server.answers["/v1/runs/default/gpt-1/audit"] = (200, {"items": [entry], "next_cursor": None})
+    assert main(("audit", "gpt-1")) == 0
+    _head, row = capsys.readouterr().out.splitlines()
+    assert row.endswith("Lingering (90%). Go back to step-300.")
