@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikeguard.shards import local
+
 Modules = Sequence[nn.Module]
 
 
@@ -46,12 +48,35 @@ def named_modules(parts: Modules) -> dict[str, nn.Module]:
 
 
 def state_of(parts: Modules) -> dict[str, Any]:
-    """What `state_dict()` says of each part, by the names of all."""
+    """What `state_dict()` says of each part, by the names of all.
+
+    Where its hooks hand out copies, as those that split a fused weight do, the tensors themselves:
+    what is copied into a copy changes nothing.
+    """
     return {
         f"{prefix}.{name}" if prefix else name: value
         for prefix, part in _prefixed(parts)
-        for name, value in part.state_dict().items()
+        for name, value in _live_state(part).items()
     }
+
+
+def _live_state(part: nn.Module) -> dict[str, Any]:
+    state = part.state_dict()
+    own = dict(part.named_parameters(remove_duplicate=False))
+    if all(name in state and _lies_in(state[name], p) for name, p in own.items()):
+        return state
+    buffers = {
+        name: buffer
+        for prefix, module in part.named_modules()
+        for name, buffer in module.named_buffers(prefix, recurse=False)
+        if name.rpartition(".")[2] not in module._non_persistent_buffers_set
+    }
+    return {**own, **buffers}
+
+
+def _lies_in(value: Any, parameter: Tensor) -> bool:
+    """Whether `value` is the memory of `parameter`."""
+    return isinstance(value, Tensor) and local(value).data_ptr() == local(parameter).data_ptr()
 
 
 def load_state(parts: Modules, state: dict[str, Any]) -> None:

@@ -477,3 +477,38 @@ def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_att
     job.guard.finish()
     assert [t.name for t in threading.enumerate() if "AsyncCheckpoint" in t.name] == []
     assert job.guard.faults == {}
+
+
+class Fused(nn.Linear):
+    """As torchtitan's fused projection: its state names the halves, which are copies."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4, bias=False)
+        hook: Any = self.register_state_dict_post_hook
+        hook(Fused.split)
+
+    def split(self, state: dict[str, Any], prefix: str, _: Any) -> None:
+        whole = state.pop(f"{prefix}weight")
+        state[f"{prefix}first"], state[f"{prefix}last"] = whole[:2].clone(), whole[2:].clone()
+
+
+def test_a_weight_that_the_models_state_splits_is_put_back(tmp_path: Path) -> None:
+    def start() -> tuple[Any, nn.Module, Any]:
+        torch.manual_seed(3)
+        model = nn.Sequential(Fused(), nn.BatchNorm1d(4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        checkpoints = CheckpointDirectory(tmp_path / "ck", every=4, background=False)
+        return attach(model, optimizer, run="test", checkpoints=checkpoints), model, optimizer
+
+    guard, model, optimizer = start()
+    for step, item in enumerate(guard.batches(torch.randn(6, 4, 4)), 1):
+        guard.loss(model(item).square().mean()).backward()
+        optimizer.step()
+        guard.step()
+        if step == 4:
+            kept = [p.detach().clone() for p in (*model.parameters(), *model.buffers())]
+    guard.finish()
+    again, model, _ = start()
+    assert again.resume() == 4
+    assert all(map(torch.equal, kept, (*model.parameters(), *model.buffers())))
+    again.finish()
