@@ -71,8 +71,9 @@ def paragraphs(reason: str) -> list[str]:
 
 
 def ended_phrase(state_words: str, because: str | None) -> str:
-    """How a command ended and why, as sentences: `Withdrawn. It healed.`"""
-    said = (part.strip().rstrip(".") for part in (state_words, because or ""))
+    """How a command ended and why, as sentences: `Withdrawn. It healed.`; nothing is said twice."""
+    why = (because or "").strip().rstrip(".")
+    said = (state_words, "" if why.lower() in state_words.lower() else why)
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in said if part)
 
 

@@ -10,7 +10,7 @@ import pytest
 from spikeguard_client import Command, Cost, Incident
 from spikeguard_client.reading import read
 from spikeguard_dashboard import words
-from spikeguard_protocol.phrases import TIMES
+from spikeguard_protocol.phrases import TIMES, ended_phrase
 from tests.dashboard import story
 
 
@@ -140,3 +140,12 @@ def test_a_loss_that_did_not_rise_is_not_said_to_have_risen() -> None:
     quiet = story.incident(pre_loss=2.04, peak_loss=2.177, summary=said, loss_rose=False)
     told = words.story(read(Incident, quiet))
     assert told.startswith("Step 1,246: a gradient was not finite; the loss did not rise; at step")
+
+
+def test_the_end_of_a_command_is_said_in_sentences_and_once() -> None:
+    assert ended_phrase("withdrawn", "it lost its reason (too early).") == (
+        "Withdrawn. It lost its reason (too early)."
+    )
+    expired = "expired: nobody answered in time"
+    assert ended_phrase(expired, "nobody answered in time") == f"E{expired[1:]}."
+    assert ended_phrase("rejected", None) == "Rejected."
