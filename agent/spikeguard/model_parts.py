@@ -36,7 +36,7 @@ def named_parameters(
     """Every parameter of the parts, as their own modules name it; a shared one once."""
     seen: set[int] = set()
     for prefix, part in _prefixed(parts):
-        for name, parameter in part.named_parameters(prefix, remove_duplicate):
+        for name, parameter in part.named_parameters(prefix, remove_duplicate=remove_duplicate):
             if not remove_duplicate or id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield name, parameter

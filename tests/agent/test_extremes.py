@@ -83,10 +83,10 @@ def test_a_dropped_value_never_enters_the_baseline() -> None:
     assert torch.equal(before, extremes.state_dict()[0]["state"][:3])
 
 
-def test_where_the_optimizer_cannot_drop_nothing_is_lent_to_it(tmp_path: Path) -> None:
+def test_where_the_optimizer_takes_no_flag_its_step_is_not_entered(tmp_path: Path) -> None:
     line = Line(tmp_path, ASKED, "foreach")
     assert all(line.step(1.0) for _ in range(30))
-    assert line.step(50.0)
+    assert not line.step(50.0)
     assert not hasattr(line.optimizer, "found_inf")
 
 

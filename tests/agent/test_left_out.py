@@ -440,7 +440,7 @@ def test_a_directory_is_exported_as_lines_of_json_and_as_csv(
     assert rows[0].endswith(',24,25,0,"[""doc-24""]",0')
     assert spikeguard(["ledger", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "left out [22, 23)" in shown
+    assert "left out batch 22" in shown
     assert "doc-22" in shown
 
 
