@@ -219,7 +219,7 @@ class Executor:
         if order.expires_at_step is not None and steps >= order.expires_at_step:
             return f"it expired at step {order.expires_at_step}; the run is at {steps}"
         verb = verb_of(order.action)
-        unsigned = self._keys.refusal(order, time.time())
+        unsigned = self._keys.refusal(order, self._journal.run, time.time())
         if (reason := unsigned or verb_refusal(self._settings, verb)) is not None:
             return reason
         if verb not in self.capabilities():

@@ -85,6 +85,7 @@ class Journal:
     def __init__(self, path: Path | None, run: RunId, settings: Settings | None = None) -> None:
         """`settings`: hold the limits that what is read is held against; None: hold it to none."""
         self._settings = settings
+        self.run = run
         self.undone: dict[str, Undo] = {}
         self.ordered: dict[str, dict[str, Any]] = {}  # command -> what of its entry is repeated
         self.held_back: dict[str, str] = {}  # what is not repeated, and why

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spikeguard.settings import Settings
-from spikeguard_protocol import Order
+from spikeguard_protocol import CommandId, Order, RunId
 from spikeguard_protocol.order_signature import OrderKey, read_order_keys, signature_problem
 
 NAME = "Settings.order_keys_file, SPIKEGUARD_ORDER_KEYS_FILE"
@@ -26,15 +26,15 @@ class OrderKeys:
     keys: tuple[OrderKey, ...] = ()
     problem: str = ""  # why there are none though they were asked for
 
-    def refusal(self, order: Order, now_s: float) -> str | None:
-        """Why `order` is not carried out; `now_s`: seconds since the epoch."""
+    def refusal(self, order: Order, run: RunId, now_s: float) -> str | None:
+        """Why `run` does not carry `order` out; `now_s`: seconds since the epoch."""
         if not self.asked:
             return None
         if self.problem:
             return f"this job takes signed orders only, and {self.problem} ({NAME})"
         problem = signature_problem(self.keys, order, order.signature, now_s)
         if problem is None:
-            return None
+            return _foreign(order, run)
         names = ", ".join(key.name for key in self.keys)
         return f"{problem}; this job takes orders that are signed with key {names} ({NAME})"
 
@@ -43,6 +43,13 @@ class OrderKeys:
         if not self.asked:
             return {}
         return {TOLD: ",".join(key.name for key in self.keys) or "unreadable"}
+
+
+def _foreign(order: Order, run: RunId) -> str | None:
+    """Who signs sees the command's name and does not know a run by its attempts' ids."""
+    if CommandId.parse(order.command).incident.run == run:
+        return None
+    return f"it was signed as a command of another run; this one is {run}"
 
 
 def read_keys(settings: Settings) -> OrderKeys:

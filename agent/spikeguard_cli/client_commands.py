@@ -28,6 +28,7 @@ from spikeguard_cli.wording import (
     incident_table,
     proposal_words,
     run_row,
+    signed_words,
     table,
 )
 from spikeguard_protocol import (
@@ -139,6 +140,9 @@ def approve(options: Namespace) -> int:
     api = Api(load_credentials())
     command = _proposed(api, options.id)
     print(proposal_words(command))
+    order = _order(command) if options.order_key else None
+    if order is not None:
+        print(signed_words(order, _left_s(command)))
     restart = _goes_by_restart(api, command)
     if restart:
         print("  restart: the job ends when it is told, and carries this out once it is restarted")
@@ -147,8 +151,8 @@ def approve(options: Namespace) -> int:
         print("Nothing was approved.")
         return 1
     body: dict[str, Any] = {"revision": revision}
-    if options.order_key:
-        body["signature"] = _signature(Path(options.order_key), command)
+    if order is not None:
+        body["signature"] = _signature(Path(options.order_key), order, _left_s(command))
     done = _decide(api, CommandId.parse(command["id"]), "approve", body)
     say(approved_words(done, restart=restart))
     return 0
@@ -167,17 +171,24 @@ def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
     return any(row["name"] == "rollback" and row["cost"] == BY_RESTART for row in rows)
 
 
-def _signature(path: Path, command: dict[str, Any]) -> str:
-    """Of what `command` would have the job do, as it was shown."""
+def _order(command: dict[str, Any]) -> Signed:
+    """What `command` would have the job do: this is signed, so this is shown."""
+    action = from_json(Action, read_action(command["verb"], command["arguments"]))
+    return Signed(command["id"], command["attempt"] or "", action, command["expires_at_step"])
+
+
+def _left_s(command: dict[str, Any]) -> float:
+    return float(command["expires_in_s"] or 0.0)
+
+
+def _signature(path: Path, order: Signed, left_s: float) -> str:
+    """Of `order`, good for `left_s` from now on."""
     try:
         key = read_order_keys(path.read_text())[0]
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise CommandFailed(f"{path} holds no key to sign orders with: {why}") from error
-    left_s = command["expires_in_s"] or 0.0
-    action = from_json(Action, read_action(command["verb"], command["arguments"]))
-    about = Signed(command["id"], command["attempt"] or "", action, command["expires_at_step"])
-    return sign(key, about, time.time() + left_s)
+    return sign(key, order, time.time() + left_s)
 
 
 def reject(options: Namespace) -> int:
@@ -225,13 +236,21 @@ def _proposed(api: Api, text: str) -> dict[str, Any]:
         found: list[dict[str, Any]] = api.get(incident_path(command.incident))["commands"]
         for entry in found:
             if entry["number"] == command.number:
-                return entry
+                return _of_incident(command.incident, entry)
         raise CommandFailed(f"{command.incident} has no command {command.number}")
     incident = IncidentId.parse(text)
     proposal: dict[str, Any] | None = api.get(incident_path(incident))["proposal"]
     if proposal is None:
         raise CommandFailed(f"{incident} proposes nothing at present")
-    return proposal
+    return _of_incident(incident, proposal)
+
+
+def _of_incident(incident: IncidentId, command: dict[str, Any]) -> dict[str, Any]:
+    """`command`, where it is one of `incident`: nobody decides on what they did not name."""
+    if CommandId.parse(command["id"]).incident != incident:
+        told = printable(str(command["id"]))[:200]
+        raise CommandFailed(f"asked for {incident}, the server answered with {told}: nothing done")
+    return command
 
 
 def _given_token(options: Namespace) -> str:

@@ -125,7 +125,7 @@ def read_action(verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in arguments.items()
     }
-    return {"type": kind.__name__, **read}
+    return {**read, "type": kind.__name__}  # the verb's, whatever the arguments call themselves
 
 
 def action_words(action: Action) -> str:

@@ -95,6 +95,11 @@ WRONG: list[tuple[str, Change, str]] = [
         "is of another order",
     ),
     ("too late", lambda o: signed_by(NEW, o, -301.0), "its signature was good until"),
+    (
+        "a command of another run",
+        lambda o: signed_by(NEW, replace(o, command=f"other#{o.command.rpartition('#')[2]}")),
+        "it was signed as a command of another run; this one is test",
+    ),
     ("garbage", lambda o: replace(o, signature="\x1b[2J"), "none that this release knows"),
 ]
 

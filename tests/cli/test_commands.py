@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,8 @@ from typing import Any
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_protocol import BY_RESTART
+from spikeguard_protocol import BY_RESTART, Action, CheckpointNow, Order, action_words
+from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from tests.hostile import HOSTILE, acted_on
 
 COST = {
@@ -263,6 +265,61 @@ def test_approve_says_restart_the_job_where_a_rollback_goes_by_restart(
         assert done.returncode == 0, done.stderr
         assert ("carries this out once it is restarted" in done.stdout) == said
         assert ("exit status 76. Restart the job" in done.stdout) == said
+
+
+@pytest.fixture
+def order_key(tmp_path: Path) -> OrderKey:
+    """Of whoever approves; its file is `order_key`."""
+    (tmp_path / "order_key").write_text("07" * 32)
+    return OrderKey(b"\x07" * 32)
+
+
+ATTEMPT = "a1" * 8
+SIGNED_END = {"attempt": ATTEMPT, "expires_in_s": 600.0, "expires_at_step": 500}
+
+
+@pytest.mark.parametrize(("verb", "arguments", "signed"), [
+    ("checkpoint_now", {}, CheckpointNow()),
+    ("checkpoint_now", {"type": "Stop"}, CheckpointNow()),
+    ("watch", {"steps": 100, "type": "ScaleLr", "factor": 0.05}, None),
+])  # fmt: skip
+def test_what_a_person_signs_is_what_they_were_shown_whatever_the_server_calls_it(
+    home: dict[str, str],
+    server: Server,
+    order_key: OrderKey,
+    tmp_path: Path,
+    verb: str,
+    arguments: dict[str, Any],
+    signed: Action | None,
+) -> None:
+    """A server without a key asks for a signature in other words than what would be done."""
+    path = "/v1/runs/default/gpt-1/incidents/3"
+    proposal = {**PROPOSAL, **SIGNED_END, "verb": verb, "arguments": arguments}
+    server.answers[path] = (200, {**INCIDENT, "proposal": proposal})
+    server.answers[f"{path}/commands/1/approve"] = (200, proposal)
+    done = spikeguard(home, "approve", "gpt-1#3", "--yes", "--order-key", f"{tmp_path}/order_key")
+    sent = [body["signature"] for method, _, _, body in server.asked if method == "POST"]
+    if signed is None:
+        assert (done.returncode, sent) == (1, []), done.stdout
+        assert "Traceback" not in done.stderr
+        return
+    assert f"signs: {action_words(signed)}, to attempt {ATTEMPT}, good for 10.0 min" in done.stdout
+    order = Order("gpt-1#3.1", ATTEMPT, signed, 600.0, 500, sent[0])
+    assert signature_problem((order_key,), order, order.signature, time.time()) is None
+
+
+@pytest.mark.parametrize("asked", ["gpt-1#3", "gpt-1#3.1"])
+def test_nobody_decides_on_a_command_that_they_did_not_name(
+    home: dict[str, str], server: Server, asked: str
+) -> None:
+    other = {**PROPOSAL, "id": "gpt-2#3.1"}
+    incident = {**INCIDENT, "proposal": other, "commands": [other]}
+    server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, incident)
+    for verdict in (["approve", asked, "--yes"], ["reject", asked, "--reason", "no"]):
+        done = spikeguard(home, *verdict)
+        assert done.returncode == 1
+        assert "asked for gpt-1#3, the server answered with gpt-2#3.1" in done.stderr
+    assert {method for method, *_ in server.asked} == {"GET"}
 
 
 def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server) -> None:
