@@ -1,6 +1,7 @@
 """The folder in which an attempt's outbox lies: claimed by one process, noted in, removed.
 
 Law: nothing here knows what a message is. The lock's file also holds the highest number of one.
+No link is followed: what is written and removed lies here, whoever else can write here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def attempt_folders(parent: Path) -> list[Path]:
     dated = []
     with suppress(OSError):
         for path in parent.iterdir():
-            if ATTEMPT_PATTERN.fullmatch(path.name):
+            if ATTEMPT_PATTERN.fullmatch(path.name) and not path.is_symlink():
                 with suppress(OSError):
                     dated.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(dated)]
@@ -55,7 +56,7 @@ def read_note(handle: int) -> tuple[int, bool]:
 def claim(folder: Path) -> int:
     """Lock the folder for this process; raise OSError (BlockingIOError) if another lives in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

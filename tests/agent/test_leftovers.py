@@ -167,3 +167,20 @@ def test_a_folder_that_cannot_be_listed_counts_for_nothing(
 
     monkeypatch.setattr(Path, "glob", stale)
     assert Unheld(tmp_path, RUN, "own").size() == 0
+
+
+def test_links_that_somebody_put_there_lead_nowhere(tmp_path: Path) -> None:
+    """Into the file of another program, and into a folder whose files are named as messages are."""
+    parent, elsewhere = tmp_path / "outbox", tmp_path / "elsewhere"
+    letters, settings = elsewhere / "letters", elsewhere / "settings"
+    letters.mkdir(parents=True)
+    settings.write_text("what another program wrote\n")
+    (letters / "000000000001.jsonl").write_text("of another program\n")
+    linked = parent / ("ab" * 8)
+    linked.mkdir(parents=True)
+    (linked / "lock").symlink_to(settings)
+    (linked / "000000000001.jsonl").write_text("{}\n")
+    (parent / ("cd" * 8)).symlink_to(letters)
+    assert leftovers(parent, RUN) == []
+    assert settings.read_text() == "what another program wrote\n"
+    assert [path.name for path in letters.iterdir()] == ["000000000001.jsonl"]
