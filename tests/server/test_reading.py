@@ -23,6 +23,7 @@ READS = {  # beside the `reading*` modules
     "read_layers",
     "attempts_of_runs",
     "incident_of",
+    "ways_around",  # what the catalogue says of a role
     "WriteCheck",  # takes room in a temporary file, no row
 }
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")
