@@ -127,7 +127,8 @@ def _person(services: Services, identity: Identity) -> str:
     told = identity.claims.get(name)
     if not isinstance(told, str) or not told.strip():
         raise not_believed(f"it does not say who you are (claim {name})")
-    if name == "email" and identity.claims.get("email_verified") is False:
+    verified = identity.claims.get("email_verified", True)  # some providers say it in words
+    if name == "email" and verified not in (True, "true"):
         raise not_believed("your e-mail address is not verified there")
     return read_person(told)
 

@@ -133,6 +133,7 @@ WRONG: dict[str, Claims] = {
     "empty subject": {"sub": ""},
     "no name": {"email": None},
     "unverified address": {"email_verified": False},
+    "unverified address in words": {"email_verified": "false"},
     "a machine's name": {"email": "server"},
     "a name with an escape": {"email": "ada\x1b[2J@example.org"},
 }
