@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -179,8 +180,9 @@ def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
 
 
 def test_a_price_has_its_currency_and_the_kill_switch_is_said_on_the_page(
-    live: Live, spiked: Job
+    live: Live, new_job: Callable[[str], Job]
 ) -> None:
+    spiked = new_job("priced").spike()
     command, policy = spiked.incident()["proposal"], f"{spiked.path}/policy"
     switch = {"project": spiked.project, "reason": "a bad checkpoint went round"}
     with live.person("Root", Role.ADMIN) as root, browser(live, root) as page:

@@ -127,11 +127,8 @@ def test_the_record_says_with_which_token_and_session_and_how_a_person_is_known(
 def test_whatever_acts_by_itself_has_its_kind_in_the_record(live: Live, spiked: Job) -> None:
     with live.client(Role.VIEWER) as viewer:
         entries = viewer.get(f"{spiked.path}/audit", params={"limit": 1000}).json()["items"]
-    by_kind = {entry["actor_kind"]: entry["actor"] for entry in entries}
-    assert {"policy", "server"} <= set(by_kind) <= {"policy", "server", "person"}
-    alone = [entry for entry in entries if entry["actor_kind"] != "person"]
-    assert all(entry["actor"].startswith(entry["actor_kind"]) for entry in alone)
-    assert not by_kind.get("person", "").startswith(("policy", "server"))
+    assert {entry["actor_kind"] for entry in entries} == {"policy", "server"}
+    assert all(entry["actor"].startswith(entry["actor_kind"]) for entry in entries)
 
 
 @pytest.fixture(scope="module")
