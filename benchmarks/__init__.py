@@ -1,4 +1,4 @@
-"""Every figure that the README states, one command each: `python -m benchmarks.NAME`.
+"""Every figure that README and docs state, one command each: `python -m benchmarks.NAME`.
 
 `--quick` takes under a minute, `--json` prints one JSON object.
 """

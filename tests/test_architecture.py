@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import published
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "spikeguard_protocol": ROOT / "agent/spikeguard_protocol",
@@ -184,3 +186,13 @@ def test_migrations_stand_in_one_line() -> None:
     followed = [line[1] for line in found if line]
     assert len(followed) > 20
     assert sorted(followed) == sorted(set(followed))
+
+
+def test_every_published_table_is_made_of_its_results() -> None:
+    """Where it fails: `python -m benchmarks.published`."""
+    for page in published.pages():
+        assert published.rendered(page.read_text()) == page.read_text(), page.name
+
+
+def test_the_first_page_stays_one_page() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 700
