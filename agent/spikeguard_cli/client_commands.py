@@ -21,6 +21,7 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
+from spikeguard_cli.show_commands import COMMANDS as SHOW
 from spikeguard_cli.wording import (
     RUN_HEAD,
     approved_words,
@@ -351,6 +352,7 @@ COMMANDS: tuple[Command, ...] = (
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
     Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
+    *SHOW,
     *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options

@@ -10,8 +10,8 @@ from typing import Any
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.orders import action_words
-from spikeguard_protocol.phrases import batches_phrase, order_phrase, paragraphs
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, paragraphs
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -96,6 +96,74 @@ def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
         yield f"Decide {proposal['id']}: {command_words(proposal)}"
     if job:
         yield printable(job)
+
+
+LABELS = 9  # columns of the labels of a card
+
+
+def incident_card(incident: dict[str, Any]) -> list[str]:
+    """An incident for whoever was just woken: what, cause, what to do, at what cost, how."""
+    lines = [
+        *_said("", f"{incident['id']}: {incident['title']} ({incident['confidence']:.0%})"),
+        *_said("", f"{incident['summary']}."),
+        *_said("cause", _cause_words(incident)),
+    ]
+    proposal = incident["proposal"]
+    if proposal is not None:
+        return [*lines, *_proposal_card(incident["id"], proposal)]
+    if incident["commands"]:
+        newest = incident["commands"][-1]
+        lines += _said("done", f"{command_words(newest)}: {state_words(newest['state'])}")
+    if incident["state"] == "closed":
+        lines += _said("ended", str(incident["outcome"]).replace("_", " "))
+    if incident["has_postmortem"]:
+        lines += _said("read", f"spikeguard postmortem '{incident['id']}'")
+    return lines
+
+
+def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
+    lines = [
+        *_said("propose", command_words(proposal)),
+        *_said("costs", cost_words(proposal["cost"])),
+        *(line for check in proposal["checks"] for line in _said("check", check)),
+        *_said("answer", f"within {duration(proposal['expires_in_s'])}"),
+    ]
+    if first := proposal["first_approved_by"]:
+        lines += _said("who", f"{first} approved it; it needs a second person")
+    return [
+        *lines,
+        printable(f"{'decide':<{LABELS}}spikeguard approve '{incident}'"),  # a line to copy
+        printable(f"{'':<{LABELS}}spikeguard reject '{incident}' --reason WHY"),
+    ]
+
+
+def _cause_words(incident: dict[str, Any]) -> str:
+    """The likeliest with its best reason; what it is not known for is said as such."""
+    likeliest = next(iter(incident["causes"]), None)
+    if likeliest is None:
+        return "not known"
+    words = cause_phrase(likeliest["cause"])
+    if likeliest["cause"] != Cause.UNKNOWN:
+        words += f" ({likeliest['confidence']:.0%})"
+    return ": ".join((words, *likeliest["reasons"][:1]))
+
+
+def run_card(run: dict[str, Any]) -> list[str]:
+    """A run: state, step, loss; then what needs somebody."""
+    step = "no step yet" if run["last_step"] is None else f"step {run['last_step']:,}"
+    age = "" if run["age_s"] is None else f", heard {duration(run['age_s'])} ago"
+    lines = _said("", f"{run['id']}: {run['state']}{age}, {step}, loss {number(run['last_loss'])}")
+    if run["open_incident"]:
+        asks = ", waits for your decision" if run["waiting_approval"] else ""
+        lines += _said("", f"open: '{run['id']}#{run['open_incident']}'{asks}")
+    return lines + (_said("", run["look_at_job"]) if run.get("look_at_job") else [])
+
+
+def _said(label: str, text: str) -> list[str]:
+    """Wrapped behind its label; a sentence of its own without one."""
+    first = f"{label:<{LABELS}}" if label else ""
+    rest = " " * LABELS if label else ""
+    return wrap(printable(text), WIDTH, initial_indent=first, subsequent_indent=rest)
 
 
 AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")

@@ -504,17 +504,33 @@ def test_what_a_server_says_reaches_the_terminal_as_text(
     tested = {"result": "failed", "reason": text, "took_ms": 3.0}
     server.answers["/v1/channels/default/oncall/test"] = (200, tested)
     policy = {"policy": {"currency": text, text: {text: [text]}}}
+    proposal = {**PROPOSAL, "checks": [text], "expires_in_s": 60.0, "first_approved_by": text}
+    cause = {"cause": text, "confidence": 0.9, "reasons": [text]}
+    incident = {"title": text, "summary": text, "causes": [cause], "has_postmortem": False,
+                "segment": {"attempt": text, "number": 0}, "proposal": proposal}  # fmt: skip
+    server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, {**INCIDENT, **incident})
+    curve = {
+        "attempt": text,
+        "number": 0,
+        "current": True,
+        "steps": [310],
+        "values": {"loss": [2.0]},
+    }
+    server.answers["/v1/runs/default/gpt-1/incidents/3/series"] = (200, {"segments": [curve]})
     server.answers["/v1/policy"] = (200, policy)
     for arguments in (
         ("runs",),
         ("token", "create", "--role", "operator", "--person", "Ada"),
         ("channels", "test", "oncall"),
+        ("show", "gpt-1#3"),
     ):
         main(arguments)
         told = capsys.readouterr()
         for line in (told.out + told.err).splitlines():
             assert acted_on(line, keep="") == []
             assert not line.startswith("FORGED")
+    assert main(("show", "gpt-1#3")) == 0
+    capsys.readouterr()
     main(("policy", "show"))
     shown = capsys.readouterr().out
     assert acted_on(shown) == []

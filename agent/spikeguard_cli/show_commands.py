@@ -1,0 +1,193 @@
+"""The commands that show one thing whole: show, watch, and snooze what it tells people."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
+
+from spikeguard_cli.api import Api
+from spikeguard_cli.command import Command, say
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.curve import Curve, drawn
+from spikeguard_cli.wording import duration, incident_card, run_card
+from spikeguard_protocol import IncidentId, RunId
+from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.paths import incident_path, run_path
+
+POINTS = 2000  # of a curve that is drawn; the server keeps every extreme
+HEIGHT = 8  # lines of a curve
+CLEAR = "\x1b[H\x1b[2J"  # home, and an empty screen (ECMA-48)
+_LASTS = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def show(options: Namespace) -> int:
+    """One incident, or one run, on one screen."""
+    api = Api(load_credentials())
+    if "#" not in options.id:
+        run = RunId.parse(options.id)
+        return _show_run(api, run, as_json=options.json)
+    incident = IncidentId.parse(options.id)
+    found = api.get(incident_path(incident))
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    series = api.get(f"{incident_path(incident)}/series", signals="loss")
+    _print([*incident_card(found), "", *_curve(series, found["onset_step"], found["segment"])])
+    return 0
+
+
+def _show_run(api: Api, run: RunId, *, as_json: bool) -> int:
+    found = api.get(run_path(run))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 0
+    _print(_run_screen(api, run, found, None))
+    return 0
+
+
+def watch(options: Namespace) -> int:
+    """A run as it goes on: a screen drawn anew, or a line for each change where there is none."""
+    api, run = Api(load_credentials()), RunId.parse(options.run)
+    seen: tuple[Any, ...] = ()
+    while True:
+        found = api.get(run_path(run))
+        if sys.stdout.isatty():
+            sys.stdout.write(CLEAR)
+            _print(_run_screen(api, run, found, options.steps))
+        elif (now := _standing(found)) != seen:
+            print(json.dumps(found) if options.json else _line(found), flush=True)
+            seen = now
+        if found["state"] == "ended" or options.once:
+            return 0
+        time.sleep(options.every)
+
+
+def _standing(run: dict[str, Any]) -> tuple[Any, ...]:
+    return run["state"], run["last_step"], run["open_incident"], run["waiting_approval"]
+
+
+def _line(run: dict[str, Any]) -> str:
+    return printable("  ".join(run_card(run)[:1]))
+
+
+def _run_screen(api: Api, run: RunId, found: dict[str, Any], steps: int | None) -> list[str]:
+    last = found["last_step"]
+    first = max(last - steps + 1, 0) if steps and last is not None else None
+    series = api.get(f"{run_path(run)}/series", signals="loss", first=first, points=POINTS)
+    number = found["open_incident"]
+    if not number:
+        return [*run_card(found), "", *_curve(series, None)]
+    incident = api.get(incident_path(IncidentId(run, number)))
+    curve = _curve(series, incident["onset_step"])
+    return [*run_card(found), "", *curve, "", *incident_card(incident)]
+
+
+def _curve(
+    series: dict[str, Any], onset: int | None, began: dict[str, Any] | None = None
+) -> list[str]:
+    """The loss of the segment in which a spike `began`, else of the line that is trained now."""
+    found = [s for s in series["segments"] if s["steps"]]
+    found = [s for s in found if _is(s, began)] or found
+    if not found:
+        return ["no samples are kept of these steps"]
+    values = [_value(value) for value in found[0]["values"]["loss"]]
+    marks = {} if onset is None else {onset: f"onset, step {onset}"}
+    width = min(shutil.get_terminal_size((80, 24)).columns, 120)
+    lines = drawn(Curve(found[0]["steps"], values), width, HEIGHT, marks)
+    return ["loss", *lines] if lines else ["no finite loss in these steps"]
+
+
+def _is(segment: dict[str, Any], began: dict[str, Any] | None) -> bool:
+    if began is None:
+        return bool(segment["current"])
+    return (segment["attempt"], segment["number"]) == (began["attempt"], began["number"])
+
+
+def _value(value: Any) -> float | None:
+    """Values that are not finite travel as words."""
+    return None if value is None else float(value)
+
+
+def _print(lines: list[str]) -> None:
+    print("\n".join(line.rstrip() for line in lines), flush=True)
+
+
+def snooze(options: Namespace) -> int:
+    """Tell nobody of an incident or a run for a while; what it held is told then."""
+    run, number = _named(options.id)
+    body = {
+        "project": run.project, "run": run.name, "incident": number, "begins_in_s": 0.0,
+        "lasts_s": options.lasts, "reason": options.reason,
+    }  # fmt: skip
+    Api(load_credentials()).post("/v1/silences", body)
+    say(
+        f"{options.id} tells nobody for {duration(options.lasts)}. "
+        "What is proposed waits meanwhile, and expires as before."
+    )
+    return 0
+
+
+def _named(text: str) -> tuple[RunId, int | None]:
+    if "#" not in text:
+        return RunId.parse(text), None
+    incident = IncidentId.parse(text)
+    return incident.run, incident.number
+
+
+def lasting(text: str) -> float:
+    """Seconds of `90s`, `15min`, `2h`, `1d`."""
+    found = _LASTS.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise ArgumentTypeError(f"{text!r} is no duration: write 90s, 15min, 2h or 1d")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _every(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.2 <= seconds <= 3600.0:
+        raise ArgumentTypeError(f"{text!r}: give 0.2 to 3600 seconds")
+    return seconds
+
+
+def _steps(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is no number of steps: give 1 or more")
+    return int(text)
+
+
+def _show_options(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it), or RUN")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _watch_options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+    parser.add_argument("--steps", type=_steps, help="draw the newest N steps (default: all)")
+    parser.add_argument("--every", type=_every, default=2.0, help="seconds (default 2)")
+    parser.add_argument("--once", action="store_true", help="look once and end")
+    parser.add_argument("--json", action="store_true", help="a JSON object for each change")
+
+
+def _snooze_options(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it), or RUN")
+    parser.add_argument(
+        "--for", dest="lasts", type=lasting, default=900.0, metavar="TIME",
+        help="90s, 15min (the default), 2h, 1d",
+    )  # fmt: skip
+    parser.add_argument("--reason", default="snoozed", help="why; the record keeps it")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("show", "show an incident or a run: what, why, what to do, curve", show, _show_options),
+    Command("watch", "follow a run in this terminal until it ends", watch, _watch_options),
+    Command("snooze", "tell nobody of an incident or a run for a while", snooze, _snooze_options),
+)

@@ -1,0 +1,109 @@
+"""`spikeguard show`, `watch` and `snooze` against a running server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from spikeguard_cli.curve import Curve, drawn
+from spikeguard_cli.main import main
+from spikeguard_protocol import AttemptEnded, Role
+from spikeguard_server.grants import Grant
+from tests.server.face.conftest import Job, Live
+
+Typed = Callable[..., str]
+
+
+@pytest.fixture
+def typed(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """What a command of Ada's prints, 80 columns wide."""
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        status, said = main(words), capsys.readouterr()
+        assert status == 0, said.err
+        return said.out
+
+    return run
+
+
+def test_an_incident_on_one_screen_says_what_why_what_to_do_and_how(
+    spiked: Job, typed: Typed
+) -> None:
+    found = spiked.incident()
+    said = typed("show", f"{spiked.run}#1")
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40  # a terminal of a laptop
+    assert lines[0].startswith(f"{spiked.run}#1: {found['title']} ({found['confidence']:.0%})")
+    unwrapped = " ".join(said.split())
+    assert f"{found['summary']}." in unwrapped
+    assert re.search(r"^cause +\S", said, re.M)
+    assert re.search(r"^propose +roll back to step ", said, re.M)
+    assert re.search(r"^costs +\d+ steps", said, re.M)
+    assert re.search(r"^answer +within ", said, re.M)
+    assert f"decide   spikeguard approve '{spiked.run}#1'" in lines
+    assert f"^ onset, step {found['onset_step']}" in said
+
+
+def test_what_is_shown_can_be_had_as_json(spiked: Job, typed: Typed) -> None:
+    assert json.loads(typed("show", f"{spiked.run}#1", "--json"))["id"] == f"{spiked.run}#1"
+    assert json.loads(typed("show", spiked.run, "--json"))["name"] == spiked.run
+
+
+def test_a_run_on_one_screen_leads_to_what_waits_for_somebody(spiked: Job, typed: Typed) -> None:
+    said = typed("show", spiked.run)
+    assert said.startswith(f"{spiked.run}: ")
+    assert f"open: '{spiked.run}#1', waits for your decision" in said
+    assert re.search(r"^propose +roll back to step ", said, re.M)
+    assert "onset, step " in said
+
+
+def test_a_run_is_followed_until_it_ends(job: Job, typed: Typed) -> None:
+    job.train(30)
+    assert "live" in typed("watch", job.run, "--once")
+    job.send(AttemptEnded("done"))
+    assert "ended" in typed("watch", job.run, "--every", "0.2")
+
+
+def test_a_snoozed_incident_tells_nobody_until_then(
+    live: Live, new_job: Callable[[str], Job], typed: Typed
+) -> None:
+    job = new_job("snoozed").spike()
+    assert "tells nobody for 15.0 min" in typed("snooze", f"{job.run}#1", "--reason", "on it")
+    with live.client(Role.VIEWER) as viewer:
+        silences = viewer.get("/v1/silences", params={"project": "default"}).json()["items"]
+    mine = [s for s in silences if (s["run"], s["incident"]) == (job.run, 1)]
+    assert [(s["reason"], s["created_by"]) for s in mine] == [("on it", "Ada")]
+
+
+@pytest.mark.parametrize("time", ["", "0s", "-5min", "15", "1y"])
+def test_a_time_that_is_none_is_refused_with_how_to_write_one(
+    time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["snooze", "a#1", f"--for={time}"])
+    assert "write 90s, 15min, 2h or 1d" in capsys.readouterr().err
+
+
+def test_a_spike_of_one_step_in_a_million_is_drawn() -> None:
+    """Each column spans the least to the most of its steps."""
+    steps = range(1_000_000)
+    values = [9.0 if step == 700_123 else 2.0 for step in steps]
+    top = drawn(Curve(steps, values), 80, 8, {})[0]
+    places = [place for place, dots in enumerate(top[9:]) if dots != " "]
+    assert top.split()[0] == "9"
+    assert places == [700_123 * 141 // 999_999 // 2]
+
+
+def test_a_loss_that_is_not_finite_is_marked_and_breaks_the_curve() -> None:
+    values = [2.0, 2.1, float("nan"), 2.2, None, 2.0]
+    lines = drawn(Curve(range(6), values), 21, 2, {2: "onset"})
+    assert lines[0] == "nan, inf" + " " * 5 + "x"
+    assert drawn(Curve(range(2), [float("nan"), None]), 21, 2, {}) == []
