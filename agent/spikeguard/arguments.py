@@ -22,6 +22,7 @@ from spikeguard.guarded import held_by
 from spikeguard.model_parts import parameters
 from spikeguard.optimizers import trained_by
 from spikeguard.settings import Settings, whole
+from spikeguard.tied import check_tied
 
 RANKS: tuple[type, ...] = (ProcessGroup, DeviceMesh)
 _Kind = type | tuple[type, ...]
@@ -55,6 +56,8 @@ def check_arguments(
     for pattern, ranks in (named["shard_groups"] or {}).items():
         if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
             raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
+    if named["tied"] is not None:
+        check_tied(named["tied"])
     if named["scheduler"] is not None:
         _check_state("scheduler", named["scheduler"])
     _check_states(named["state"])

@@ -86,6 +86,7 @@ def attach(
     pipeline: Ranks | None = None,
     has_loss: bool | None = None,
     shard_groups: Mapping[str, Ranks] | None = None,
+    tied: Sequence[Sequence[str]] | None = None,
 ) -> Guard:
     """Watch `model` and `optimizer`; returns the guard that the loop calls.
 
@@ -106,7 +107,9 @@ def attach(
     `pipeline`: the process group, or mesh of one dimension, of the pipeline's stages. `has_loss`:
     whether this rank computes the loss, as those of the last stage do; elsewhere `guard.loss` notes
     nothing. `shard_groups`: by pattern of parameter names (`*.experts.*`) the group whose ranks
-    hold different parts of them, where no mesh of a DTensor says so.
+    hold different parts of them, where no mesh of a DTensor says so. `tied`: names by which several
+    stages call one parameter of which each holds a copy, as an embedding tied to the last layer; by
+    default what has an embedding's values.
     """
     modules = tuple(model) if isinstance(model, list | tuple) else (model,)
     optimizers = optimizers_in(optimizer)
@@ -132,6 +135,7 @@ def attach(
             "pipeline": pipeline,
             "has_loss": has_loss,
             "shard_groups": shard_groups,
+            "tied": tied,
         },
     )
     micro_batches = whole(micro_batches)
@@ -142,7 +146,7 @@ def attach(
     home = _directory(directory, checkpoints, connection.run)
     world = join_world(chosen.agreement_timeout_s)
     try:
-        stated = Stated(replicated, pipeline, has_loss, shard_groups or {})
+        stated = Stated(replicated, pipeline, has_loss, shard_groups or {}, tied)
         job = describe(modules, optimizers, stated, world)
         _check_saved(job, checkpoints)
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)

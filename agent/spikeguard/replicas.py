@@ -40,7 +40,7 @@ def bits_of(parameters: Sequence[Tensor]) -> dict[str, Tensor]:
     """48 bits that stand for all bits of `parameters`: two () fp32 that hold whole numbers."""
     device = parameters[0].device
     own = [local(p.detach()) for p in parameters]
-    sums = torch.stack([_summed(part).to(device, non_blocking=True) for part in own])
+    sums = torch.stack([summed_bits(part).to(device, non_blocking=True) for part in own])
     factors = torch.arange(len(parameters), dtype=torch.int64, device=device) * 2 + 1
     total = (sums * factors).sum()
     mask = 2**WORD - 1
@@ -48,7 +48,7 @@ def bits_of(parameters: Sequence[Tensor]) -> dict[str, Tensor]:
     return {LOW: (total & mask).float(), HIGH: high.float()}
 
 
-def _summed(tensor: Tensor) -> Tensor:
+def summed_bits(tensor: Tensor) -> Tensor:
     """Its bits as integers, added modulo 2**64: () int64. As wide ones as it can be cut into."""
     flat = tensor.reshape(-1)
     size = flat.element_size()

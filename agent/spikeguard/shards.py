@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -29,3 +29,11 @@ def settled(gradient: Tensor, parameter: Tensor) -> Tensor:
     if gradient.placements == parameter.placements:
         return gradient
     return gradient.redistribute(placements=parameter.placements)
+
+
+def coordinates(parameter: Tensor) -> list[int]:
+    """Which part of it lies here: this rank's places along what cuts it."""
+    if not isinstance(parameter, DTensor):
+        return []
+    placed = zip(parameter.device_mesh.get_coordinate() or [], parameter.placements, strict=True)
+    return [n for n, placement in placed if not isinstance(placement, Replicate)]

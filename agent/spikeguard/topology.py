@@ -30,6 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from spikeguard.errors import AttachError
 from spikeguard.model_parts import Modules, named_parameters, parameters, unwrapped
 from spikeguard.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.shards import coordinates
+from spikeguard.tied import Tied, copies_on_stages, find_tied, rows_of
 from spikeguard.world import World, share_each
 
 Ranks: TypeAlias = "dist.ProcessGroup | DeviceMesh"
@@ -53,6 +55,7 @@ class Stated:
     pipeline: Ranks | None = None
     has_loss: bool | None = None
     shard_groups: Mapping[str, Ranks] = field(default_factory=dict)
+    tied: Sequence[Sequence[str]] | None = None  # names of one parameter on several stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Topology:
     rows: tuple[str, ...] = ()  # parameters of all ranks, where ranks hold different ones
     own_rows: tuple[int, ...] = ()  # places in `rows` of this rank's
     groups: Mapping[int, int] = field(default_factory=dict)  # by id: size of its shard group
+    tied: Mapping[int, int] = field(default_factory=dict)  # by id: stages that hold a copy of it
     same_as: tuple[int, ...] = (0,)  # of each rank, the first one that holds the very same parts
 
     @property
@@ -86,7 +90,7 @@ class Topology:
         if not self.parted:
             return 1  # this rank's norm is the job's
         parts = _mesh_parts(parameter) * self.groups.get(id(parameter), 1)
-        return max(1, self.holders // parts)
+        return max(1, self.holders // parts) * self.tied.get(id(parameter), 1)
 
 
 def _mesh_parts(parameter: Tensor) -> int:
@@ -115,12 +119,13 @@ def find_topology(parts: Modules, stated: Stated, world: World) -> Topology:
         _refuse_different([text.split("\n") for text in lines], stages)
     refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
     raise_first(share_each(world, refusal))
+    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
     kinds = [(seen.stage, seen.names) for seen in ranks]
     told = [""] * world.size
     if len(set(kinds)) > 1:  # one of each kind tells the others its names
         first = kinds.index(kinds[world.rank]) == world.rank
         told = share_each(world, "\n".join(_names_in(parts)) if first else "")
-    return topology_of(parts, stated, world.rank, ranks, told)
+    return topology_of(parts, stated, world.rank, ranks, told, tied)
 
 
 @dataclass(slots=True)
@@ -153,7 +158,12 @@ def seen_by(parts: Modules, stated: Stated) -> Seen:
 
 
 def topology_of(
-    parts: Modules, stated: Stated, rank: int, ranks: Sequence[Seen], told: Sequence[str]
+    parts: Modules,
+    stated: Stated,
+    rank: int,
+    ranks: Sequence[Seen],
+    told: Sequence[str],
+    tied: Sequence[Tied] = (),
 ) -> Topology:
     """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
 
@@ -162,8 +172,7 @@ def topology_of(
     own, groups = ranks[rank], _group_sizes(parts, stated)
     holders = sum(seen.stage == own.stage for seen in ranks)
     parted = own.stages > 1 or bool(stated.shard_groups) or _has_meshes(parts)
-    rows = _rows([seen.stage for seen in ranks], told)
-    own_rows = {name: place for place, (stage, name) in enumerate(rows) if stage == own.stage}
+    rows, own_rows = rows_of([seen.stage for seen in ranks], told, own.stage, tied)
     held = [(seen.stage, seen.held) for seen in ranks]
     return Topology(
         len(ranks),
@@ -173,9 +182,10 @@ def topology_of(
         own.stages,
         holders,
         stated.has_loss is not False,
-        _row_names(rows),
+        rows,
         tuple(own_rows[name] for name in _names_in(parts)) if rows else (),
         groups,
+        copies_on_stages(parts, own.stage, tied),
         tuple(held.index(part) for part in held),
     )
 
@@ -315,17 +325,9 @@ def _common(parts: Modules, stated: Stated) -> list[str]:
 def _places(parts: Modules, stated: Stated) -> list[str]:
     """A line for each parameter, equal on two ranks that hold the same part of it."""
     return [
-        f"{name} {_coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
+        f"{name} {coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
         for name, p in named_parameters(parts)
     ]
-
-
-def _coordinates(parameter: Tensor) -> list[int]:
-    """Which part of it lies here: this rank's places along what cuts it."""
-    if not isinstance(parameter, DTensor):
-        return []
-    placed = zip(parameter.device_mesh.get_coordinate() or [], parameter.placements, strict=True)
-    return [n for n, placement in placed if not isinstance(placement, Replicate)]
 
 
 def check_held(parts: Modules, stated: Stated, holders: int) -> None:
@@ -404,20 +406,6 @@ def _stage_of(parameter: DTensor) -> str | None:
 
 def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _rows(stages: Sequence[int], told: Sequence[str]) -> list[tuple[int, str]]:
-    """Stage and name of all ranks' parameters, in an order that is equal on all."""
-    pairs = zip(stages, told, strict=True)
-    return list(dict.fromkeys((stage, n) for stage, text in pairs for n in text.split("\n") if n))
-
-
-def _row_names(rows: Sequence[tuple[int, str]]) -> tuple[str, ...]:
-    """As the ranks call them; where stages name theirs alike, with the stage."""
-    named = tuple(name for _, name in rows)
-    if len(set(named)) == len(named):
-        return named
-    return tuple(f"stage{stage}.{name}" for stage, name in rows)
 
 
 def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> None:

@@ -103,3 +103,16 @@ def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
             "rewind": "no",
             "faults": {},
         }
+
+
+def test_what_two_stages_hold_a_copy_of_counts_once(ranks: list[dict[str, Any]]) -> None:
+    """An embedding tied to the head: clipping, by rule too, is that of one process. It is found by
+    its values or said; where it is said not to be tied it counts on both."""
+    for rank in ranks:
+        told = rank["tied"]
+        assert max(told["off"]["found"], told["off"]["said"]) < 1e-5
+        assert told["off"]["not"] > 1e-2
+        nowhere, other = told["refused"]
+        assert nowhere[0] == other[0] == "tied"
+        assert "name 'words.weight' of stage 0: not one parameter each of several" in nowhere[1]
+        assert "different shapes: [11, 8] and [8, 8]" in other[1]

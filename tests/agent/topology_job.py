@@ -19,6 +19,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, Forward, Settings, attach
+from spikeguard.clipping import AdaGC
 from spikeguard.learning_rate import LrScale
 
 LIMIT = 0.05  # every gradient is clipped to it
@@ -239,6 +240,95 @@ def partitioned(folder: Path, rank: int) -> dict[str, Any]:
     return {"same": same, "rates": rates, "rewind": rewind, "faults": guard.faults}
 
 
+class Tied(nn.Module):
+    """Words in, scores of words out, by the same matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = nn.Embedding(11, 8)
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.middle(self.words(words))))  # type: ignore[no-any-return]
+
+
+def stage_of_tied(rank: int) -> nn.Module:
+    """The table on the first stage, a copy of it on the last."""
+    whole = Tied()
+    if rank == 0:
+        return nn.ModuleDict({"words": whole.words})
+    whole.head.weight = nn.Parameter(whole.words.weight.detach().clone())
+    return nn.ModuleDict({"middle": whole.middle, "head": whole.head})
+
+
+def tied(folder: Path, rank: int) -> dict[str, Any]:
+    """An embedding tied to the head of the other stage: found, said, and said not to be tied."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+    stated: dict[str, Any] = {"pipeline": mesh, "has_loss": rank == 1}
+    names = [("words.weight", "stage1.head.weight")]
+    ways: dict[str, dict[str, Any]] = {"found": {}, "said": {"tied": names}, "not": {"tied": ()}}
+    wrong: list[Any] = [[("words.weight", "nowhere")], [("words.weight", "middle.weight")]]
+    return {
+        "off": {way: off_beside(folder / way, rank, stated | ways[way]) for way in ways},
+        "refused": [refused(folder, stage_of_tied(rank), **stated, tied=each) for each in wrong],
+    }
+
+
+def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
+    """How far weights and norms are from those of one process; three steps clipped by each rule."""
+    model, beside = stage_of_tied(rank), Tied()
+    seen: list[dict[str, float]] = []
+    guard = attach(
+        model,
+        optimizer := torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True),
+        run="test",
+        directory=folder,
+        settings=Settings(snapshot_every=0, slow_signals_every=1),
+        forward=Forward(lambda values, _: seen.append(dict(values))),
+        **stated,
+    )
+    alone = torch.optim.AdamW(beside.parameters(), lr=1e-2, fused=True)
+    named = dict(beside.named_parameters(remove_duplicate=False))
+    rule, whole_rule = AdaGC(warm_up=1), AdaGC(warm_up=1)
+    off, norms = 0.0, list[float]()
+    for step in range(6):
+        torch.manual_seed(step)
+        alone.zero_grad()
+        beside(torch.randint(11, (4, 5))).square().mean().backward()
+        for name, parameter in model.named_parameters():  # the stages have added up theirs
+            parameter.grad = named[name].grad.clone()  # type: ignore[union-attr]
+        if step < 3:
+            measured = guard.clip_grad_norm_(LIMIT)
+            norm = torch.nn.utils.clip_grad_norm_(beside.parameters(), LIMIT)
+        else:
+            measured = guard.clip_(rule)
+            norm = clipped_by(whole_rule, beside)
+        optimizer.step()
+        alone.step()
+        guard.step()
+        norms.append(float(torch.stack([p.detach().norm() for p in beside.parameters()]).norm()))
+        moved = [float((p - named[n]).abs().max()) for n, p in model.named_parameters()]
+        off = max(off, float((measured - norm).abs() / norm), *moved)
+    guard.finish()
+    assert guard.faults == {}
+    pairs = zip(seen, norms, strict=True) if rank == 0 else ()
+    return max(off, *(abs(values["train/param_norm"] / norm - 1) for values, norm in pairs), 0.0)
+
+
+def clipped_by(rule: AdaGC, model: nn.Module) -> Tensor:
+    """By the rule itself, in one process; the norm before."""
+    held = [p.grad for p in model.parameters() if p.grad is not None]
+    each = torch.stack([grad.norm() for grad in held])
+    norm = each.norm()
+    factors = rule.judge(norm, each).factor
+    for grad, factor in zip(held, factors, strict=True):
+        grad.mul_(factor)
+    return norm
+
+
 SCENES = (
     stages,
     stages_named_alike,
@@ -248,6 +338,7 @@ SCENES = (
     losses,
     grouped,
     partitioned,
+    tied,
 )
 
 if plan := globals().get("PLAN"):
