@@ -54,6 +54,7 @@ from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, read_cost_s, takes_flag
 from spikeguard.ring import room_for
+from spikeguard.scalers import agree_on_overflows
 from spikeguard.settings import Settings, read_connection, whole, with_environment
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
@@ -150,12 +151,13 @@ def attach(
         job = describe(modules, optimizers, stated, world)
         _check_saved(job, checkpoints)
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
+        faults = Faults(world.rank)
+        scalers = agree_on_overflows(state, job.optimizers, job.topology, world, faults)
     except AttachError:
         leave_world(world)
         raise
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
-    faults = Faults(world.rank)
     mailbox = Mailbox(detail=DetailBudget(chosen.full_detail_s_a_day))
     outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
 
@@ -200,7 +202,7 @@ def attach(
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
     collector = Collector(
-        job.parts, job.optimizers, reflex, optional, chosen, topology, tokens_per_step
+        job.parts, job.optimizers, reflex, optional, chosen, topology, faults, tokens_per_step
     )
     training.learnt = collector
     room = None
@@ -247,7 +249,7 @@ def attach(
         LoopUsage(micro_batches, world.size, _vocabulary(modules)),
     )
     watched_objects = _registered(job, optimizer)
-    guard = Guard(parts, job, watched_objects, forward if world.leads else None)
+    guard = Guard(parts, job, watched_objects, forward if world.leads else None, scalers)
     if outbox is not None and sender is not None:
         outbox.start()
         sender.start()

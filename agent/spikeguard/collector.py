@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.clipping import Rule
+from spikeguard.faults import Faults
 from spikeguard.global_norms import GlobalNorms
 from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.model_parts import Modules, parameters
@@ -66,12 +67,13 @@ class Collector:
         optional: OptionalSignals,
         settings: Settings,
         topology: Topology,
+        faults: Faults,
         tokens_per_step: int | None = None,
     ) -> None:
         self._optimizers, self.reflex, self._settings = tuple(optimizers), reflex, settings
         self._modules, self._topology = modules, topology
         self._listed = Parameters(modules, optimizers)
-        self._norms = GlobalNorms(topology, self._listed, reflex.can_skip_update)
+        self._norms = GlobalNorms(topology, self._listed, reflex.can_skip_update, faults)
         self._layers: dict[str, Tensor] = {}
         self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step
@@ -100,6 +102,11 @@ class Collector:
         self._stepped = False  # the optimizer's, since the last `finish_step`
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
+
+    @property
+    def parted(self) -> bool:
+        """Whether ranks hold different parts: norms are sums over them."""
+        return self._topology.parted
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.

@@ -6,6 +6,8 @@ job's default group makes the sum, equal to the bit on all ranks. It is 16 bytes
 many ranks cannot leave out this update, since then none may. Where each parameter's norm is wanted
 it is 8 bytes for each and 8 more. All ranks make it, also one that has no gradient in this step.
 Where every rank holds all of the model nobody meets.
+A rank that fails to measure its part meets the others all the same, who would wait for it: its part
+is missing in the sum, on all ranks alike, and counted as a fault.
 Where the GPU waits: the stream for the slowest rank, in that all-reduce; with gloo the host does.
 """
 
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from spikeguard.faults import MAX_SAID, Faults
 from spikeguard.norms import combine, each_norm, global_norm, own_norm
 from spikeguard.parameters import Parameters
 from spikeguard.shards import settled
@@ -30,10 +33,15 @@ class GlobalNorms:
     """Of the gradients of what `listed` holds."""
 
     def __init__(
-        self, topology: Topology, listed: Parameters, can_skip: Callable[[], bool]
+        self,
+        topology: Topology,
+        listed: Parameters,
+        can_skip: Callable[[], bool],
+        faults: Faults,
     ) -> None:
         """`can_skip`: whether this rank can leave out the update that these gradients make."""
         self._topology, self._listed, self._can_skip = topology, listed, can_skip
+        self._faults = faults
         self.unable: Tensor | None = None  # ranks that cannot, () fp64, once ranks have met
         self._copies: list[int] = []
         self._made: tuple[list[int], Tensor, Tensor] | None = None
@@ -57,10 +65,14 @@ class GlobalNorms:
         """Of all gradients, () fp32; None if no rank can have any."""
         if not self._topology.parted:
             return global_norm([p.grad for p in self._listed.tensors if p.grad is not None])
-        _, gradients, copies = self._held()
-        own, numbers = own_norm(gradients, copies), self._zeros(2)
-        if own is not None:
-            numbers[0] = own.double().square()
+        numbers = self._zeros(2)
+        try:
+            _, gradients, copies = self._held()
+            own = own_norm(gradients, copies)
+            if own is not None:
+                numbers[0] = own.double().square()
+        except Exception as error:
+            self._note_missing(error)
         return self._summed(numbers)[0].sqrt().float()
 
     def each(self) -> tuple[Tensor, Tensor] | None:
@@ -89,14 +101,21 @@ class GlobalNorms:
 
     def _all_squares(self) -> Tensor:
         """(n,) fp64, the square of each row's norm over all ranks."""
-        rows, gradients, copies = self._held()
         squares = self._zeros(len(self.names) + 1)
-        norms = each_norm(gradients)
-        if norms:
-            own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
-            index, shares = self._rows(rows, copies, squares.device)
-            squares.index_add_(0, index, self._placed(own) * shares)
+        try:
+            rows, gradients, copies = self._held()
+            norms = each_norm(gradients)
+            if norms:
+                own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
+                index, shares = self._rows(rows, copies, squares.device)
+                squares.index_add_(0, index, self._placed(own) * shares)
+        except Exception as error:
+            self._note_missing(error)
         return self._summed(squares)
+
+    def _note_missing(self, error: Exception) -> None:
+        said = f"this rank's part of the gradients' norm is missing in it, on all ranks: {error!r}"
+        self._faults.note("clip", said[:MAX_SAID])
 
     def _held(self) -> tuple[list[int], list[Tensor], list[int]]:
         """Rows, gradients as their parameters lie, and how many ranks hold the same of each."""

@@ -57,8 +57,12 @@ class Guard:
         job: Job,
         registered: Sequence[Any],
         forward: Forward | None = None,
+        handles: Sequence[Any] = (),
     ) -> None:
-        """`registered`: by which of the loop's objects the guard can be found."""
+        """`registered`: by which of the loop's objects the guard can be found.
+
+        `handles`: what has been put into them and is removed at the end.
+        """
         self._p, self._modules = parts, job.parts
         self._reporter = Reporter(parts, forward)
         self._held = HeldSteps(parts)
@@ -95,7 +99,7 @@ class Guard:
             parts.faults,
         )
         self._several = self._optimizers.several
-        self._handles = list(parts.collector.optional.handles)
+        self._handles = [*parts.collector.optional.handles, *handles]
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
         enter(self, *self._guarded)
@@ -227,10 +231,12 @@ class Guard:
         return self._clip_by_torch(float("inf"))
 
     def _clip_by_torch(self, limit: float) -> Tensor:
-        """What torch makes of it. Where that fails too the gradients stay as they are, and the norm
-        is NaN: one rank's own part of it would be taken for the whole."""
-        with self._p.faults.shield("clip"):
-            return torch.nn.utils.clip_grad_norm_(parameters(self._modules), limit)
+        """What torch makes of it. Where that fails too, or this rank holds a part of the model (its
+        own norm is not the job's, and the others make no reduction for it), the gradients stay as
+        they are, and the norm is NaN."""
+        if not self._p.collector.parted:
+            with self._p.faults.shield("clip"):
+                return torch.nn.utils.clip_grad_norm_(parameters(self._modules), limit)
         device = next((p.device for p in parameters(self._modules)), None)
         return torch.full((), math.nan, device=device)
 

@@ -81,6 +81,11 @@ class Topology:
         return self.known and not self.parted
 
     @property
+    def cut_by_hand(self) -> bool:
+        """Whether ranks see gradients that no mesh of a DTensor relates to each other."""
+        return self.stages > 1 or bool(self.groups)
+
+    @property
     def replicas(self) -> bool:
         """Whether some ranks hold the very same weights, or may: of which nobody says anything."""
         return len(set(self.same_as)) < self.ranks

@@ -105,6 +105,28 @@ def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
         }
 
 
+def test_an_overflow_on_one_stage_skips_and_lowers_the_scale_on_all(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """One stage would skip its step and unscale the next gradients by another number. Fused and
+    not; with clipping and the scaler given, and without either."""
+    for rank in ranks:
+        for way, told in rank["scaled"].items():
+            assert told["same"] == [False, True, False, False], way
+            assert told["scales"] == [8.0, 4.0, 4.0, 4.0], way
+            assert told["faults"] == {}, way
+
+
+def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_alike(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """Its part is missing in the norm of all ranks; the next norm is whole again."""
+    one, other = (rank["unmeasured"] for rank in ranks)
+    assert one["norms"] == other["norms"] == pytest.approx([8.0, 8.0, 128**0.5, 128**0.5])
+    assert one["sizes"][::2] == other["sizes"][::2]
+    assert (one["faults"], other["faults"]) == ({}, {"clip": 2})
+
+
 def test_what_two_stages_hold_a_copy_of_counts_once(ranks: list[dict[str, Any]]) -> None:
     """An embedding tied to the head: clipping, by rule too, is that of one process. It is found by
     its values or said; where it is said not to be tied it counts on both."""

@@ -19,7 +19,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, Forward, Settings, attach
-from spikeguard.clipping import AdaGC
+from spikeguard.clipping import AdaGC, Rule
 from spikeguard.learning_rate import LrScale
 
 LIMIT = 0.05  # every gradient is clipped to it
@@ -318,15 +318,93 @@ def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
     return max(off, *(abs(values["train/param_norm"] / norm - 1) for values, norm in pairs), 0.0)
 
 
-def clipped_by(rule: AdaGC, model: nn.Module) -> Tensor:
+def clipped_by(rule: Rule, model: nn.Module) -> Tensor:
     """By the rule itself, in one process; the norm before."""
     held = [p.grad for p in model.parameters() if p.grad is not None]
     each = torch.stack([grad.norm() for grad in held])
-    norm = each.norm()
+    norm: Tensor = each.norm()
     factors = rule.judge(norm, each).factor
     for grad, factor in zip(held, factors, strict=True):
         grad.mul_(factor)
     return norm
+
+
+def stage_of_halves(rank: int) -> nn.Module:
+    """One matrix each."""
+    return nn.Sequential(Halves().first if rank == 0 else Halves().last)
+
+
+def scaled(folder: Path, rank: int) -> dict[str, Any]:
+    """A scaler on each stage, given or not; of four steps the last stage overflows in one."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+    told = {}
+    for fused, given in itertools.product((True, False), (True, False)):
+        model = stage_of_halves(rank)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        guard = attach(
+            model,
+            optimizer,
+            run="test",
+            directory=folder / f"{fused}-{given}",
+            settings=SETTINGS,
+            state=[scaler] if given else [],
+            pipeline=mesh,
+            has_loss=rank == 1,
+        )
+        scaler.scale(torch.zeros(()))
+        weights, scales = [own(model)], []
+        for step in range(4):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, scaler.get_scale() * (step + 1.0))
+                if step == 1 and rank == 1:
+                    parameter.grad[0, 0] = float("inf")
+            if given:
+                scaler.unscale_(optimizer)
+                guard.clip_grad_norm_(LIMIT)
+            scaler.step(optimizer)
+            scaler.update()
+            guard.step()
+            weights.append(own(model))
+            scales.append(scaler.get_scale())
+        guard.finish()
+        same = [all(map(torch.equal, *pair)) for pair in itertools.pairwise(weights)]
+        told[f"{fused}, {given}"] = {"same": same, "scales": scales, "faults": guard.faults}
+        left = vars(scaler).get("_unscale_grads_")
+        assert left is None
+    return told
+
+
+def unmeasured(folder: Path, rank: int) -> dict[str, Any]:
+    """The last stage fails to take the norm of its part, once in each way of asking for it."""
+    model = stage_of_halves(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+    guard = attach(
+        model,
+        optimizer,
+        run="test",
+        directory=folder,
+        settings=SETTINGS,
+        pipeline=mesh,
+        has_loss=rank == 1,
+    )
+    rule, norms, sizes = AdaGC(warm_up=1, warm_up_norm=LIMIT), [], []
+    for step in range(4):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        failing = rank == 1 and step < 2
+        if failing:
+            guard._p.collector._norms._held = lambda: 1 / 0  # type: ignore[method-assign, return-value, assignment]
+        norm = guard.clip_grad_norm_(LIMIT) if step % 2 == 0 else guard.clip_(rule)
+        if failing:
+            del guard._p.collector._norms._held
+        norms.append(float(norm))
+        sizes.append([float(p.grad.norm()) for p in model.parameters()])  # type: ignore[union-attr]
+        optimizer.step()
+        guard.step()
+    guard.finish()
+    return {"norms": norms, "sizes": sizes, "faults": guard.faults}
 
 
 SCENES = (
@@ -339,6 +417,8 @@ SCENES = (
     grouped,
     partitioned,
     tied,
+    scaled,
+    unmeasured,
 )
 
 if plan := globals().get("PLAN"):
