@@ -17,11 +17,9 @@ import torch
 
 from spikeguard.data import MIXED, READ_ONCE, READ_ONCE_REMEDY, DataFeed
 from spikeguard.faults import LINES, log
-from spikeguard.learning_rate import has_rates
 from spikeguard.loop_usage import LoopUsage
-from spikeguard.optimizers import kinds_of
 from spikeguard.order_limits import verb_refusal
-from spikeguard.reflex import Reflex, can_drop, can_skip_by_sync, takes_flag
+from spikeguard.reflex import Reflex, can_skip_by_sync, takes_flag
 from spikeguard.ring import Room
 from spikeguard.settings import GIB, Settings
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
@@ -70,14 +68,17 @@ def update_abilities(
     settings: Settings,
     known: bool,
     read_s: float = 0.0,
+    *,
+    unable: str,
+    rateless: str,
 ) -> tuple[Ability, ...]:
     """What touches an update; `known`: whether the ranks measure the same or hold parts of it.
 
-    `read_s`: what one read of the decision was measured to take.
+    `read_s`: what one read of the decision was measured to take. `unable`, `rateless`: optimizers
+    of any rank that cannot leave an update out, or have no rate to scale.
     """
-    rateless = [each for each in optimizers if not has_rates(each)]
     return (
-        _skip_update(optimizers, reflex, settings, known, read_s),
+        _skip_update(optimizers, reflex, settings, known, read_s, unable),
         yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
         _no_rate(rateless) if rateless else yes(SCALE_LR),
     )
@@ -89,6 +90,7 @@ def _skip_update(
     settings: Settings,
     known: bool,
     read_s: float,
+    unable: str,
 ) -> Ability:
     if not settings.drop_non_finite:
         return no(SKIP_UPDATE, "Settings.drop_non_finite is False")
@@ -96,12 +98,11 @@ def _skip_update(
         return no(SKIP_UPDATE, APART, SAY_REPLICATED)
     if reflex.armed:
         return yes(SKIP_UPDATE, "" if takes_flag(optimizers) else _cost_of_reading(read_s, reflex))
-    unable = [each for each in optimizers if not can_drop(each)]
     asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
     return no(
         SKIP_UPDATE,
-        f"{kinds_of(unable)} {'takes' if len(unable) == 1 else 'take'} no found_inf: an update "
-        "that is not finite is reported and not dropped",
+        f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is not "
+        "finite is reported and not dropped",
         "Adam, AdamW and SGD (not sharded) do with fused=True"
         + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
     )
@@ -116,10 +117,10 @@ def _cost_of_reading(read_s: float, reflex: Reflex) -> str:
     return f"{read} with nothing queued, and waits for what was queued before"
 
 
-def _no_rate(optimizers: Sequence[torch.optim.Optimizer]) -> Ability:
+def _no_rate(kinds: str) -> Ability:
     return no(
         SCALE_LR,
-        f"a parameter group of {kinds_of(optimizers)} has no learning rate under 'lr'",
+        f"a parameter group of {kinds} has no learning rate under 'lr'",
         "Give every group its learning rate there",
     )
 

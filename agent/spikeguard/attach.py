@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,9 +37,9 @@ from spikeguard.folder import live_attempts
 from spikeguard.forward import Forward
 from spikeguard.guard import Guard
 from spikeguard.host_copies import HostCopies
-from spikeguard.job import Job, describe
+from spikeguard.job import Job, describe, refused_on_all_ranks
 from spikeguard.journal import Journal
-from spikeguard.learning_rate import ScaledRates
+from spikeguard.learning_rate import ScaledRates, has_rates
 from spikeguard.left_out import FOLDER
 from spikeguard.left_out_log import LeftOutLog
 from spikeguard.loop_usage import LoopUsage
@@ -52,16 +52,25 @@ from spikeguard.outgoing import open_line
 from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
-from spikeguard.reflex import Extremes, Reflex, read_cost_s, takes_flag
+from spikeguard.reflex import Extremes, Reflex, can_drop, read_cost_s, takes_flag
 from spikeguard.ring import room_for
 from spikeguard.scalers import agree_on_overflows
 from spikeguard.settings import Settings, read_connection, whole, with_environment
+from spikeguard.shards import local
 from spikeguard.signals.optional import OptionalSignals, watched_layers
 from spikeguard.snapshots import Snapshots
 from spikeguard.tally import PINS
 from spikeguard.topology import Ranks, Stated
 from spikeguard.training_state import TrainingState
-from spikeguard.world import World, all_agree, join_world, leave_world, open_saving, share_text
+from spikeguard.world import (
+    World,
+    all_agree,
+    join_world,
+    leave_world,
+    open_saving,
+    share_each,
+    share_text,
+)
 from spikeguard_protocol import Record, RunId
 
 
@@ -113,38 +122,41 @@ def attach(
     default what has an embedding's values.
     """
     modules = tuple(model) if isinstance(model, list | tuple) else (model,)
-    optimizers = optimizers_in(optimizer)
-    check_arguments(
-        modules,
-        optimizers,
-        {
-            "run": run,
-            "project": project,
-            "scheduler": scheduler,
-            "state": state,
-            "checkpoints": checkpoints,
-            "server": server,
-            "token": token,
-            "directory": directory,
-            "tokens_per_step": tokens_per_step,
-            "micro_batches": micro_batches,
-            "settings": settings,
-            "feed": feed,
-            "forward": forward,
-            "name_batch": name_batch,
-            "replicated": replicated,
-            "pipeline": pipeline,
-            "has_loss": has_loss,
-            "shard_groups": shard_groups,
-            "tied": tied,
-        },
-    )
-    micro_batches = whole(micro_batches)
-    tokens_per_step = whole(tokens_per_step) if tokens_per_step is not None else None
-    chosen = with_environment(settings or Settings())
-    connection = read_connection(run, project, server, token)
-    watched = watched_layers(named_modules(modules), chosen)
-    home = _directory(directory, checkpoints, connection.run)
+    try:
+        optimizers = optimizers_in(optimizer)
+        check_arguments(
+            modules,
+            optimizers,
+            {
+                "run": run,
+                "project": project,
+                "scheduler": scheduler,
+                "state": state,
+                "checkpoints": checkpoints,
+                "server": server,
+                "token": token,
+                "directory": directory,
+                "tokens_per_step": tokens_per_step,
+                "micro_batches": micro_batches,
+                "settings": settings,
+                "feed": feed,
+                "forward": forward,
+                "name_batch": name_batch,
+                "replicated": replicated,
+                "pipeline": pipeline,
+                "has_loss": has_loss,
+                "shard_groups": shard_groups,
+                "tied": tied,
+            },
+        )
+        micro_batches = whole(micro_batches)
+        tokens_per_step = whole(tokens_per_step) if tokens_per_step is not None else None
+        chosen = with_environment(settings or Settings())
+        connection = read_connection(run, project, server, token)
+        watched = watched_layers(named_modules(modules), chosen)
+        home = _directory(directory, checkpoints, connection.run)
+    except AttachError as error:
+        raise refused_on_all_ranks(error) from None
     world = join_world(chosen.agreement_timeout_s)
     try:
         stated = Stated(replicated, pipeline, has_loss, shard_groups or {}, tied)
@@ -198,7 +210,16 @@ def attach(
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep(live_attempts(home / "outbox"))
-    reflex = _reflex(chosen, world, job)
+    reflex = _reflex(chosen, job)
+    everywhere = _on_all_ranks(world, job, reflex)
+    rates.everywhere = not everywhere.rateless
+    if not everywhere.armed:
+        reflex = Reflex(job.optimizers, False)
+    elif world.leads and chosen.drop_z and world.size > 1:
+        log.warning(
+            "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
+            "alone dropped would part the ranks"
+        )
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
     collector = Collector(
@@ -233,14 +254,22 @@ def attach(
         sender,
         tokens_per_step,
         {
-            **_facts(job, reflex, micro_batches),
+            **_facts(job, reflex, micro_batches, everywhere.parameters),
             **order_limits.told(chosen),
             **_order_keys(chosen).told(),
         },
         _version(),
         within_limits(
             (
-                *update_abilities(job.optimizers, reflex, chosen, job.known, read_s),
+                *update_abilities(
+                    job.optimizers,
+                    reflex,
+                    chosen,
+                    job.known,
+                    read_s,
+                    unable=everywhere.unable,
+                    rateless=everywhere.rateless,
+                ),
                 *data_abilities(data, rewind, checkpoints is not None, begun=False),
             ),
             chosen,
@@ -312,24 +341,44 @@ def _registered(job: Job, given: Any) -> tuple[Any, ...]:
     return tuple({id(each): each for each in (*job.parts, *job.optimizers, *holder)}.values())
 
 
-def _reflex(settings: Settings, world: World, job: Job) -> Reflex:
+def _reflex(settings: Settings, job: Job) -> Reflex:
     """On a CPU there is no queue to wait for, so a decision is read there without being asked."""
     extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
     hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
-    reflex = Reflex(
+    return Reflex(
         job.optimizers,
         settings.drop_non_finite and job.known,
         extremes if settings.drop_z else None,
         settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
     )
-    if not all_agree(world, reflex.armed):
-        reflex = Reflex(job.optimizers, False)
-    if world.leads and settings.drop_z and reflex.armed and world.size > 1:
-        log.warning(
-            "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
-            "alone dropped would part the ranks"
-        )
-    return reflex
+
+
+class OnAllRanks(NamedTuple):
+    """What the ranks come to together; optimizers as a sentence names them."""
+
+    armed: bool  # every one can leave an update out
+    unable: str  # optimizers that cannot
+    rateless: str  # that have no rate to scale
+    parameters: int  # of the whole model
+
+
+def _on_all_ranks(world: World, job: Job, reflex: Reflex) -> OnAllRanks:
+    """Stages may have optimizers of their own. Collective."""
+    held, copies = parameters(job.parts), job.topology.copies
+    unable = [each for each in job.optimizers if not (reflex.armed or can_drop(each))]
+    rateless = [each for each in job.optimizers if not has_rates(each)]
+    numbers = sum(local(p).numel() / copies(p) for p in held)
+    own = [reflex.armed, kinds_of(unable), kinds_of(rateless), numbers]
+    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
+    whole = sum(counts) if job.topology.parted else counts[0]
+    return OnAllRanks(all(armed), _first_named(unables), _first_named(rateless_ones), round(whole))
+
+
+def _first_named(kinds: Sequence[str]) -> str:
+    """Of the lowest rank that has any, with the rank where that is not 0."""
+    rank = next((rank for rank, named in enumerate(kinds) if named), 0)
+    return f"{kinds[rank]} on rank {rank}" if rank else kinds[0]
 
 
 def _order_keys(settings: Settings) -> OrderKeys:
@@ -340,7 +389,7 @@ def _order_keys(settings: Settings) -> OrderKeys:
     return keys
 
 
-def _facts(job: Job, reflex: Reflex, micro: int) -> dict[str, str]:
+def _facts(job: Job, reflex: Reflex, micro: int, numbers: int) -> dict[str, str]:
     """What a reader of the record wants to know of the job, as text."""
     group = job.optimizers[0].param_groups[0]
     words = ("lr", "betas", "eps", "weight_decay")
@@ -349,7 +398,7 @@ def _facts(job: Job, reflex: Reflex, micro: int) -> dict[str, str]:
     return {
         **named,
         "optimizer": kinds_of(job.optimizers),
-        "parameters": str(sum(p.numel() for p in held)),
+        "parameters": str(numbers),
         "dtype": str(held[0].dtype).removeprefix("torch."),
         "device": held[0].device.type,
         "micro_batches": str(micro),

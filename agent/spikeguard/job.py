@@ -23,9 +23,9 @@ from torch.optim import Optimizer
 from spikeguard.errors import AttachError
 from spikeguard.model_parts import Modules, named_parameters
 from spikeguard.optimizers import trained_by
-from spikeguard.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.refusals import as_json, listed, raise_first, refusal_of, verb
 from spikeguard.topology import Stated, Topology, find_topology, refuse_flat_shards
-from spikeguard.world import World, share_each
+from spikeguard.world import World, join_world, leave_world, share_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,25 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Stated, wo
     topology = find_topology(parts, stated, world)
     unsaved = next((unsaved for _, unsaved in ranks if unsaved), "")
     return Job(tuple(parts), tuple(optimizers), topology, unsaved)
+
+
+def refused_on_all_ranks(error: AttachError) -> AttachError:
+    """What all ranks raise, also those that were given nothing wrong and wait in `describe`.
+
+    Where several refuse, what the lowest does. Collective.
+    """
+    world = join_world()
+    if world.size == 1:
+        return error
+    try:
+        told = share_each(world, json.dumps([as_json(error), ""]))
+    finally:
+        leave_world(world)
+    try:
+        raise_first([json.loads(text)[0] for text in told])
+    except AttachError as first:
+        return first
+    return error
 
 
 def _check_kinds(parts: Modules) -> None:

@@ -60,11 +60,12 @@ class ScaledRates:
         self._optimizers = tuple(optimizers)
         self.lent: list[tuple[dict[str, Any], Any]] = []  # groups and what to put back
         self.scale: LrScale | None = None
+        self.everywhere = True  # the other ranks' optimizers have rates too
 
     @property
     def usable(self) -> bool:
         """Whether a factor would change every group's rate; groups may be added while training."""
-        return all(map(has_rates, self._optimizers))
+        return self.everywhere and all(map(has_rates, self._optimizers))
 
     def before_step(self, step: int, number: int = 0) -> list[Any]:
         """Scale those of one optimizer for `step`; returns what it will use, floats or () tensors.

@@ -1,4 +1,4 @@
-"""GradScalers of a job whose ranks hold different parts of the model: what one finds, all have found.
+"""GradScalers of a job whose ranks see different gradients: what one finds, all have found.
 
 A scaler looks at this rank's gradients alone. Of pipeline stages, and of ranks with experts of
 their own, one would skip its step and halve its scale while the others do neither, and the next

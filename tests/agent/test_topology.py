@@ -50,6 +50,7 @@ def test_what_one_rank_must_refuse_all_do(ranks: list[dict[str, Any]]) -> None:
         argument, problem, _ = rank["frozen_apart"]
         assert argument == "optimizer"
         assert problem.startswith("rank 1: 'first.weight' of the model trains")
+        assert rank["wrong_on_one"] == ["optimizer", "rank 1: it trains no parameter of the model"]
 
 
 def test_parameters_that_no_mesh_of_all_ranks_holds_need_a_word(
@@ -103,6 +104,18 @@ def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
             "rewind": "no",
             "faults": {},
         }
+
+
+def test_what_one_stages_optimizer_cannot_do_is_offered_of_none(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """The table names it, and the record has the parameters of all stages."""
+    for rank in ranks:
+        unable, rateless = (rank["differing"][way] for way in ("unable", "rateless"))
+        assert unable["no"]["skip_update"].startswith("LBFGS on rank 1 takes no found_inf")
+        assert "AdamW on rank 1 has no learning rate" in rateless["no"]["scale_lr"]
+        assert (unable["scales"], rateless["scales"]) == (True, False)
+        assert rank["differing"]["parameters"] == "128"
 
 
 def test_an_overflow_on_one_stage_skips_and_lowers_the_scale_on_all(

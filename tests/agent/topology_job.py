@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spikeguard import AttachError, Forward, Settings, attach
 from spikeguard.clipping import AdaGC, Rule
 from spikeguard.learning_rate import LrScale
+from spikeguard_protocol import Answer, Verb
 
 LIMIT = 0.05  # every gradient is clipped to it
 SETTINGS = Settings(snapshot_every=0)
@@ -240,6 +241,45 @@ def partitioned(folder: Path, rank: int) -> dict[str, Any]:
     return {"same": same, "rates": rates, "rewind": rewind, "faults": guard.faults}
 
 
+def wrong_on_one(folder: Path, rank: int) -> list[str]:
+    """What rank 1 gives is no optimizer of its model."""
+    model = Halves()
+    trained = Halves() if rank else model
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-2)
+    try:
+        attach(model, optimizer, run="test", directory=folder, settings=SETTINGS)
+    except AttachError as error:
+        return [error.argument, error.problem]
+    return []
+
+
+def differing(folder: Path, rank: int) -> dict[str, Any]:
+    """The last stage's optimizer cannot leave an update out, or has no rate."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+    told: dict[str, Any] = {}
+    for way in ("unable", "rateless"):
+        model = stage_of_halves(rank)
+        optimizer: Any = torch.optim.AdamW(model.parameters(), fused=True)
+        if rank == 1 and way == "unable":
+            optimizer = torch.optim.LBFGS(model.parameters())
+        elif rank == 1:
+            del optimizer.param_groups[0]["lr"]
+        guard = attach(
+            model,
+            optimizer,
+            run="test",
+            directory=folder / way,
+            settings=SETTINGS,
+            pipeline=mesh,
+            has_loss=rank == 1,
+        )
+        rows = {row.name: row.reason for row in guard._p.abilities if row.answer is Answer.NO}
+        told[way] = {"no": rows, "scales": Verb.SCALE_LR in guard.capabilities}
+        told["parameters"] = guard._p.facts["parameters"]
+        guard.finish()
+    return told
+
+
 class Tied(nn.Module):
     """Words in, scores of words out, by the same matrix."""
 
@@ -411,6 +451,8 @@ SCENES = (
     stages,
     stages_named_alike,
     frozen_apart,
+    wrong_on_one,
+    differing,
     unsaid,
     trained,
     losses,
