@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.real_jobs_runs import Command, Run, run_job
 from benchmarks.real_jobs_server import Server
-from benchmarks.real_jobs_text import Plan
+from benchmarks.real_jobs_text import LAST, Plan
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -46,7 +46,6 @@ NOISE = 8  # positions of it
 CAUSES = (Cause.BAD_BATCH, Cause.RARE_TOKENS)
 FACTOR, LOWERED = 0.5, 10  # of every learning rate, for so many steps
 CLOSE = 0.005  # of the loss at the end
-COMPARED = 16  # last positions whose losses are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +265,16 @@ def _once(line: dict[str, Any]) -> list[int]:
 
 
 def final_loss(runs: Runs) -> Cell:
-    """The loss at the last positions that both trained on, over that of the run without a fault."""
+    """The loss of the last steps over that of the run without a fault, which makes as many steps,
+    the last of them on the same text."""
     run, plain = runs.spike(), runs.plain()
     if (bad := _unfinished("final loss", run) or _unfinished("final loss", plain)) is not None:
         return bad
-    ours, theirs = _losses_at(run), _losses_at(plain)
-    shared = sorted(set(ours) & set(theirs))[-COMPARED:]
-    if not shared or shared[-1] < runs.lengths.steps - 1:
+    end = runs.lengths.steps
+    ours, theirs = _last_losses(run, end + NOISE), _last_losses(plain, end)
+    if len(ours) < LAST or len(theirs) < LAST:
         return _failed("final loss", run, "no losses")
-    ratio = statistics.fmean(ours[p] for p in shared) / statistics.fmean(theirs[p] for p in shared)
+    ratio = statistics.fmean(ours) / statistics.fmean(theirs)
     return Cell("final loss", ratio <= 1 + CLOSE, f"{100 * (ratio - 1):+.2f} %")
 
 
@@ -312,12 +312,14 @@ def _done(results: list[CommandResult]) -> CommandResult | None:
     return next((r for r in results if r.state is ResultState.APPLIED), None)
 
 
-def _losses_at(run: Run) -> dict[int, float]:
-    """Position -> the loss of the step that it went into, as that was trained last."""
-    losses = run.server.losses()
-    return {
-        line["position"] - 1: losses[step] for step, line in run.steps().items() if step in losses
-    }
+def _last_losses(run: Run, end: int) -> list[float]:
+    """Of the last positions before `end`, as they were trained last."""
+    losses, made = run.server.losses(), run.steps()
+    return [
+        losses[step]
+        for step, line in sorted(made.items())
+        if step in losses and end - LAST < line["position"] <= end
+    ]
 
 
 def _unfinished(name: str, run: Run) -> Cell | None:

@@ -210,6 +210,80 @@ def shard(model: Transformer, layout: str, ranks: int) -> None:
     fully_shard(model, mesh=mesh)
 
 
+class Stage(nn.Module):
+    """The part of a Transformer that one rank of a pipeline has."""
+
+    def __init__(self, whole: Transformer, rank: int, ranks: int) -> None:
+        super().__init__()
+        each, last = len(whole.blocks) // ranks, rank == ranks - 1
+        self.embedding = nn.Identity() if rank else whole.embedding
+        self.rotary = whole.rotary
+        self.blocks = whole.blocks[rank * each : (rank + 1) * each]
+        self.norm = whole.norm if last else nn.Identity()
+        self.head = whole.head if last else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Bytes or what the stage before made of them, to logits or what the next one takes."""
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x, self.rotary)
+        out: Tensor = self.head(self.norm(x))
+        return out
+
+
+def pipeline_loop(plan: Plan, muon: bool) -> None:
+    """Pipeline stages of one's own, one rank each, by torch's schedule."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, ranks = rank_and_ranks()
+    torch.manual_seed(0)
+    model = Stage(Transformer(SHAPE), rank, ranks)
+    first, last = rank == 0, rank == ranks - 1
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("pp",))
+    stage = PipelineStage(model, rank, ranks, torch.device("cpu"), group=mesh.get_group())
+    passes = Schedule1F1B(stage, n_microbatches=2 * ranks, loss_fn=mean_loss)
+    optimizers = two_optimizers(model) if muon else [torch.optim.AdamW(model.parameters(), lr=LR)]
+    schedules = [schedule(optimizer, plan) for optimizer in optimizers]
+    checkpoints = spikeguard.CheckpointDirectory(  # +
+        Path(plan.out) / "checkpoints", every=plan.checkpoint_every
+    )
+    guard = spikeguard.attach(  # +
+        model,
+        optimizers if muon else optimizers[0],
+        run="row",
+        scheduler=schedules[0],
+        state=schedules[1:],
+        checkpoints=checkpoints,
+        pipeline=mesh,
+        has_loss=last,
+    )
+    guard.resume()  # +
+    items = spikeguard.by_position(plain_items(plan, 0, 1))  # +
+    for batch in guard.batches(items):  # +
+        guard.tokens(batch)  # +
+        losses: list[Tensor] = []
+        inputs = (batch[:, :-1],) if first else ()
+        passes.step(*inputs, target=batch[:, 1:] if last else None, losses=losses)
+        if last:
+            guard.loss(torch.stack(losses).mean())  # +
+        guard.clip_grad_norm_(1.0)  # +
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        for each in schedules:
+            each.step()
+        guard.step()  # +
+        if guard.steps >= plan.steps:
+            break
+    guard.finish()  # +
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of one micro-batch, in nats a byte."""
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 LOOPS: dict[str, Any] = {
     "accelerate": accelerate_loop,
     "hugging_face": hugging_face_trainer,
@@ -220,6 +294,8 @@ LOOPS: dict[str, Any] = {
     "fsdp2_muon": lambda plan: plain_loop(plan, "fsdp2", muon=True),
     "hsdp": lambda plan: plain_loop(plan, "hsdp", muon=False),
     "hsdp_muon": lambda plan: plain_loop(plan, "hsdp", muon=True),
+    "pp": lambda plan: pipeline_loop(plan, muon=False),
+    "pp_muon": lambda plan: pipeline_loop(plan, muon=True),
 }
 
 

@@ -86,9 +86,7 @@ def faulty_by_position(plan: Plan) -> Callable[..., ByPosition[Any]]:
 
         def item(index: int, micro: int) -> Any:
             position, part = divmod(index, micro)
-            first, end = plan.omit
-            position += end - first if position >= first else 0
-            found = sound._made(position * micro + part)
+            found = sound._made(plan.place(position) * micro + part)
             if plan.bad[0] <= position < plan.bad[1]:
                 noise = torch.Generator().manual_seed(position * micro + part)
                 found = tuple(torch.randint(256, each.shape, generator=noise) for each in found)

@@ -85,8 +85,7 @@ def _environment(cache: Path, name: str, packages: Sequence[str]) -> Path:
     python = home / "bin" / "python"
     if not (home / "ready").exists():
         venv.create(home, clear=True, with_pip=True)
-        ours = Path(torch.__file__).parent.parent
-        (next(home.glob("lib/python*/site-packages")) / "ours.pth").write_text(f"{ours}\n")
+        _see_ours(home)
         made = subprocess.run(
             [str(python), "-m", "pip", "install", "--quiet", *packages], capture_output=True
         )
@@ -94,7 +93,14 @@ def _environment(cache: Path, name: str, packages: Sequence[str]) -> Path:
             said = made.stderr.decode(errors="replace").strip().splitlines()
             raise Unavailable(f"pip: {said[-1] if said else made.returncode}")
         (home / "ready").touch()
+    _see_ours(home)  # it may have been made by a checkout that is gone
     return python
+
+
+def _see_ours(home: Path) -> None:
+    """Have its interpreter find what is installed for this one, too."""
+    ours = Path(torch.__file__).parent.parent
+    (next(home.glob("lib/python*/site-packages")) / "ours.pth").write_text(f"{ours}\n")
 
 
 def _checkout(folder: Path | None, name: str, file: str) -> Path:
@@ -123,4 +129,6 @@ ROWS: dict[str, Row] = {
     "fsdp2_muon": _own("FSDP2, AdamW + Muon", "fsdp2_muon", loops.plain_loop, 2),
     "hsdp": _own("HSDP, AdamW", "hsdp", loops.plain_loop, 4),
     "hsdp_muon": _own("HSDP, AdamW + Muon", "hsdp_muon", loops.plain_loop, 4),
+    "pp": _own("PP, AdamW", "pp", loops.pipeline_loop, 2),
+    "pp_muon": _own("PP, AdamW + Muon", "pp_muon", loops.pipeline_loop, 2),
 }

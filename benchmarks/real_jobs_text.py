@@ -2,7 +2,8 @@
 
 Invariants: the item at an index is a function of the index, the rank and the plan alone. Positions
 in `omit` are left out by the text itself, which knows nothing of the guard: what a run without
-those batches trains on.
+those batches trains on. Every run of a row makes its last steps on the same text, which it meets
+there for the first time, however many positions were left out before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from spikeguard_trainer.data import Bytes, read_corpus, rows_at
 
 PLAN = "REAL_JOB_PLAN"
 CONTEXT, ROWS, SEED = 64, 8, 7
+LAST = 16  # steps at the end of every run, on text of their own
+APART = 100_000  # where that begins, in positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,14 @@ class Plan:
     def environment(self) -> dict[str, str]:
         return {PLAN: json.dumps(asdict(self))}
 
+    def place(self, position: int) -> int:
+        """Where the text lies that a position of the data order is made of."""
+        first, end = self.omit
+        position += end - first if position >= first else 0
+        left_out = sum(end - first for first, end in (self.bad, self.omit))
+        past = position - (self.steps + left_out - LAST)
+        return position if past < 0 else APART + past
+
 
 @cache
 def text() -> Bytes:
@@ -58,9 +69,7 @@ def text() -> Bytes:
 def item_at(plan: Plan, index: int, *, micro: int = 1, rank: int = 0, ranks: int = 1) -> Tensor:
     """(rows, context + 1) int64: the `index`-th item that this rank trains on."""
     position, part = divmod(index, micro)
-    first, end = plan.omit
-    position += end - first if position >= first else 0
-    number = (position * micro + part) * ranks + rank
+    number = (plan.place(position) * micro + part) * ranks + rank
     if plan.bad[0] <= position < plan.bad[1]:
         noise = np.random.Philox(key=[SEED, 9], counter=[0, 0, 0, number])
         drawn = noise.random_raw(ROWS * (CONTEXT + 1)).reshape(ROWS, CONTEXT + 1)
