@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
+from benchmarks.listening import listening
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -134,14 +135,5 @@ def serving(decide: Callable[[Server], Action | None]) -> Iterator[Server]:
         def handle_error(self, request: object, client_address: object) -> None:
             """A job that was killed hangs up."""
 
-    server = Quiet(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    ours.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with listening(Quiet(("127.0.0.1", 0), Handler)) as ours.url:
         yield ours
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -24,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from benchmarks.listening import listening
 from benchmarks.truth_cases import Case
 from benchmarks.truth_job import UPDATES
 from spikeguard_cli.api import Api, Refused
@@ -141,16 +142,9 @@ def receiving() -> Iterator[Inbox]:
         def log_message(self, *arguments: Any) -> None:
             del arguments
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
-    thread.start()
-    inbox.url = f"http://127.0.0.1:{server.server_port}/hook"
-    try:
+    with listening(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        inbox.url = f"{address}/hook"
         yield inbox
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class Site:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
 
+from benchmarks.listening import listening
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -141,14 +142,5 @@ def served(wire: Wire, port: int = 0) -> Iterator[Wire]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    wire.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with listening(ThreadingHTTPServer(("127.0.0.1", port), Handler)) as wire.url:
         yield wire
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from benchmarks.listening import listening
 
 VIEWER_TOKEN = "viewer-token-of-the-dashboard"
 ADA_TOKEN = "session-of-ada-lovelace-0123456789"
@@ -241,13 +242,5 @@ def serving(world: World) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)
+    with listening(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        yield address
