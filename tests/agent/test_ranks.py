@@ -31,7 +31,7 @@ from spikeguard_protocol import (
     TargetSaved,
 )
 
-from .forks import ended, fork_ranks, torchrun
+from .forks import FORKED, ended, fork_ranks, torchrun
 from .ranks_job import RankLoader, model_and_optimizer
 from .wire import Answer, Wire, served
 
@@ -41,7 +41,7 @@ JOB = Path(__file__).with_name("ranks_job.py")
 def run_torchrun(wire: Wire, folder: Path, steps: int, ranks: int = 2) -> tuple[int, list[Any]]:
     """Exit status and what each rank saw, under the launcher that people use."""
     said, given = folder / "said.txt", (str(folder), str(steps))
-    status = torchrun(said, str(JOB), *given, ranks=ranks, restarts=1, SPIKEGUARD_SERVER=wire.url)
+    status = torchrun(said, *FORKED, str(JOB), *given, ranks=ranks, restarts=1, SPIKEGUARD_SERVER=wire.url)
     return status, _seen(folder, ranks)
 
 

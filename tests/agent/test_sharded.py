@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from spikeguard import CheckpointDirectory
 
 from . import sharded_job
-from .forks import ended, fork_ranks, torchrun
+from .forks import FORKED, ended, fork_ranks, torchrun
 from .wire import await_that
 
 JOB = Path(sharded_job.__file__)
@@ -44,7 +44,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     scenes = ["measured", "mixed", "dropped", "recovered"]
     folder, size = tmp_path_factory.mktemp("ranks"), request.param
     said = folder / "said.txt"
-    assert torchrun(said, str(JOB), str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
+    assert torchrun(said, *FORKED, str(JOB), str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
     return heard(folder, size)
 
 
