@@ -37,8 +37,8 @@ def start_script(source: str, output: Path, *arguments: str) -> ForkServerProces
 def torchrun(output: Path, *program: str, ranks: int, restarts: int = 0, **environment: str) -> int:
     """Exit status of `ranks` processes of `program` under the launcher that people use.
 
-    The launcher is forked too. With `FORKED` before the path of a script it forks each rank as well;
-    without, each rank is a program of its own, as everywhere.
+    The launcher is forked too. With `FORKED` before the path of a script it forks each rank as
+    well; without, each rank is a program of its own, as everywhere.
     """
     command = ["torchrun", "--standalone", f"--nproc-per-node={ranks}"]
     command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", *program]

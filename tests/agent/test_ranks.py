@@ -41,7 +41,9 @@ JOB = Path(__file__).with_name("ranks_job.py")
 def run_torchrun(wire: Wire, folder: Path, steps: int, ranks: int = 2) -> tuple[int, list[Any]]:
     """Exit status and what each rank saw, under the launcher that people use."""
     said, given = folder / "said.txt", (str(folder), str(steps))
-    status = torchrun(said, *FORKED, str(JOB), *given, ranks=ranks, restarts=1, SPIKEGUARD_SERVER=wire.url)
+    status = torchrun(
+        said, *FORKED, str(JOB), *given, ranks=ranks, restarts=1, SPIKEGUARD_SERVER=wire.url
+    )
     return status, _seen(folder, ranks)
 
 

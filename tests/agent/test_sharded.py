@@ -44,7 +44,9 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     scenes = ["measured", "mixed", "dropped", "recovered"]
     folder, size = tmp_path_factory.mktemp("ranks"), request.param
     said = folder / "said.txt"
-    assert torchrun(said, *FORKED, str(JOB), str(folder), *scenes, ranks=size) == 0, said.read_text()[-2000:]
+    assert torchrun(said, *FORKED, str(JOB), str(folder), *scenes, ranks=size) == 0, (
+        said.read_text()[-2000:]
+    )
     return heard(folder, size)
 
 
