@@ -26,7 +26,9 @@ def known_hosts(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def is_ours(host: str, known: frozenset[str]) -> bool:
-    """Whether a request's `Host` is a name of this dashboard's."""
+    """Whether a request's `Host` is a name of this dashboard's: host and port, nothing else."""
+    if "@" in host:
+        return False
     name = _host_of(f"//{host}").rstrip(".")
     if ANY in known or name in known or name == "localhost" or name.endswith(".localhost"):
         return True

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
 
 from spikeguard_dashboard.hosts import HOSTS, is_ours, known_hosts
+from spikeguard_protocol.cookies import plain_cookies
 
 # Streamlit's pages need scripts and styles inline, so a policy can forbid no more than this.
 HEADERS: Final = {
@@ -44,6 +45,18 @@ class CarefulHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
+class PlainCookies:
+    """Leaves out cookies that none of ours can be, before Streamlit reads them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "headers" in scope:
+            scope["headers"] = plain_cookies(scope["headers"])
+        await self._app(scope, receive, send)
+
+
 class KnownHosts:
     """Answers only where it is called by a name of its own (`hosts`)."""
 
@@ -67,5 +80,5 @@ _NOT_OURS: Final = (
 )
 app = App(
     Path(__file__).with_name("app.py"),
-    middleware=[Middleware(CarefulHeaders), Middleware(KnownHosts)],
+    middleware=[Middleware(CarefulHeaders), Middleware(KnownHosts), Middleware(PlainCookies)],
 )

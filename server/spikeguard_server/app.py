@@ -64,7 +64,7 @@ from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
 from spikeguard_server.routes.express import Door, Express
 from spikeguard_server.routes.familiar import MOST
-from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers
+from spikeguard_server.routes.limits import BodyLimit, CarefulAnswers, PlainCookies
 from spikeguard_server.routes.measured import Measured
 from spikeguard_server.routes.messages import EXAMINERS, JUDGES, ClosedDoor, MessageDoor
 from spikeguard_server.routes.pages import page_of
@@ -139,6 +139,7 @@ def create_app(
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
     rates = Rates(settings.requests_per_s)
+    app.add_middleware(PlainCookies)
     app.add_middleware(RateLimit, rates=rates, familiar=services.familiar, refuse=_answer)
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)

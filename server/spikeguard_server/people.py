@@ -16,6 +16,7 @@ from typing import Final
 from spikeguard_server.errors import Unprocessable
 
 MAX_PERSON: Final = 80
+LONGEST: Final = 1000  # characters that are looked at: NFKC may take the square of their number
 BY_LINK: Final = " (by a link)"  # behind a name that no login stands behind
 # Of Unicode's Default_Ignorable_Code_Point what `isprintable` lets pass, and a braille blank.
 _INVISIBLE = re.compile(
@@ -35,6 +36,8 @@ _TOGETHER: Final = {  # scripts that one language is written in
 
 def read_person(text: str) -> str:
     """The name as it is stored; raise `Unprocessable` for what can be no person's."""
+    if len(text) > LONGEST:
+        raise _refused(f"A name has at most {MAX_PERSON} characters", "Give a shorter one")
     hidden = any(unicodedata.category(c) in ("Cc", "Cf") for c in text.strip())
     if hidden or _INVISIBLE.search(text):
         raise _refused("A name has no control, format or invisible characters", "Type it by hand")

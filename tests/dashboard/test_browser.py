@@ -355,7 +355,8 @@ def answer_to(address: str, host: str, *headers: str, path: str = "/") -> int:
 def test_a_site_whose_name_leads_to_the_dashboard_cannot_read_it(address: str) -> None:
     """DNS rebinding: for the browser it is of one origin with the dashboard, and names the host."""
     port = urlsplit(address).port
-    for host in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "", "[::1"):
+    for host in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "", "[::1",
+                 f"evil.example@127.0.0.1:{port}"):  # fmt: skip
         socket_asked = (
             f"Origin: http://{host}", "Connection: Upgrade", "Upgrade: websocket",
             "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
@@ -364,3 +365,11 @@ def test_a_site_whose_name_leads_to_the_dashboard_cannot_read_it(address: str) -
         assert answer_to(address, host, *socket_asked, path="/_stcore/stream") == 403
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", "[::1]", "guard.localhost"):
         assert answer_to(address, host, "Connection: close") == 200
+
+
+def test_a_cookie_full_of_backslashes_holds_nobody_up(address: str) -> None:
+    """Streamlit reads cookies of every request where all others wait."""
+    began = time.monotonic()
+    cookie = 'a=1; b="' + "\\" * 60_000 + '"; c=2'
+    assert answer_to(address, "localhost", f"Cookie: {cookie}", "Connection: close") == 200
+    assert time.monotonic() - began < 3.0  # it took 7 s of one core

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from random import Random
 
 from benchmarks.ingest_load import new_run
@@ -47,6 +48,14 @@ def test_what_cannot_be_read_is_not_urgent() -> None:
     for strange in (b"", b"{}", b'{"loss":[]}', b'{"loss":["much"]}', b"\xff"):
         assert newest_loss(strange) is None
         assert not Urgency().of("run", strange, 0.0)
+
+
+def test_bytes_that_look_like_losses_without_an_end_cost_no_more_than_others() -> None:
+    """It is looked for where every other call waits, in what nobody has checked."""
+    began = time.process_time()
+    for strange in (b'"loss":[' * 125_000, b'"loss":[' + b"9" * 1_000_000 + b"]"):
+        newest_loss(strange)
+    assert time.process_time() - began < 1.0  # some milliseconds; it took hours
 
 
 def test_of_many_runs_those_that_sent_last_are_remembered() -> None:

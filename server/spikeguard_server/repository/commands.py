@@ -232,6 +232,7 @@ _NOBODY_YET: dict[str, None] = {
     "first_approved_by": None,
     "first_approved_token": None,
     "first_approved_known_by": None,
+    "signature": None,
 }  # a yes is to one revision
 
 

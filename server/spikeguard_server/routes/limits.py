@@ -12,6 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_protocol import MAX_BYTES
+from spikeguard_protocol.cookies import plain_cookies
 from spikeguard_server.errors import TooLarge
 
 SMALL_BYTES: Final = 64 * 1024
@@ -42,6 +43,18 @@ def careful_headers(*, https: bool, dashboard_url: str) -> Mapping[str, str]:
     policy = f"{CONTENT_POLICY} {dashboard_url}".rstrip()
     extra = {"Strict-Transport-Security": "max-age=31536000"} if https else {}
     return {**HEADERS, "Content-Security-Policy": policy, **extra}
+
+
+class PlainCookies:
+    """Leaves out cookies that none of ours can be, before anybody reads them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "headers" in scope:
+            scope["headers"] = plain_cookies(scope["headers"])
+        await self._app(scope, receive, send)
 
 
 class CarefulAnswers:

@@ -6,14 +6,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
 from spikeguard_cli.main import main
-from spikeguard_protocol import AttemptStarted, Order
-from spikeguard_protocol.order_signature import OrderKey, signature_problem
+from spikeguard_protocol import Action, AttemptStarted, Order, Role, TargetDeleted, from_json
+from spikeguard_protocol.order_signature import OrderKey, Signed, sign, signature_problem
+from spikeguard_protocol.orders import read_action
 from spikeguard_server.settings import SettingError, read_settings
+from tests.server.face.test_decisions import state_of
+from tests.server.face.test_two_people import asks_two, named
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -25,10 +29,22 @@ VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "sto
 @pytest.fixture
 def proposal(job: Job) -> dict[str, Any]:
     """A rollback that waits for a person, in a job that has keys."""
+    found: dict[str, Any] = with_keys(job).spike().incident()["proposal"]
+    return found
+
+
+def with_keys(job: Job) -> Job:
+    """`job`, which says that it takes signed orders only."""
     keys = {"order_keys": f"{KEY.name},{OTHER.name}"}
     job.send(AttemptStarted(None, 1, VERBS, "test", 4096, keys))
-    found: dict[str, Any] = job.spike().incident()["proposal"]
-    return found
+    return job
+
+
+def signature_of(command: dict[str, Any]) -> str:
+    """What somebody who looks at `command` signs."""
+    action = from_json(Action, read_action(command["verb"], command["arguments"]))
+    signed = Signed(command["id"], command["attempt"], action, command["expires_at_step"])
+    return sign(KEY, signed, time.time() + 600)
 
 
 @pytest.fixture
@@ -88,6 +104,47 @@ def test_a_yes_that_the_job_would_refuse_is_refused_at_once_with_the_remedy(
     said = capfd.readouterr().err
     assert f"signed with key {KEY.name}, {OTHER.name} only" in said
     assert "--order-key FILE" in said
+
+
+def test_what_the_policy_may_approve_alone_waits_where_the_job_asks_for_a_signature(
+    live: Live, job: Job
+) -> None:
+    auto = {"approval": {"rollback": {"mode": "auto", "cooldown_s": 0}}}
+    with live.client(Role.ADMIN) as admin:
+        assert admin.put(f"{job.path}/policy", json={"policy": auto}).status_code == 200
+    command = with_keys(job).spike().incident()["proposal"]
+    job.train(20, excess=3.0)
+    assert (command["verb"], state_of(job, command)["state"]) == ("rollback", "proposed")
+    body = {"revision": command["revision"], "signature": signature_of(command)}
+    with named(live, "Ada Lovelace") as ada:
+        done = ada.post(f"{job.command_path(command)}/approve", json=body).json()
+    assert (done["state"], done["decided_by"]) == ("approved", "Ada Lovelace")
+    assert order_of(job, command["id"]).signature == body["signature"]
+
+
+def test_of_two_people_one_signs_and_a_new_revision_takes_the_signature_back(
+    live: Live, job: Job
+) -> None:
+    """Else the second yes would send what was signed before, and the job would refuse it."""
+    command = with_keys(asks_two(live, job)).spike().incident()["proposal"]
+    with named(live, "Ada Lovelace") as ada, named(live, "Grace Hopper") as grace:
+
+        def approve(person: httpx.Client, signature: str | None = None) -> dict[str, Any]:
+            now = state_of(job, command)
+            body = {"revision": now["revision"], "signature": signature}
+            answer = person.post(f"{job.command_path(command)}/approve", json=body).json()
+            return dict(answer)
+
+        assert approve(ada)["error"]["code"] == "illegal_move"
+        assert approve(ada, signature_of(command))["state"] == "approved_once"
+        job.send(TargetDeleted(command["arguments"]["target"]))
+        assert state_of(job, command)["revision"] > command["revision"]
+        assert "has to be signed" in approve(grace)["error"]["message"]
+        signature = signature_of(state_of(job, command))
+        assert approve(grace, signature)["state"] == "approved_once"
+        assert approve(ada)["decided_by"] == "Grace Hopper and Ada Lovelace"
+    order = order_of(job, command["id"])
+    assert signature_problem((KEY,), order, order.signature, time.time()) is None
 
 
 def test_a_job_without_keys_gets_orders_as_before(live: Live, job: Job, home: Path) -> None:
