@@ -11,13 +11,14 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from spikeguard.laid_state import Layouts, layouts_of, new_like, place_of
 from spikeguard.model_parts import Modules, load_state, named_parameters, state_of
 from spikeguard.optimizer_attributes import OptimizerAttributes
 from spikeguard.optimizers import names_of
@@ -62,6 +63,7 @@ class TrainingState:
         return {
             "model": state_of(self._modules),
             "optimizer": self._optimizer_states() if self._saves_optimizer else None,
+            "layouts": self._layouts() if self._saves_optimizer else None,
             "attributes": self._attributes.capture() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
@@ -73,6 +75,10 @@ class TrainingState:
         """That of the only one; of several by their names."""
         states = [optimizer.state_dict() for optimizer in self._optimizers]
         return dict(zip(self._names, states, strict=True)) if len(states) > 1 else states[0]
+
+    def _layouts(self) -> dict[str, Layouts]:
+        pairs = zip(self._names, map(layouts_of, self._optimizers), strict=True)
+        return {name: layouts for name, layouts in pairs if layouts}
 
     @property
     def stage(self) -> str:
@@ -116,7 +122,7 @@ class TrainingState:
             self._restore_model(tree["model"])
             saved = self._saved_by_name(tree["optimizer"])
             for name, optimizer in zip(self._names, self._optimizers, strict=True):
-                restore_optimizer(optimizer, saved[name])
+                restore_optimizer(optimizer, saved[name], (tree.get("layouts") or {}).get(name, {}))
             if tree.get("attributes") is not None:
                 self._attributes.restore(tree["attributes"])
         if self._scheduler is not None:
@@ -143,19 +149,24 @@ def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
     return [len(group["params"]) for group in groups]
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree) -> None:
-    """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one."""
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree, layouts: Layouts) -> None:
+    """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one.
+
+    `layouts`: of what does not lie as its parameter does.
+    """
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         kept = _put_together(copy.deepcopy(saved))
         live = optimizer.state_dict() if optimizer.state else {}
         optimizer.load_state_dict(
-            _as_it_lies(kept, live) if live else _as_parameters_lie(kept, optimizer)
+            _as_it_lies(kept, live) if live else _as_parameters_lie(kept, optimizer, layouts)
         )
         return
     owned: set[Any] = set()
-    for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        for number, parameter in zip(kept["params"], group["params"], strict=True):
-            _restore_entry(optimizer, parameter, saved["state"].get(number))
+    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    for place, (group, kept) in enumerate(pairs):
+        for n, (number, parameter) in enumerate(zip(kept["params"], group["params"], strict=True)):
+            laid = layouts.get(place_of(place, n), {})
+            _restore_entry(optimizer, parameter, saved["state"].get(number), laid)
         owned.update(kept["params"])
         for key, value in kept.items():
             if key != "params":
@@ -177,7 +188,12 @@ def _is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim.")
 
 
-def _restore_entry(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: Any) -> None:
+def _restore_entry(
+    optimizer: torch.optim.Optimizer,
+    parameter: Tensor,
+    kept: Any,
+    laid: Mapping[str, Sequence[Any]],
+) -> None:
     if kept is None:
         optimizer.state.pop(parameter, None)
         return
@@ -190,17 +206,22 @@ def _restore_entry(optimizer: torch.optim.Optimizer, parameter: Tensor, kept: An
     fused = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     for key, value in kept.items():
         counter = key == "step" and not fused  # as in torch's own load_state_dict
-        live[key] = _placed(live.get(key), value, None if counter else parameter)
+        live[key] = _placed(live.get(key), value, None if counter else parameter, laid.get(key))
 
 
-def _placed(live: Any, kept: Any, like: Tensor | None = None) -> Any:
-    """`kept` as a live value: in the tensors that are there, in new ones where `like` lies."""
+def _placed(
+    live: Any, kept: Any, like: Tensor | None = None, laid: Sequence[Any] | None = None
+) -> Any:
+    """`kept` as a live value: in the tensors that are there, in new ones where `like` lies.
+
+    `laid`: how, where not as `like` does.
+    """
     if is_taken_apart(kept):
         if isinstance(live, Tensor) and is_packed(live) and put_into(live, kept):
             return live
         return put_together(kept, torch.empty(0) if like is None else like)
     if isinstance(kept, Tensor):
-        return _filled(live, kept, like)
+        return _filled(live, kept, like, laid)
     if isinstance(kept, dict):
         old = live if isinstance(live, dict) else {}
         return {key: _placed(old.get(key), value, like) for key, value in kept.items()}
@@ -210,12 +231,16 @@ def _placed(live: Any, kept: Any, like: Tensor | None = None) -> Any:
     return copy.deepcopy(kept)
 
 
-def _filled(live: Any, kept: Tensor, like: Tensor | None) -> Tensor:
+def _filled(
+    live: Any, kept: Tensor, like: Tensor | None, laid: Sequence[Any] | None = None
+) -> Tensor:
     same = isinstance(live, Tensor) and live is not kept
     if same and local(live).shape == kept.shape and live.dtype == kept.dtype:
         home: Tensor = live
     elif like is None:
         home = torch.empty_like(kept, device=live.device if same else None)
+    elif laid is not None and isinstance(like, DTensor):
+        home = new_like(kept, like, laid)
     elif kept.shape == local(like).shape:
         home = torch.empty_like(like, dtype=kept.dtype)
     else:
@@ -245,13 +270,19 @@ def _as_it_lies(kept: Any, live: Any) -> Any:
     return kept
 
 
-def _as_parameters_lie(kept: Tree, optimizer: torch.optim.Optimizer) -> Tree:
+def _as_parameters_lie(kept: Tree, optimizer: torch.optim.Optimizer, layouts: Layouts) -> Tree:
     """The same of an optimizer that has no state yet: what has a shard's shape lies as it does."""
-    for group, there in zip(optimizer.param_groups, kept.get("param_groups", ()), strict=False):
-        for parameter, number in zip(group["params"], there["params"], strict=True):
+    pairs = zip(optimizer.param_groups, kept.get("param_groups", ()), strict=False)
+    for place, (group, there) in enumerate(pairs):
+        for n, (parameter, number) in enumerate(zip(group["params"], there["params"], strict=True)):
             state = kept.get("state", {}).get(number)
+            laid = layouts.get(place_of(place, n), {})
             for key, value in state.items() if isinstance(state, dict) else ():
-                if isinstance(parameter, DTensor) and isinstance(value, Tensor):
+                if not isinstance(parameter, DTensor) or not isinstance(value, Tensor):
+                    continue
+                if key in laid:
+                    state[key] = _filled(None, value, parameter, laid[key])
+                else:
                     state[key] = _sharded_as(parameter, value)
     return kept
 

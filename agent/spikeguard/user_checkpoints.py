@@ -21,7 +21,7 @@ from spikeguard.errors import AttachError
 from spikeguard.targets import Tree
 from spikeguard.training_state import host_copy
 
-THEIRS = ("model", "optimizer", "attributes")
+THEIRS = ("model", "optimizer", "layouts", "attributes")
 
 
 class UserCheckpoints(CheckpointDirectory):

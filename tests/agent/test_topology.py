@@ -106,6 +106,15 @@ def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
         }
 
 
+def test_a_sharded_state_that_has_not_its_parameters_shape_goes_on_after_a_restart(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """One number for each row, cut as the matrix is, and one for each column, on all ranks."""
+    for rank in ranks:
+        told = {"begun": 3, "same": True}
+        assert rank["by_rows"] == {"ByRows": told, "ByRowsOfItsOwn": told}
+
+
 def test_what_one_stages_optimizer_cannot_do_is_offered_of_none(
     ranks: list[dict[str, Any]],
 ) -> None:

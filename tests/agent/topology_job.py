@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import AttachError, Forward, Settings, attach
+from spikeguard import AttachError, CheckpointDirectory, Forward, Settings, attach
 from spikeguard.clipping import AdaGC, Rule
 from spikeguard.learning_rate import LrScale
 from spikeguard_protocol import Answer, Verb
@@ -280,6 +280,67 @@ def differing(folder: Path, rank: int) -> dict[str, Any]:
     return told
 
 
+class ByRows(torch.optim.Optimizer):
+    """Keeps a mean for each row and one for each column of a matrix that is cut by rows."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for p in self.param_groups[0]["params"]:
+            rows, state = p.grad.square().mean(-1, keepdim=True), self.state[p]
+            columns = p.grad.square().mean(0, keepdim=True)
+            columns = columns.redistribute(placements=[Replicate()])
+            if not state:
+                state["rows"], state["columns"] = rows, columns
+            state["rows"].lerp_(rows, 0.1)
+            state["columns"].lerp_(columns, 0.1)
+            p.sub_(p.grad / (state["rows"] + state["columns"] + 1e-3), alpha=1e-3)
+
+
+class ByRowsOfItsOwn(ByRows):
+    """Takes its state back in a way of its own."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+
+
+def by_rows(folder: Path, _rank: int) -> dict[str, Any]:
+    """Resumed after the third of five steps: whether all is as if it had never been left."""
+    told = {}
+    for kind in (ByRows, ByRowsOfItsOwn):
+        bits = []
+        for steps in (5, 2):
+            model = Halves()
+            fully_shard(model)
+            optimizer = kind(model.parameters())
+            guard = attach(
+                model,
+                optimizer,
+                run="test",
+                directory=folder / kind.__name__,
+                settings=SETTINGS,
+                checkpoints=CheckpointDirectory(
+                    folder / kind.__name__ / "kept", every=3, background=False
+                ),
+            )
+            begun = guard.resume()
+            for step in range(begun, begun + steps):
+                torch.manual_seed(step)
+                model(torch.randn(4, 8)).square().mean().backward()
+                guard.clip_grad_norm_(LIMIT)
+                optimizer.step()
+                optimizer.zero_grad()
+                guard.step()
+            states = [t for state in optimizer.state.values() for t in state.values()]
+            bits.append([*own(model), *[t.to_local().clone() for t in states]])
+            guard.finish()
+        told[kind.__name__] = {"begun": begun, "same": all(map(torch.equal, *bits))}
+    return told
+
+
 class Tied(nn.Module):
     """Words in, scores of words out, by the same matrix."""
 
@@ -452,6 +513,7 @@ SCENES = (
     stages_named_alike,
     frozen_apart,
     wrong_on_one,
+    by_rows,
     differing,
     unsaid,
     trained,
