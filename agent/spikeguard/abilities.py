@@ -38,8 +38,8 @@ TAKE_FROM_BATCHES = (
     "checkpoint instead of a rollback"
 )
 APART = (
-    "the model is neither in DistributedDataParallel over all ranks nor made of DTensors: what a "
-    "rank measures may be its own"
+    "the model is neither in a DistributedDataParallel that averages gradients over all ranks nor "
+    "made of DTensors: what a rank measures may be its own"
 )
 SAY_REPLICATED = (
     "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "

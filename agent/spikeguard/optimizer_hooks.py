@@ -80,7 +80,8 @@ class OptimizerHooks:
     def finish_step(self, step: int) -> None:
         """Of several, at a step boundary: whether all have stepped, if any has."""
         stepped = [each.stepped for each in self.watched]
-        if any(stepped) and not all(stepped):
+        left_out = self.collector.reflex.left_out  # then a GradScaler kept the others from stepping
+        if any(stepped) and not all(stepped) and not left_out:
             first = next(each for each in self.watched if not each.stepped)
             self.tell_once(IN_TURNS.format(name=first.name, step=step))
         for each in self.watched:

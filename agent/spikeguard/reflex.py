@@ -184,6 +184,11 @@ class Reflex:
         self._lent.append((optimizer, getattr(optimizer, "found_inf", _ABSENT)))
         optimizer.found_inf = flag
 
+    @property
+    def left_out(self) -> bool:
+        """Whether the host has read that the newest update is left out."""
+        return self._read is True
+
     def leaves_out(self) -> bool:
         """Whether no optimizer's step must be entered: the sync that was paid for, once."""
         if self._flag is None or self._lends:

@@ -204,9 +204,15 @@ def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
 def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     inner = getattr(model, "_orig_mod", model)
     wrapper = inner if isinstance(inner, DistributedDataParallel) else _wrapper_of(model)
-    if wrapper is None or getattr(wrapper, "parameters_to_ignore", None):
+    if wrapper is None or getattr(wrapper, "parameters_to_ignore", None) or _is_local(wrapper):
         return False
     return bool(wrapper.process_group.size() == ranks)
+
+
+def _is_local(wrapper: DistributedDataParallel) -> bool:
+    """Whether its ranks step by gradients of their own and average weights later (local SGD)."""
+    hooks = [getattr(hook, "__name__", "") for hook, _ in getattr(wrapper, "_comm_hooks", ())]
+    return any("localsgd" in name.lower() for name in hooks)
 
 
 def _copied(parts: Modules, stated: Stated, holders: int) -> bool | None:

@@ -368,3 +368,34 @@ def test_an_optimizer_that_orthogonalizes_makes_an_orthogonal_update() -> None:
     Orthogonal([weight], lr=1.0).step()
     turned = weight.detach() @ weight.detach().T
     assert torch.allclose(turned, torch.eye(6), atol=0.6)
+
+
+def test_a_scaler_that_keeps_one_optimizer_from_stepping_keeps_all(tmp_path: Path) -> None:
+    """The overflow lies in the gradients of one alone. It is no fault of the loop's."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    given = [
+        optim.AdamW(model[0].parameters(), lr=1e-2),
+        optim.SGD(model[1].parameters(), lr=1e-2, momentum=0.9),
+    ]
+    guard = attach(model, given, run="test", directory=tmp_path, settings=SETTINGS)
+    scaler, moved = torch.amp.GradScaler("cpu", init_scale=8.0), []
+    for step in range(3):
+        before = [p.detach().clone() for p in model.parameters()]
+        scaler.scale(guard.loss(model(torch.ones(2, 4)).square().mean())).backward()
+        if step == 1:
+            model[0].weight.grad[0, 0] = math.inf  # type: ignore[index, operator]
+        for each in given:
+            scaler.unscale_(each)
+        guard.clip_grad_norm_(1.0)
+        for each in given:
+            scaler.step(each)
+            each.zero_grad()
+        scaler.update()
+        guard.step()
+        moved.append(
+            [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
+        )
+    guard.finish()
+    assert moved == [[True, True], [False, False], [True, True]]
+    assert guard.faults == {}

@@ -93,6 +93,15 @@ def test_ddp_over_some_ranks_makes_no_replicas_of_all(ranks: list[dict[str, Any]
     assert [rank["grouped"] for rank in ranks] == ["report", "report"]
 
 
+def test_ddp_whose_ranks_step_by_their_own_gradients_makes_no_replicas(
+    ranks: list[dict[str, Any]],
+) -> None:
+    """Local SGD: what one rank skipped the others would make. Its wrapper names the one inside."""
+    for rank in ranks:
+        told = {"remedy": "Give the one inside, optimizer.optim", "reflex": "report"}
+        assert rank["local_sgd"] == told
+
+
 def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(
     ranks: list[dict[str, Any]],
 ) -> None:

@@ -11,9 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
@@ -214,6 +219,22 @@ def grouped(folder: Path, rank: int) -> str:
     guard = attach(model, optimizer, run="test", directory=folder, settings=SETTINGS)
     guard.finish()
     return guard._p.facts["reflex"]
+
+
+def local_sgd(folder: Path, _rank: int) -> dict[str, Any]:
+    """DDP whose ranks step by their own gradients and average weights now and then."""
+    model = DistributedDataParallel(Halves())
+    model.register_comm_hook(PostLocalSGDState(None, None, 0), post_localSGD_hook)
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    outer = PostLocalSGDOptimizer(inner, PeriodicModelAverager(4))
+    try:
+        attach(model, outer, run="test", directory=folder, settings=SETTINGS)
+        remedy = ""
+    except AttachError as error:
+        remedy = error.remedy
+    guard = attach(model, inner, run="test", directory=folder, settings=SETTINGS)
+    guard.finish()
+    return {"remedy": remedy, "reflex": guard._p.facts["reflex"]}
 
 
 def partitioned(folder: Path, rank: int) -> dict[str, Any]:
@@ -519,6 +540,7 @@ SCENES = (
     trained,
     losses,
     grouped,
+    local_sgd,
     partitioned,
     tied,
     scaled,

@@ -15,7 +15,7 @@ Law: between two real steps, while gradients accumulate, `clip_grad_norm_` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +24,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 
 import spikeguard
-from spikeguard.integrations.wrapped import attach_within
+from spikeguard.integrations.wrapped import attach_within, refuse_found
 
 Batch = TypeVar("Batch")
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
@@ -33,12 +33,13 @@ KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
 def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     state: tuple[Any, ...] = (),
     **arguments: Any,
 ) -> AcceleratedGuard:
     """`spikeguard.attach` for objects that went through `accelerator.prepare`."""
+    refuse_found(arguments, "micro_batches")
     if accelerator.distributed_type not in [DistributedType[name] for name in KNOWN]:
         raise spikeguard.AttachError(
             "accelerator",
@@ -49,7 +50,9 @@ def attach(
     guard = attach_within(
         model,
         accelerator.unwrap_model(model, keep_torch_compile=False),
-        stock(optimizer),
+        [stock(each) for each in optimizer]
+        if isinstance(optimizer, list | tuple)
+        else stock(optimizer),
         state=[*scaler, *state],
         micro_batches=accelerator.gradient_accumulation_steps,
         **arguments,

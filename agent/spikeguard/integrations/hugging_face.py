@@ -32,7 +32,7 @@ from spikeguard.hosted import (
     tell_deleted,
 )
 from spikeguard.integrations.accelerate import stock
-from spikeguard.integrations.wrapped import attach_within
+from spikeguard.integrations.wrapped import attach_within, refuse_found
 from spikeguard.kept_checkpoints import KeptCheckpoints
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
@@ -40,6 +40,7 @@ CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; De
 
 def watch(trainer: Trainer, **arguments: Any) -> Watched:
     """Have `trainer` watched; `arguments` as for `spikeguard.attach`. On all ranks."""
+    refuse_found(arguments, "scheduler", "checkpoints", "micro_batches", "feed")
     watched = Watched(trainer, arguments)
     trainer.add_callback(watched)
     trainer.args.ignore_data_skip = True
@@ -75,20 +76,29 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         """The loader without what was skipped."""
         return LeavingOut(get_train_dataloader(), lambda: hosted_feed(self.guard))
 
-    def noting_loss(self, training_step: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    def noting_loss(
+        self,
+        training_step: Callable[..., torch.Tensor],
+        model: torch.nn.Module,
+        inputs: Any,
+        *args: Any,
+        **named: Any,
+    ) -> torch.Tensor:
         """One micro-batch; what it returns adds up to the step's mean, so it is scaled back."""
-        loss = training_step(*args)
+        loss = training_step(model, inputs, *args, **named)
         if self.guard is not None:
-            show_tokens(self.guard, args[1])
+            show_tokens(self.guard, inputs)
             self.guard.loss(loss * self._trainer.current_gradient_accumulation_steps)
         return loss
 
-    def _clipping(self, clip: Callable[..., Any], parameters: Any, limit: float, *kind: Any) -> Any:
+    def _clipping(
+        self, clip: Callable[..., Any], parameters: Any, max_norm: float, norm_type: Any = 2
+    ) -> Any:
         guard, accelerator = self.guard, self._trainer.accelerator
-        if guard is None or kind not in ((), (2,)) or guard.stopped:
-            return clip(parameters, limit, *kind)
+        if guard is None or norm_type != 2 or guard.stopped:
+            return clip(parameters, max_norm, norm_type)
         accelerator.unscale_gradients()
-        return guard.clip_grad_norm_(None if limit == float("inf") else limit)
+        return guard.clip_grad_norm_(None if max_norm == float("inf") else max_norm)
 
     # ---- Trainer's events ------------------------------------------------------------------
 

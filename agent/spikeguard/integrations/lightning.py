@@ -35,7 +35,7 @@ from spikeguard.hosted import (
     show_tokens,
     step_or_end,
 )
-from spikeguard.integrations.wrapped import attach_within
+from spikeguard.integrations.wrapped import attach_within, refuse_found
 from spikeguard.targets import Tree
 
 STATE = "lightning.ckpt"
@@ -70,6 +70,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         **arguments: Any,
     ) -> None:
         """A checkpoint into `checkpoints` every `every` steps; the rest as for `attach`."""
+        refuse_found(arguments, "scheduler", "micro_batches", "feed")
         self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
         self._home = Path(directory or self._checkpoints.path.parent / "spikeguard")
         self._arguments = arguments
@@ -106,8 +107,9 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
             raise spikeguard.AttachError(
                 "optimizer",
-                f"there are {len(trainer.optimizers)}, or they are stepped by hand",
-                "Use one optimizer and automatic optimization, or the plain guard in your loop",
+                f"the module steps its optimizers ({len(trainer.optimizers)}) by hand",
+                "Use automatic optimization, which steps one; several take a loop of your own and "
+                "spikeguard.attach(model, [OPTIMIZERS])",
             )
         schedules = trainer.lr_scheduler_configs
         self._checkpoints.trainer = trainer

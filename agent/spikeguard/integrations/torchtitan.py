@@ -32,9 +32,9 @@ def watch(trainer: Any, *, every: int = 500, **arguments: Any) -> spikeguard.Gua
 
     `every`: steps between the guard's checkpoints, where `checkpoints` is not given. On all ranks.
     """
-    guard = spikeguard.attach(
-        trainer.model_parts, trainer.optimizers, **_found(trainer, every), **arguments
-    )
+    arguments["state"] = [trainer, *arguments.get("state", ())]  # its counters
+    found = _found(trainer, every) | arguments
+    guard = spikeguard.attach(trainer.model_parts, trainer.optimizers, **found)
     _Watched(trainer, guard)
     return guard
 
@@ -45,7 +45,6 @@ def _found(trainer: Any, every: int) -> dict[str, Any]:
     micro = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
     found: dict[str, Any] = {
         "scheduler": trainer.lr_schedulers,
-        "state": [trainer],  # its counters
         "micro_batches": micro,
         "checkpoints": spikeguard.CheckpointDirectory(home / "checkpoints", every=every),
         "directory": home,

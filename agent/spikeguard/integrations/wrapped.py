@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,10 +12,19 @@ from spikeguard.guarded import make_way
 from spikeguard.topology import refuse_flat_shards, says_replicated
 
 
+def refuse_found(arguments: Mapping[str, Any], *names: str) -> None:
+    """Raise `AttachError` for what is given and the framework says already."""
+    for name in names:
+        if name in arguments:
+            raise spikeguard.AttachError(
+                name, "the integration takes it from the framework", "Leave it out"
+            )
+
+
 def attach_within(
     wrapped: torch.nn.Module,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Any,
     **arguments: Any,
 ) -> spikeguard.Guard:
     """A guard of `model`, which lies in `wrapped`; finishes one that an interrupted loop left.

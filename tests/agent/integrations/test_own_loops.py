@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import nn
 
-from spikeguard import attach
+from spikeguard import AttachError, attach
+from spikeguard.integrations import accelerate
 from spikeguard_protocol import BatchRange, Medium, Rollback, Verb
 from tests.agent.job import FAST
 from tests.agent.wire import Wire, served
@@ -47,7 +49,6 @@ def test_a_rollback_in_place_under_accelerate_equals_a_run_without_the_batches(
     tmp_path: Path,
 ) -> None:
     def trained(ordered: bool, folder: Path) -> dict[str, Any]:
-        from spikeguard.integrations import accelerate
         from spikeguard_protocol import Ack, Order
 
         step = accelerate.AcceleratedGuard.step
@@ -116,3 +117,26 @@ def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) ->
         assert wire.column("update_dropped") == {(0, 1): 0, (0, 2): 0, (0, 3): 1, (0, 4): 0}
     assert guard.faults == {}
     assert torch.isfinite(model.weight).all()
+
+
+def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Path) -> None:
+    """And refuses what it finds itself by its name."""
+    accelerator = Accelerator(cpu=True)
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    given: Any = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    model, *given = accelerator.prepare(model, *given)
+    with pytest.raises(AttachError, match="micro_batches"):
+        accelerate.attach(accelerator, model, given, run="test", micro_batches=2)
+    guard = accelerate.attach(
+        accelerator, model, given, run="test", directory=tmp_path, settings=FAST
+    )
+    before = [p.detach().clone() for p in model.parameters()]
+    accelerator.backward(guard.loss(model(torch.ones(2, 4)).square().mean()))
+    guard.clip_grad_norm_(1.0)
+    for each in given:
+        each.step()
+    guard.step()
+    guard.finish()
+    pairs = zip(before, model.parameters(), strict=True)
+    assert [torch.equal(*pair) for pair in pairs] == [False] * 4
+    assert guard.faults == {}

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 from transformers import TrainerCallback
 
-from spikeguard import guard_of
+from spikeguard import AttachError, guard_of
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard.hosted import HostedFeed, LeavingOut
 from spikeguard.integrations import hugging_face, lightning
@@ -511,3 +511,55 @@ def test_lightning_gives_every_rank_its_own_part_of_a_watched_loader(tmp_path: P
     assert (sampler.num_replicas, len(loader)) == (2, 4)
     loader.set_epoch(7)
     assert sampler.epoch == 0  # passes are counted by positions
+
+
+def test_what_a_framework_says_itself_is_refused_by_name_when_it_is_given_too(
+    tmp_path: Path,
+) -> None:
+    for name in ("scheduler", "micro_batches", "feed"):
+        given: dict[str, Any] = {name: 2}
+        with pytest.raises(AttachError, match=name):
+            lightning.Watched(tmp_path / "checkpoints", run="test", **given)
+        with pytest.raises(AttachError, match=name):
+            hugging_face.watch(SimpleNamespace(), run="test", **given)
+
+
+def test_a_trainer_may_be_called_by_keywords(tmp_path: Path) -> None:
+    """As subclasses do; what is watched is told all the same."""
+    trainer = hf.make_trainer(tmp_path, steps=2)
+    watched = hugging_face.watch(trainer, run="test")
+    step = trainer.training_step
+    trainer.training_step = lambda model, inputs, *_: step(model=model, inputs=inputs)
+
+    class Clipping(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            clip = trainer.accelerator.clip_grad_norm_
+            trainer.accelerator.clip_grad_norm_ = lambda held, limit: clip(
+                parameters=held, max_norm=limit, norm_type=2
+            )
+
+    trainer.add_callback(Clipping())
+    trainer.train()
+    assert watched.guard is not None
+    assert (watched.guard.steps, watched.guard.faults) == (2, {})
+
+
+class ByHand(pl.NextToken):
+    """Steps two optimizers itself."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        half = len(held := list(self.parameters())) // 2
+        return [torch.optim.SGD(part, lr=0.1) for part in (held[:half], held[half:])]
+
+
+def test_a_module_that_steps_its_optimizers_by_hand_is_refused_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    watched = lightning.Watched(tmp_path / "checkpoints", run="test")
+    trainer = Trainer(accelerator="cpu", max_steps=2, callbacks=[watched], **QUIET)
+    with pytest.raises(AttachError, match=r"steps its optimizers \(2\) by hand") as refused:
+        trainer.fit(ByHand(), watched.loader(pl.make_loader(64)))
+    assert "attach(model, [OPTIMIZERS])" in refused.value.remedy
+    assert watched.guard is None
