@@ -190,8 +190,8 @@ def fleet() -> dashboard.Dashboard:
                "max(spikeguard_approval_oldest_age_seconds) or vector(0)", WAITED_S, unit="s"),
         number("Scrapes answered", "All scrapes of the server, as a share; 100 % when all is well.",
                'avg(up{job=~"spikeguard-.*"})', GOOD, unit="percentunit"),
-        lines("Loss", "Nats at the newest step. NaN and infinities leave a gap here and are "
-              "shown on the incident page.", Query(f"spikeguard_run_loss_nats{which}", name),
+        lines("Loss", "Nats at the newest step. NaN and infinities leave a gap here; the run's "
+              "dashboard shows when.", Query(f"spikeguard_run_loss_nats{which}", name),
               height=9),
         lines("Gradient norm", "Global L2 norm before clipping, at the newest step.",
               Query(f"spikeguard_run_grad_norm{which}", name), height=9),
@@ -262,6 +262,8 @@ def run() -> dashboard.Dashboard:
               Query(f"spikeguard_run_z{which}", "deviations")),
         states("Open spikes", "When this run had a spike open.",
                Query(f"spikeguard_run_incident_open{which}", "spike"), "calm", "spike"),
+        states("Loss not finite", "When the newest loss was NaN or infinite.",
+               Query(f"spikeguard_run_loss_non_finite{which}", "loss"), "finite", "NaN, inf"),
         lines("Progress", "Optimizer steps a minute; below zero where a rollback took it back.",
               Query(f"delta(spikeguard_run_last_step{which}[1m])", "steps a minute")),
         lines("Speed", "Tokens a second.",

@@ -7,12 +7,20 @@ an incident is open, and gone when a run is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -26,6 +34,8 @@ MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
 DELAY_EDGES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100, 500)  # steps
+# One more series for each counter, which no query needs: rates find restarts by themselves.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -146,6 +156,11 @@ class RunGauges:
     incident_open: bool = False
     kind: str | None = None  # of the open incident
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
+
+    @property
+    def loss_non_finite(self) -> bool | None:
+        """Whether the newest loss is NaN or infinite; None where there is none."""
+        return None if self.last_loss is None else not math.isfinite(self.last_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +349,10 @@ def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float)
 _RUN_GAUGES: Final = {
     "spikeguard_run_last_step": ("Newest optimizer step of a live run.", "last_step"),
     "spikeguard_run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
+    "spikeguard_run_loss_non_finite": (
+        "1 while that loss is NaN or infinite, which a graph of it shows as a gap.",
+        "loss_non_finite",
+    ),
     "spikeguard_run_grad_norm": ("Global gradient norm at its newest step.", "last_grad_norm"),
     "spikeguard_run_z": ("Robust deviations of that loss above its trend.", "last_z"),
     "spikeguard_run_tokens_per_second": ("Training speed.", "tokens_per_second"),

@@ -24,7 +24,7 @@ from tests.server.store.test_ticker import pass_time
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-UNITS = re.compile(r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|info|created)$")
+UNITS = re.compile(r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|non_finite|info)$")
 COUNTS = {
     "spikeguard_runs",
     "spikeguard_runs_not_shown",
@@ -185,6 +185,19 @@ def test_a_run_without_a_value_shows_none_and_one_with_nan_shows_it() -> None:
     text = fleet_text(Fleet({"live": 1}, {}, {}, {}, 0, 0.0, 0, (run,))).decode()
     assert 'spikeguard_run_loss_nats{project="p",run="r"} NaN' in text
     assert "spikeguard_run_grad_norm{" not in text
+    assert 'spikeguard_run_loss_non_finite{project="p",run="r"} 1.0' in text
+    finite = fleet_text(_fleet(live=(RunGauges("p", "r", last_loss=2.0),))).decode()
+    assert 'spikeguard_run_loss_non_finite{project="p",run="r"} 0.0' in finite
+    assert (
+        "spikeguard_run_loss_non_finite{"
+        not in fleet_text(_fleet(live=(RunGauges("p", "r"),))).decode()
+    )
+
+
+def test_no_series_says_only_when_another_was_made(live: Live) -> None:
+    with live.client(Role.METRICS) as client:
+        for place in ("/metrics", "/metrics/fleet"):
+            assert "_created" not in client.get(place).text
 
 
 def test_what_only_grows_is_a_counter_and_what_may_fall_is_a_gauge() -> None:
