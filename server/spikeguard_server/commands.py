@@ -20,6 +20,7 @@ from spikeguard_cli.credentials import logged_in
 from spikeguard_protocol import DEFAULT_PROJECT, Role
 from spikeguard_server.replay.backtest_command import BACKTEST
 from spikeguard_server.replay.command import REPLAY
+from spikeguard_server.replay.trial_command import TUNE
 
 _DATABASE = tuple(
     f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
@@ -246,4 +247,5 @@ COMMANDS: tuple[Command, ...] = (
     ),
     REPLAY,
     BACKTEST,
+    TUNE,
 )

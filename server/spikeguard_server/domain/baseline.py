@@ -33,6 +33,14 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
+def gap_of(steps: Sequence[int]) -> float:
+    """Median distance of steps; 1 where it is not known."""
+    if len(steps) < 2:
+        return 1.0
+    ends = zip(steps[1:], steps, strict=False)
+    return max(1.0, median([after - before for after, before in ends]))
+
+
 @dataclass(slots=True)
 class Baseline:
     """The window of one signal. `values` are logarithms where the signal is a norm."""
@@ -117,6 +125,11 @@ class Baseline:
         known = [*entered, *((step, value) for step, value, _ in self.waiting)]
         return [value for step, value in known if step < before][-rows:]
 
+    def known(self) -> list[tuple[int, float]]:
+        """Every calm row, in quarantine or not."""
+        entered = zip(self.steps, self.values, strict=True)
+        return [*entered, *((step, value) for step, value, _ in self.waiting)]
+
     def drop_waiting(self) -> None:
         """Forget the rows in quarantine: something did come of them."""
         self.waiting.clear()
@@ -173,7 +186,4 @@ class Baseline:
     @property
     def gap(self) -> float:
         """Median distance of rows, in steps; 1 where it is not known."""
-        if len(self.steps) < 2:
-            return 1.0
-        ends = zip(self.steps[1:], self.steps, strict=False)
-        return max(1.0, median([after - before for after, before in ends]))
+        return gap_of(self.steps)

@@ -137,11 +137,11 @@ class Course:
     def _hand_back(self) -> None:
         """The baseline goes on at the level that the run is at now."""
         episode, state = self.episode, self.state
-        baseline = state.detector.baseline
-        state.detector.clear()
-        if baseline.fit is None or not episode.recent or episode.verb is Verb.ROLLBACK:
+        test = state.test
+        test.clear()
+        if not test.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
             return
-        baseline.settle(episode.recent_steps[-1], episode.level, state.settings)
+        test.settle(episode.recent_steps[-1], episode.level, state.settings)
 
     def _equal(self) -> bool:
         """Whether the ranks hold the same weights, as far as anything spoke against it."""
@@ -188,9 +188,9 @@ class Course:
         elif stuck:
             onset = first_dropped(onset, episode.drops, state.traces)
         elif not bad and episode.verb is Verb.ROLLBACK:
-            verdict, z = state.detector.look(sample.step, loss, sample.batches, settings)
+            verdict, z = state.test.look(sample.step, loss, sample.batches, settings)
             again = verdict is Verdict.SPIKE
-            onset = state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
+            onset = state.test.onset(Suspect(sample.step, loss, z, sample.batches))
         late = episode.verb_rows > episode.horizon(settings) + settings.recover_steps
         stayed = late and not episode.calm_rows and not again
         if stayed:  # it never left: where it began is still where it began
@@ -224,9 +224,9 @@ class Course:
     ) -> None:
         episode, state = self.episode, self.state
         verb, drops = episode.verb, episode.drops
-        rows = [row for row in state.detector.rows if row[0] >= onset.step]
-        state.detector.baseline.drop_waiting()
-        state.detector.clear()
+        rows = [row for row in state.test.rows if row[0] >= onset.step]
+        state.test.drop_waiting()
+        state.test.clear()
         episode.come_back()
         episode.evidence.come_back(onset.step, onset.batches)
         if episode.went_back and not stayed:

@@ -22,6 +22,7 @@ class DetectionSettings:
 
     suspect_z: float = 6.0  # one row this far off is held for confirmation
     confirm_z: float = 4.0  # the next row this far off confirms it
+    confirm_rows: int = 2  # rows that it takes, the one that is held among them
     warm_z: float = 4.0  # the row before this far off confirms it at once
     lone_z: float = 5.0  # narrow scales from which a row between calm ones stands out alone,
     outlier_z: float = 8.0  # and from which it is an event of its own,

@@ -9,37 +9,29 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from spikeguard_protocol import BatchRange
 from spikeguard_server.domain.baseline import Baseline, median
 from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.detectors.contract import Verdict
+from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.fit import Fit, abscissa
 from spikeguard_server.domain.lone import MIDDLE, Lone, Suspect
 from spikeguard_server.domain.quiet import Stretch, is_ready
 
-__all__ = ["Detector", "Suspect", "Verdict"]
+__all__ = ["Suspect", "TrendTest", "Verdict"]
 
 RECENT_ROWS = 40  # rows that are looked back at when an incident opens
 _BEFORE, _NOWHERE = -1, -2  # a lift that began before the stretch, and none
 
 
-class Verdict(StrEnum):
-    """What one more row of the loss amounts to."""
-
-    UNKNOWN = "unknown"  # too little is known of the run
-    CALM = "calm"
-    HELD = "held"  # far off, waiting for the next row
-    OUTLIER = "outlier"  # the row before stood out alone
-    SPIKE = "spike"
-
-
 @dataclass(slots=True)
-class Detector:
-    """The test of the loss, row by row."""
+class TrendTest:
+    """The test of the loss against a robust line, row by row: the detector `robust_trend`."""
 
     baseline: Baseline
     held: Suspect | None = None  # far off, not yet confirmed
+    held_rows: int = 0  # rows that confirm it so far, itself among them
     outlier: Suspect | None = None  # set with the verdict OUTLIER
     last_z: float = 0.0  # of the row before, unless it was held
     lift: float = 0.0  # cumulated deviations of a slow lift
@@ -81,9 +73,10 @@ class Detector:
         if self.lift >= limit and self.lift_rows >= settings.drift_rows:
             return Verdict.SPIKE
         before, self.last_z = self.last_z, z
-        if jump >= settings.suspect_z and before >= settings.warm_z:
-            return Verdict.SPIKE
         if jump >= settings.suspect_z:
+            self.held_rows = 2 if before >= settings.warm_z else 1
+            if self.held_rows >= settings.confirm_rows:
+                return Verdict.SPIKE
             self.held = Suspect(row.step, row.value, min(z, local), row.batches)
             return Verdict.HELD
         self._admit(row, settings)
@@ -140,18 +133,62 @@ class Detector:
     def clear(self) -> None:
         self.held = self.lift_from = self.outlier = None
         self.lift = self.last_z = 0.0
+        self.held_rows = 0
         self.lone.clear()
 
+    @property
+    def knows(self) -> bool:
+        """Whether rows can be judged."""
+        return self.baseline.fit is not None
+
+    @property
+    def gap(self) -> float:
+        """Median distance of rows, in steps; 1 where it is not known."""
+        return self.baseline.gap
+
+    def trend(self, step: int, ahead: int) -> Trend | None:
+        """Where the loss heads from `step` on, for some `ahead` steps."""
+        return self.baseline.trend(step, ahead)
+
+    def known(self) -> list[tuple[int, float]]:
+        """The newest calm rows."""
+        return self.baseline.known()
+
+    def learn(self, rows: Sequence[tuple[int, float]], settings: DetectionSettings) -> None:
+        """Take calm rows that another detector saw, as far as they are newer."""
+        newest = max((step for step, _ in self.known()), default=-1)
+        for step, value in rows:
+            if step > newest:
+                self.look(step, value, None, settings)
+        self.clear()
+
+    def restart(self) -> None:
+        """Forget every row of the baseline."""
+        self.baseline.restart()
+
+    def drop_waiting(self) -> None:
+        """Forget the rows in quarantine: something did come of them."""
+        self.baseline.drop_waiting()
+
+    def cut(self, step: int, settings: DetectionSettings) -> None:
+        """Forget every row at `step` or later: the run went back."""
+        self.baseline.cut(step, settings)
+
+    def settle(self, step: int, level: float, settings: DetectionSettings) -> None:
+        """Go on at `level`, as noisy as before."""
+        self.baseline.settle(step, level, settings)
+
     def _local(self) -> float:
-        """Median of the rows just before this one, or before the one that is held."""
-        last = -1 if self.held is None else -2
+        """Median of the rows just before this one, or before those that are held."""
+        last = -1 if self.held is None else -1 - self.held_rows
         return median([value for _, value in self.rows[last - 7 : last]])
 
     def _after_held(self, row: Suspect, z: float, settings: DetectionSettings) -> Verdict:
         held = self.held
         assert held is not None
         if z >= settings.confirm_z:
-            return Verdict.SPIKE
+            self.held_rows += 1
+            return Verdict.SPIKE if self.held_rows >= settings.confirm_rows else Verdict.HELD
         self.held = None
         self.last_z = row.z
         self._lift(row, settings)

@@ -17,6 +17,7 @@ from spikeguard_server.domain.classifier import at_the_end
 from spikeguard_server.domain.course import CURES, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
+from spikeguard_server.domain.detectors.plugged import Choice
 from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
@@ -50,6 +51,13 @@ class Monitor:
 
     def __init__(self, settings: DetectionSettings = DetectionSettings()) -> None:  # noqa: B008
         self._state = State(settings)
+        self._choice = Choice(settings)
+
+    def use(self, choice: Choice) -> None:
+        """Judge by `choice` from the next sample on; what was learnt of the run stays known."""
+        if choice != self._choice or self._state.unread:
+            self._choice = choice
+            self._state.choose(choice)
 
     @property
     def open(self) -> bool:
@@ -70,16 +78,20 @@ class Monitor:
 
     def deviations(self, step: int, loss: float | None) -> float | None:
         """How far the newest loss, of `step`, lies above its trend; None where that is unknown."""
-        episode, detector = self._state.episode, self._state.detector
+        episode, test = self._state.episode, self._state.test
         if loss is None or not math.isfinite(loss):
             return None if loss is None else math.inf
         if episode is not None:
             return episode.deviations(step, loss)
-        return None if detector.baseline.fit is None else detector.last_z
+        return test.last_z if test.knows else None
 
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []
+        if self._state.plugged is not None:  # it takes one row at a time
+            for sample in samples:
+                self._take(sample, events)
+            return events
         row, length = 0, LONGEST
         table = SampleColumns.of(samples if len(samples) >= FEWEST else ())
         while row < len(samples):
@@ -104,10 +116,11 @@ class Monitor:
         """The run went on from where it was at `past`; an open incident stays open."""
         episode = self._state.episode
         self._state = deepcopy(past._state)
-        self._state.detector.clear()
+        self._state.choose(self._choice)
+        self._state.test.clear()
         self._state.episode = episode
         if episode is not None:
-            self._state.detector.baseline.drop_waiting()
+            self._state.test.drop_waiting()
             episode.go_back()
 
     def end(self) -> list[Event]:
@@ -127,6 +140,7 @@ class Monitor:
         """The monitor that `dump` wrote; raises `UnknownStateVersion`."""
         monitor = cls()
         monitor._state = thaw(state)
+        monitor._choice = Choice(monitor._state.settings)
         return monitor
 
     def _take(self, sample: Sample, events: list[Event]) -> None:
@@ -138,8 +152,8 @@ class Monitor:
                 return
             state.judged_step = sample.step
         if begins_alone(state, sample):
-            state.detector.clear()
-            state.detector.baseline.restart()
+            state.test.clear()
+            state.test.restart()
         newest = state.newest_step
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
@@ -165,7 +179,7 @@ class Monitor:
         self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
     ) -> bool:
         """Whether an incident that was back in its band, and watched only, ended with a new one."""
-        state, detector, episode = self._state, self._state.detector, self._state.episode
+        state, detector, episode = self._state, self._state.test, self._state.episode
         if episode is None or not episode.calmed:
             return False
         if self._are_apart(sample):
@@ -186,8 +200,10 @@ class Monitor:
 
     def _went_back(self, step: int) -> None:
         state = self._state
-        state.detector.clear()
-        state.detector.baseline.cut(step, state.settings)
+        state.test.clear()
+        state.detector.cut(step, state.settings)
+        if state.plugged is not None:
+            state.plugged.cut(step, state.settings)
         state.traces.cut(step)
         for leading in state.leading.values():
             leading.baseline.cut(step, state.settings)
@@ -252,7 +268,7 @@ class Monitor:
 
     def _test(self, sample: Sample, loss: float, events: list[Event]) -> bool:
         """Test a finite loss; returns whether it is off by itself."""
-        state, detector = self._state, self._state.detector
+        state, detector = self._state, self._state.test
         verdict, z = detector.look(sample.step, loss, sample.batches, state.settings)
         if verdict is Verdict.SPIKE:
             self._spike(sample, loss, z, events)
@@ -261,13 +277,13 @@ class Monitor:
         return z >= state.settings.confirm_z
 
     def _spike(self, sample: Sample, loss: float, z: float, events: list[Event]) -> None:
-        onset = self._state.detector.onset(Suspect(sample.step, loss, z, sample.batches))
+        onset = self._state.test.onset(Suspect(sample.step, loss, z, sample.batches))
         judgement = first_judgement(max(z, onset.z), None, False)
         self._open(sample, onset, LOSS, judgement, False, events)
 
     def _outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
         state = self._state
-        state.detector.outlier = None
+        state.test.outlier = None
         reason = f"one batch stood out by {outlier.z:.1f} deviations and the next is back on trend"
         judgement = Judgement(Kind.OUTLIER_BATCH, 0.95, reason)
         self._open(sample, outlier, LOSS, judgement, False, events)
@@ -284,10 +300,10 @@ class Monitor:
         dropped: bool,
         events: list[Event],
     ) -> None:
-        state, detector = self._state, self._state.detector
-        gap = detector.baseline.gap
+        state, detector = self._state, self._state.test
+        gap = detector.gap
         ahead = max(state.settings.horizon_steps, round(state.settings.horizon_rows * gap))
-        trend = detector.baseline.trend(onset.step - 1, ahead)
+        trend = detector.trend(onset.step - 1, ahead)
         episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
         if signal == REPLICAS_APART:
@@ -306,7 +322,7 @@ class Monitor:
         alone = judgement.kind is Kind.OUTLIER_BATCH
         episode.evidence = gather(state.traces, onset.step, onset.batches, trend, alone)
         if judgement.kind is not Kind.OUTLIER_BATCH:
-            detector.baseline.drop_waiting()
+            detector.drop_waiting()
             detector.clear()
         state.episode = episode
         events.append(

@@ -76,11 +76,11 @@ class Policy:
     ask_again_steps: int = 200  # steps to wait after a person rejected the same verb
     # damage by a few batches
     few_steps: int = 20  # the peak comes within so many steps of the onset
-    few_skip_least: int = 5  # batches
-    few_skip_most: int = 20  # batches
+    few_skip_least: int = 5  # batches, where a few did the damage
+    few_skip_most: int = 20  # batches, the same
     near_steps: int = 50  # a target so close before the onset is "just before"
     # lingering or divergent
-    skip_most: int = 500  # batches
+    skip_most: int = 500  # batches, of a spike that lingers or diverges
     skip_share: float = 0.05  # of the steps trained so far: what a short run may skip at most
     margin_steps: int = 2  # a target lies at least so far before the onset
     optimizer_back_steps: int = 1_000  # steps back where the optimizer's state is suspect
@@ -94,7 +94,7 @@ class Policy:
     expires_in_s: float = 4 * 3_600.0  # seconds that a proposal waits for a decision
     expires_after_steps: int = 20_000  # steps that it waits
     price_per_hour: float | None = None  # of the whole job, in `currency`
-    currency: str = "USD"
+    currency: str = "USD"  # of `price_per_hour`, 1 to 8 characters
     approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
     rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
     remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
@@ -105,7 +105,7 @@ class Policy:
     scope: PolicyScope = PolicyScope.PROJECT  # where it was found; no setting
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _LIMITS.items():
+        for name, (least, most) in LIMITS.items():
             _check_range(name, getattr(self, name), least, most)
         _check_lr_factors(self.lr_factors)
         _check_escalation(self.escalation)
@@ -125,7 +125,7 @@ class Policy:
         return self.approval.get(verb, Approval())
 
 
-_LIMITS: Mapping[str, tuple[float, float]] = {
+LIMITS: Mapping[str, tuple[float, float]] = {
     "version": (1, 2**31 - 1),
     "act_confidence": (0.0, 1.0),
     "sure_confidence": (0.0, 1.0),

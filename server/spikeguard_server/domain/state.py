@@ -24,12 +24,14 @@ import numpy as np
 
 from spikeguard_server.domain.baseline import Baseline
 from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.detector import Detector
+from spikeguard_server.domain.detector import TrendTest
+from spikeguard_server.domain.detectors.contract import Detector
+from spikeguard_server.domain.detectors.plugged import Choice, Plugged, Unread
 from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.evidence import Traces
 from spikeguard_server.domain.leading import Leading
 
-STATE_VERSION = 10
+STATE_VERSION = 11
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
@@ -49,7 +51,8 @@ class State:
     """Everything that a monitor remembers."""
 
     settings: DetectionSettings = field(default_factory=DetectionSettings)
-    detector: Detector = field(default_factory=lambda: Detector(Baseline(falling=True)))
+    detector: TrendTest = field(default_factory=lambda: TrendTest(Baseline(falling=True)))
+    plugged: Plugged | None = None  # what judges the loss instead, where one was chosen
     leading: dict[str, Leading] = field(default_factory=dict)
     episode: Episode | None = None
     newest_step: int | None = None
@@ -57,6 +60,32 @@ class State:
     attentive_until: int | None = None
     drops: int = 0  # dropped updates in a row
     traces: Traces = field(default_factory=Traces)  # newest rows, for the cause of what may come
+
+    @property
+    def test(self) -> TrendTest | Plugged:
+        """What judges the loss."""
+        return self.detector if self.plugged is None else self.plugged
+
+    @property
+    def unread(self) -> bool:
+        """Whether the chosen detector's class is not known yet."""
+        return self.plugged is not None and isinstance(self.plugged.inner, Unread)
+
+    def choose(self, choice: Choice) -> None:
+        """Judge by `choice` from now on. A detector that is new here learns the rows known so far,
+        one that is known goes on."""
+        self.settings = choice.settings
+        before, plugin = self.plugged, choice.plugin
+        if plugin is None:
+            if before is not None:
+                self.detector.learn(before.known(), self.settings)
+            self.plugged = None
+        elif before is None or (before.name, before.version) != (plugin.name, plugin.kind.version):
+            self.plugged = Plugged.of(plugin, self.test.known())
+        else:
+            before.values = dict(plugin.values)
+            if isinstance(before.inner, Unread):
+                before.inner = _dataclass_reader(cast(type, plugin.kind))(before.inner.form)
 
     def leading_of(self, name: str) -> Leading:
         """What is known of a leading signal; nothing yet, if it was never seen."""
@@ -94,6 +123,8 @@ def _is_older(head: bytes) -> bool:
 def _writer(kind: Any) -> _Form | None:
     """What makes JSON of a value of one type of the state; None where the value is that already."""
     origin, args = get_origin(kind), get_args(kind)
+    if kind is Detector:
+        return _of_detector
     if is_dataclass(kind):
         return _dataclass_writer(cast(type, kind))
     if origin in (Union, types.UnionType):
@@ -107,6 +138,14 @@ def _writer(kind: Any) -> _Form | None:
     if origin is dict:
         return _made(_writer(args[1]), _of_dict)
     return None
+
+
+def _of_detector(value: Any) -> Any:
+    return (
+        value.form
+        if isinstance(value, Unread)
+        else _dataclass_writer(cast(type, type(value)))(value)
+    )
 
 
 def _made(inner: _Form | None, outer: Callable[[_Form, Any], Any]) -> _Form | None:
@@ -172,6 +211,8 @@ def _dataclass_writer(kind: type) -> _Form:
 def _typed(kind: Any) -> _Form:
     """The reader of one type of the state, the reverse of `_writer`."""
     origin, args = get_origin(kind), get_args(kind)
+    if kind is Detector:
+        return Unread
     if is_dataclass(kind):
         return _dataclass_reader(cast(type, kind))
     if origin in (Union, types.UnionType):

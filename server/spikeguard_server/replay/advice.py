@@ -23,6 +23,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_server.domain.cost import Cost, cost_of
+from spikeguard_server.domain.detectors.plugged import Choice
 from spikeguard_server.domain.diagnosis import checks_of
 from spikeguard_server.domain.events import Event, Opened
 from spikeguard_server.domain.health import Alarm, alarms_of, health_of
@@ -34,6 +35,7 @@ from spikeguard_server.domain.policy import ApprovalMode, Policy
 from spikeguard_server.domain.proposal import Proposal, propose
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.domain.situation import PastCommand, Situation, Target
+from spikeguard_server.replay.findings import monitor_of
 
 SEGMENT = SegmentId("0" * 16, 0)
 LINEAGE = Lineage({SEGMENT: None})
@@ -89,7 +91,9 @@ class Advice:
         }
 
 
-def advise(samples: Sequence[Sample], policy: Policy, assumed: Assumed) -> list[Advice]:
+def advise(
+    samples: Sequence[Sample], policy: Policy, assumed: Assumed, choice: Choice | None = None
+) -> list[Advice]:
     """Every command that would have been proposed over `samples`, in order.
 
     A watch is approved as the policy would; any other waits, unanswered, until its incident
@@ -97,7 +101,7 @@ def advise(samples: Sequence[Sample], policy: Policy, assumed: Assumed) -> list[
     """
     pace_s = assumed.step_time_s if assumed.step_time_s is not None else _pace_s(samples)
     watcher = _Watcher(policy, replace(assumed, step_time_s=pace_s))
-    for step, events in _told(samples):
+    for step, events in _told(samples, choice):
         watcher.take(step, events)
     return watcher.advice
 
@@ -108,9 +112,9 @@ def _pace_s(samples: Sequence[Sample]) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _told(samples: Sequence[Sample]) -> Iterator[tuple[int, list[Event]]]:
+def _told(samples: Sequence[Sample], choice: Choice | None) -> Iterator[tuple[int, list[Event]]]:
     """Newest step and events: of every single sample around incidents, of portions elsewhere."""
-    monitor, row = Monitor(), 0
+    monitor, row = monitor_of(choice), 0
     singly = 0  # row up to which every sample is taken by itself
     while row < len(samples):
         alone = monitor.open or row < singly
@@ -119,6 +123,7 @@ def _told(samples: Sequence[Sample]) -> Iterator[tuple[int, list[Event]]]:
         events = monitor.observe(portion)
         if before is not None and any(isinstance(event, Opened) for event in events):
             monitor, singly = Monitor.load(before), row + len(portion)
+            monitor.use(choice or Choice())
             continue
         yield portion[-1].step, events
         row += len(portion)

@@ -14,6 +14,7 @@ from typing import Any
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol import Kind
+from spikeguard_server.domain.detectors.plugged import Choice
 from spikeguard_server.replay.findings import Findings, replay
 from spikeguard_server.replay.mlflow import RECORD, is_run
 from spikeguard_server.replay.reading import read_log
@@ -49,14 +50,17 @@ class Tested:
         }
 
 
-def backtest_log(path: Path, name: str) -> Tested:
-    """Detection over the log at `path`, listed as `name`."""
+def backtest_log(path: Path, name: str, choice: Choice | None = None) -> Tested:
+    """Detection over the log at `path`, listed as `name`, by the default or by `choice`."""
     try:
         log = read_log(path)
     except CommandFailed as error:
         return Tested(name, unread=str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))
     return of_findings(
-        name, replay(log.samples), sum("loss" in one.values for one in log.samples), log.guessed
+        name,
+        replay(log.samples, choice),
+        sum("loss" in one.values for one in log.samples),
+        log.guessed,
     )
 
 

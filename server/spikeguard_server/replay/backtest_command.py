@@ -6,10 +6,18 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_server.replay.detector_options import (
+    Chosen,
+    choice_of,
+    chosen_by,
+    configure_detector,
+)
+from spikeguard_server.replay.trial_command import compare, configure_trial
 
 if TYPE_CHECKING:
     from spikeguard_server.replay.backtest import Tested
@@ -21,34 +29,53 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "folder", type=Path, metavar="DIR", help="searched with all its folders, for all formats"
     )
+    configure_detector(parser)
+    parser.add_argument(
+        "--compare", nargs="+", metavar="NAME",
+        help="detectors, side by side: their alarms, and what they find of injected spikes",
+    )  # fmt: skip
+    configure_trial(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _run(options: Namespace) -> int:
-    from spikeguard_server.replay.backtest import plain, sources, table
+    from spikeguard_server.replay.backtest import plain, table
     from spikeguard_server.replay.progress import shown
 
-    try:
-        paths = sources(options.folder)
-    except OSError as error:
-        raise CommandFailed(f"{options.folder}: cannot be searched: {error.strerror}") from error
-    if not paths:
-        raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
-    lines = list(shown(_all(paths, options.folder), len(paths), "files"))
+    paths = logs_in(options.folder)
+    if options.compare:
+        if options.detector is not None:
+            raise CommandFailed("--compare names the detectors: leave --detector out")
+        return compare(options, paths)
+    chosen = chosen_by(options)
+    lines = list(shown(_all(paths, options.folder, chosen), len(paths), "files"))
     print(json.dumps(plain(lines)) if options.json else table(lines))
     return 0 if any(line.unread is None for line in lines) else 1
 
 
-def _all(paths: list[Path], folder: Path) -> Iterator[Tested]:
+def logs_in(folder: Path) -> list[Path]:
+    """Every log under `folder`; raises `CommandFailed` where there is none."""
+    from spikeguard_server.replay.backtest import sources
+
+    try:
+        paths = sources(folder)
+    except OSError as error:
+        raise CommandFailed(f"{folder}: cannot be searched: {error.strerror}") from error
+    if not paths:
+        raise CommandFailed(f"{folder}: no file in it: name a folder of training logs")
+    return paths
+
+
+def _all(paths: list[Path], folder: Path, chosen: Chosen) -> Iterator[Tested]:
     """One after the other where there are few, else in `PROCESSES`; in the order of `paths`."""
     from spikeguard_server.replay.backtest import backtest_log
 
-    names = [str(path.relative_to(folder)) for path in paths]
+    names, choice = [str(path.relative_to(folder)) for path in paths], repeat(choice_of(chosen))
     if len(paths) < 2 * PROCESSES:
-        yield from map(backtest_log, paths, names)
+        yield from map(backtest_log, paths, names, choice)
         return
     with ProcessPoolExecutor(PROCESSES) as processes:
-        yield from processes.map(backtest_log, paths, names)
+        yield from processes.map(backtest_log, paths, names, choice)
 
 
 BACKTEST = Command(

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_protocol.escaping import printable
+from spikeguard_server.replay.detector_options import choice_of, chosen_by, configure_detector
 from spikeguard_server.replay.policy_options import assumed_of, configure_policy, policy_of
 from spikeguard_server.replay.reading_options import configure_reading, wanted_of
 
 if TYPE_CHECKING:
+    from spikeguard_server.domain.detectors.plugged import Choice
     from spikeguard_server.domain.sample import Sample
     from spikeguard_server.replay.findings import Findings
 
@@ -27,6 +29,7 @@ def _configure(parser: ArgumentParser) -> None:
         "run's folder or database; a W&B panel's CSV",
     )
     configure_reading(parser)
+    configure_detector(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     configure_policy(parser)
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve and the incidents")
@@ -38,22 +41,25 @@ def _run(options: Namespace) -> int:
     from spikeguard_server.replay.progress import shown
     from spikeguard_server.replay.reading import read_log
 
+    choice = choice_of(chosen_by(options))
     log = read_log(options.file, wanted_of(options))
     if log.guessed:
         say(f"spikeguard: {log.guessed}", to_error=True)
     portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)
-    findings = replay(log.samples, portions=portions)
-    more, text = _advice(options, log.samples)
+    findings = replay(log.samples, choice, portions=portions)
+    more, text = _advice(options, log.samples, choice)
     if options.json:
         print(json.dumps(findings.plain() | more))
     else:
         print(printable(listing(findings) + text, keep="\n"))
     if options.plot is not None:
-        _draw(options, log.samples, findings)
+        _draw(options, log.samples, findings, choice)
     return 0
 
 
-def _advice(options: Namespace, samples: Sequence[Sample]) -> tuple[dict[str, Any], str]:
+def _advice(
+    options: Namespace, samples: Sequence[Sample], choice: Choice
+) -> tuple[dict[str, Any], str]:
     """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
     if options.policy is None:
         return {}, ""
@@ -61,12 +67,14 @@ def _advice(options: Namespace, samples: Sequence[Sample]) -> tuple[dict[str, An
     from spikeguard_server.replay.advice_listing import advice_listing, plain
 
     policy, assumed = policy_of(options), assumed_of(options)
-    advice = advise(samples, policy, assumed)
+    advice = advise(samples, policy, assumed, choice)
     text = "\n" + advice_listing(advice, policy, assumed)
     return {"policy": plain(advice, policy, assumed)}, text
 
 
-def _draw(options: Namespace, samples: Sequence[Sample], findings: Findings) -> None:
+def _draw(
+    options: Namespace, samples: Sequence[Sample], findings: Findings, choice: Choice
+) -> None:
     try:
         from spikeguard_server.replay.drawing import draw
     except ImportError as error:
@@ -74,7 +82,7 @@ def _draw(options: Namespace, samples: Sequence[Sample], findings: Findings) -> 
             f"--plot needs {error.name}: pip install 'spikeguard[replay]'"
         ) from None
     try:
-        draw(samples, findings, options.file.name, options.plot)
+        draw(samples, findings, options.file.name, options.plot, choice.settings.band_z)
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from spikeguard_protocol import Outcome
 from spikeguard_server.domain.cause.suspicion import Ranking, worth_showing
+from spikeguard_server.domain.detectors.plugged import Choice
 from spikeguard_server.domain.events import (
     Closed,
     Event,
@@ -84,16 +85,25 @@ def batches(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
     return (samples[at : at + BATCH] for at in range(0, len(samples), BATCH))
 
 
+def monitor_of(choice: Choice | None) -> Monitor:
+    """A monitor that judges by `choice`."""
+    monitor = Monitor()
+    if choice is not None:
+        monitor.use(choice)
+    return monitor
+
+
 def replay(
     samples: Sequence[Sample],
-    monitor: Monitor | None = None,
+    choice: Choice | None = None,
     portions: Iterable[Sequence[Sample]] | None = None,
 ) -> Findings:
     """Run detection over `samples`; what is open at the end stays open.
 
-    `portions` are the same samples cut up, where the caller wants to see them pass.
+    `choice` says who judges the loss, where that is not the default. `portions` are the same
+    samples cut up, where the caller wants to see them pass.
     """
-    watching = monitor or Monitor()
+    watching = monitor_of(choice)
     events: list[Event] = []
     for portion in batches(samples) if portions is None else portions:
         events += watching.observe(portion)

@@ -1,0 +1,134 @@
+"""Detectors by name: those that ship, and what is installed under the entry point group.
+
+A package adds one by naming its class:
+
+    [project.entry-points."spikeguard.detectors"]
+    three_times = "my_package:ThreeTimes"
+
+A detector needs nothing but the names below. What a user sets is checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+
+from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.detectors.contract import Detector, Setting, Values, Verdict
+from spikeguard_server.domain.detectors.plugged import Choice, Plugin
+from spikeguard_server.domain.detectors.robust_trend import RobustTrend, settings_of
+from spikeguard_server.domain.detectors.textbook import Ewma, ZScore
+from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.policy import PolicyError
+
+__all__ = ["Detector", "Setting", "Trend", "Values", "Verdict", "choose", "find", "installed"]
+
+GROUP = "spikeguard.detectors"
+DEFAULT = "robust_trend"
+SHIPPED: Mapping[str, type[Detector]] = {DEFAULT: RobustTrend, "zscore": ZScore, "ewma": Ewma}
+USUAL = DetectionSettings()
+GENERAL = (
+    Setting(
+        "band", USUAL.band_z, 1.0, 100.0, "deviations",
+        "half width of the band about the trend: an incident is over when the loss is back in it",
+    ),
+    Setting(
+        "precursor_threshold", USUAL.precursor_z, 2.0, 1_000.0, "robust deviations",
+        "distance at which a leading signal (norms of gradient, update, weights, second moment) "
+        "is a precursor",
+    ),
+)  # fmt: skip
+
+
+@cache
+def installed() -> Mapping[str, EntryPoint]:
+    """What other packages add, by name; a name that ships goes first."""
+    found = entry_points(group=GROUP)
+    return {one.name: one for one in found if one.name not in SHIPPED}
+
+
+def names() -> list[str]:
+    """Every detector that can be chosen here."""
+    return [*SHIPPED, *sorted(installed())]
+
+
+def find(name: str, path: str = "detector") -> type[Detector]:
+    """The detector called `name`; raises `PolicyError` about `path`."""
+    if name in SHIPPED:
+        return SHIPPED[name]
+    if name not in installed():
+        raise PolicyError(
+            path, f"{name!r:.60} is no detector that is installed here",
+            f"Known: {', '.join(names())}; pip install the package of another one",
+        )  # fmt: skip
+    return _loaded(name, path)
+
+
+@cache
+def _loaded(name: str, path: str) -> type[Detector]:
+    entry = installed()[name]
+    try:
+        kind = entry.load()
+    except Exception as error:
+        raise PolicyError(
+            path, f"{name} ({entry.value}) cannot be imported", f"{type(error).__name__}: {error}"
+        ) from error
+    missing = [part for part in ("look", "band", "cut", "settle", "settings", "version")
+               if not hasattr(kind, part)]  # fmt: skip
+    if missing or not is_dataclass(kind):
+        lacks = ", ".join(missing) or "@dataclass, whose fields are its state"
+        raise PolicyError(path, f"{name} ({entry.value}) is no detector", f"It lacks {lacks}")
+    found = cast(type[Detector], kind)
+    taken = [one.name for one in found.settings if one.name in {own.name for own in GENERAL}]
+    if taken:
+        raise PolicyError(path, f"{name} calls a setting {taken[0]}", "Rename it: that one is ours")
+    return found
+
+
+def settings_with(name: str, path: str = "detector") -> tuple[Setting, ...]:
+    """Every setting that can be given with the detector called `name`."""
+    return (*find(name, path).settings, *GENERAL)
+
+
+def choose(plain: Mapping[str, Any], path: str = "") -> Choice:
+    """What `plain` chooses: `detector`, and any of its settings; raises `PolicyError`.
+
+    `path` stands before the name of a field in an error.
+    """
+    name = plain.get("detector", DEFAULT)
+    if not isinstance(name, str):
+        raise PolicyError(f"{path}detector", "takes a name", f"Known: {', '.join(names())}")
+    kind = find(name, f"{path}detector")
+    given = {key: value for key, value in plain.items() if key != "detector"}
+    values = _checked(given, name, path)
+    usual = replace(USUAL, band_z=values.pop("band"), precursor_z=values.pop("precursor_threshold"))
+    if kind is RobustTrend:
+        return Choice(settings_of(values, usual))
+    return Choice(usual, Plugin(name, kind, values))
+
+
+def _checked(given: Mapping[str, Any], name: str, path: str) -> dict[str, float]:
+    """Every setting of the detector: as it was `given`, or its default."""
+    known = {one.name: one for one in settings_with(name)}
+    for key in given:
+        if key not in known:
+            raise PolicyError(
+                f"{path}{key!s:.60}", f"is no setting of {name}", f"Known: {', '.join(known)}"
+            )
+    return {key: _value(one, given.get(key, one.default), path) for key, one in known.items()}
+
+
+def _value(setting: Setting, value: Any, path: str) -> float:
+    kind = "whole number" if setting.whole else "number"
+    limit = f"takes a {kind} from {setting.least:g} to {setting.most:g} ({setting.unit})"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = number and math.isfinite(value) and setting.least <= value <= setting.most
+    if not fits or (setting.whole and value != int(value)):
+        raise PolicyError(
+            f"{path}{setting.name}", limit, f"Got {value!r:.60}; the default is {setting.default:g}"
+        )
+    return float(value)
