@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import real_jobs_report
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 LABELLED = ("Llama-8B", "AlgoPerf WMT", "AlgoPerf other")
@@ -132,6 +134,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "detection": _detection,
     "naming": _naming,
     "causes": _causes,
+    "real_jobs": lambda: real_jobs_report.lines(_result("real_jobs")),
 }
 
 

@@ -20,76 +20,80 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks import real_jobs_report
 from benchmarks.machine import machine
-from benchmarks.real_jobs_cells import MEASURES, NAMES, QUICK, Cell, Lengths, Runs
-from benchmarks.real_jobs_rows import ROWS, Places, Unavailable
+from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
+from benchmarks.real_jobs_report import worded
+from benchmarks.real_jobs_rows import ROWS, Places, Unavailable, versions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows that are asked for and print them."""
     options = _options(arguments)
     places = Places.of(options.cache, options.nanogpt, options.nanochat)
-    report: dict[str, Any] = {"machine": machine(), "quick": options.quick, "rows": {}}
+    lengths = QUICK if options.quick else Lengths()
+    known = real_jobs_report.read(options.out)["rows"]
+    report: dict[str, Any] = {"machine": machine(), "versions": versions(places), "rows": known}
     with tempfile.TemporaryDirectory(prefix="spikeguard-real-jobs-") as scratch:
         folder = options.keep or Path(scratch)
-        for name in options.row or ROWS:
-            lengths = QUICK if options.quick else Lengths()
-            report["rows"][name] = measure(name, places, folder / name, lengths)
+        for name in options.row or _missing(known, lengths):
+            known[name] = measure(name, places, folder / name, lengths)
+            report["rows"] = {each: known[each] for each in ROWS if each in known}
+            real_jobs_report.write(options.out, report)
             if not options.json:
-                print(row_text(name, report["rows"][name]), flush=True)
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print(table(report["rows"]))
+                print(row_text(known[name]), flush=True)
+    print(json.dumps(report, indent=1) if options.json else table(report))
     return 0
+
+
+def _missing(known: dict[str, Any], lengths: Lengths) -> list[str]:
+    """Rows without a measurement at this length, or at a greater one."""
+    return [
+        name
+        for name in ROWS
+        if "cells" not in known.get(name, {}) or known[name]["steps"] < lengths.steps
+    ]
 
 
 def measure(name: str, places: Places, folder: Path, lengths: Lengths) -> dict[str, Any]:
     """All cells of one row."""
     row, began = ROWS[name], time.monotonic()
+    found: dict[str, Any] = {"title": row.title, "lines": row.lines, "steps": lengths.steps}
+    found["measured"] = date.today().isoformat()
     try:
         command = row.command(places)
     except Unavailable as error:
-        return {"lines": row.lines, "left_out": str(error)}
+        return found | {"left_out": str(error)}
     runs = Runs(command, folder, lengths)
     refused = runs.plain().refused
     if refused:
-        return {"lines": row.lines, "refused": refused}
+        return found | {"refused": refused}
     cells = [each(runs) for each in MEASURES]
-    seconds = round(time.monotonic() - began, 1)
-    return {
-        "lines": row.lines,
-        "seconds": seconds,
+    return found | {
+        "seconds": round(time.monotonic() - began, 1),
         "cells": {cell.name: {"holds": cell.holds, "said": cell.said} for cell in cells},
     }
 
 
-def row_text(name: str, found: dict[str, Any]) -> str:
+def row_text(found: dict[str, Any]) -> str:
     """A row in words, a line a cell."""
-    head = f"{ROWS[name].title}: {found['lines']} lines added"
+    head = f"{found['title']}: {found['lines']} lines added"
     if "left_out" in found:
         return f"{head}\n  not run: {found['left_out']}"
     if "refused" in found:
         return textwrap.fill(f"{head}\n  refused at attach: {found['refused']}", 110)
-    cells = (Cell(cell, **values) for cell, values in found["cells"].items())
-    return "\n".join([f"{head}, {found['seconds']} s", *(f"  {c.name}: {c}" for c in cells)])
+    cells = (f"  {name}: {worded(**cell)}" for name, cell in found["cells"].items())
+    return "\n".join([f"{head}, {found['seconds']} s", *cells])
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
-    """As Markdown, for a results file."""
-    lines = [f"| job | lines | {' | '.join(NAMES)} |", "| --- " * (len(NAMES) + 2) + "|"]
-    for name, found in rows.items():
-        if "cells" in found:
-            cells = [str(Cell(cell, **found["cells"][cell])) for cell in NAMES]
-        elif "refused" in found:
-            cells = [f"refused at attach: {found['refused']}", *[""] * (len(NAMES) - 1)]
-        else:
-            cells = [f"not run: {found['left_out']}", *[""] * (len(NAMES) - 1)]
-        lines.append(f"| {ROWS[name].title} | {found['lines']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def table(report: dict[str, Any]) -> str:
+    """As Markdown."""
+    head, *rows = real_jobs_report.lines(report)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -105,6 +109,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--nanochat", type=Path, help="a checkout of karpathy/nanochat")
     cache = Path.home() / ".cache" / "spikeguard-real-jobs"
     parser.add_argument("--cache", type=Path, default=cache, help="environments made by pip")
+    parser.add_argument(
+        "--out", type=Path, help="a file for what was found; rows that are there are not run again"
+    )
     parser.add_argument("--keep", type=Path, help="a folder for what the runs write")
     return parser.parse_args(arguments)
 

@@ -31,16 +31,6 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.domain.events import Closed, Opened, Recurred, Revised
 
-NAMES = (
-    "spike",
-    "cause",
-    "NaN skipped",
-    "rollback",
-    "scale_lr",
-    "restart",
-    "final loss",
-    "failures",
-)
 LATE = 2  # steps from the first noise to the incident
 NOISE = 8  # positions of it
 CAUSES = (Cause.BAD_BATCH, Cause.RARE_TOKENS)
@@ -72,9 +62,6 @@ class Cell:
     name: str
     holds: bool
     said: str
-
-    def __str__(self) -> str:
-        return ("yes" if self.holds else "NO") + (f" ({self.said})" if self.said else "")
 
 
 Measure = Callable[["Runs"], Cell]

@@ -9,6 +9,7 @@ import subprocess
 import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from benchmarks import real_jobs_titan as titan
 from benchmarks.real_jobs_runs import Command, own_loop, public_script, torchtitan
 
 TORCHTITAN = ("torchtitan==0.3.0", "triton")  # imported by it, also where there is no GPU
+PACKAGES = ("torch", "transformers", "accelerate", "lightning")
 ADDED = re.compile(r"# \+$", re.MULTILINE)
 
 
@@ -52,6 +54,18 @@ class Row:
     title: str
     lines: int  # that spikeguard adds
     command: Callable[[Places], Command]  # raises `Unavailable`
+
+
+def versions(places: Places) -> dict[str, str]:
+    """Of what the rows run: packages, and commits of the checkouts that are named."""
+    titan, _, number = TORCHTITAN[0].partition("==")
+    found = {name: version(name) for name in PACKAGES} | {titan: number}
+    for name, folder in (("nanoGPT", places.nanogpt), ("nanochat", places.nanochat)):
+        if folder is not None:
+            command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+            asked = subprocess.run(command, capture_output=True, text=True)
+            found[name] = asked.stdout.strip() or "unknown"
+    return found
 
 
 def marked(*functions: Callable[..., object]) -> int:
