@@ -21,7 +21,8 @@ import torch
 
 from benchmarks.real_jobs_loops import LR, SPARE, WARMUP
 from benchmarks.real_jobs_probe import install
-from benchmarks.real_jobs_text import CONTEXT, ROWS, SEED, Plan, item_at
+from benchmarks.real_jobs_text import CONTEXT, SEED, Plan, item_at
+from spikeguard_trainer.model import VOCABULARY
 
 LAYOUTS: dict[str, dict[str, int]] = {  # of `ParallelismConfig`
     "container": {},
@@ -31,7 +32,7 @@ LAYOUTS: dict[str, dict[str, int]] = {  # of `ParallelismConfig`
     "pp": {"pipeline_parallel_degree": 2},
     "pp_fsdp2": {"pipeline_parallel_degree": 2, "data_parallel_shard_degree": 2},
 }
-MICRO_ROWS = 4  # rows of a pipeline's micro-batch
+TAKEN, MICRO_ROWS = 4, 2  # rows of an item, and of a pipeline's micro-batch
 
 
 def ranks_of(layout: str) -> int:
@@ -133,7 +134,7 @@ def _data(plan: Plan, per_rank: int) -> Any:
             while self.read < per_rank * (plan.steps + SPARE):
                 index, self.read = self.read, self.read + 1
                 item = item_at(plan, index, micro=per_rank, rank=self.rank, ranks=self.ranks)
-                rows = item[: ROWS // per_rank]
+                rows = item[: TAKEN // per_rank]
                 yield {"input": rows[:, :-1].contiguous()}, rows[:, 1:].contiguous()
 
         def state_dict(self) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def _tokens() -> Any:
             return ""
 
         def get_vocab_size(self) -> int:
-            return 256
+            return VOCABULARY
 
     return Bytes.Config()
 
@@ -176,15 +177,17 @@ def configuration(plan: Plan, layout: str) -> Any:
     config = registry.llama3_debugmodel()
     model = config.model_spec.model
     del model.layers[2:]
+    model.vocab_size = model.tok_embeddings.num_embeddings = VOCABULARY
+    model.lm_head.out_features = VOCABULARY
     pipeline = LAYOUTS[layout].get("pipeline_parallel_degree", 1) > 1
     config.tokenizer = _tokens()
-    config.dataloader = _data(plan, ROWS // MICRO_ROWS if pipeline else 1)
+    config.dataloader = _data(plan, TAKEN // MICRO_ROWS if pipeline else 1)
     config.dump_folder, config.validator.enable = plan.out, False
     config.checkpoint.enable = config.compile.enable = False
     config.activation_checkpoint, config.debug.seed = None, SEED
     training, parallel = config.training, config.parallelism
     training.disable_cuda_graphs = True
-    training.local_batch_size, training.seq_len, training.steps = ROWS, CONTEXT, plan.steps
+    training.local_batch_size, training.seq_len, training.steps = TAKEN, CONTEXT, plan.steps
     optimizers = import_module("torchtitan.components.optimizer")
     config.optimizer = optimizers.default_adamw(lr=LR)
     config.lr_scheduler.warmup_steps = WARMUP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +14,16 @@ import pytest
 import torch
 
 import spikeguard
+from benchmarks import real_jobs
 from benchmarks import real_jobs_loops as loops
 from benchmarks import real_jobs_public as public
 from benchmarks.real_jobs_cells import _roll_back
 from benchmarks.real_jobs_probe import Probe, install
 from benchmarks.real_jobs_rows import ROWS
-from benchmarks.real_jobs_runs import Run, read_ranks
+from benchmarks.real_jobs_runs import Run, read_ranks, run_job, torchtitan
 from benchmarks.real_jobs_server import Server, serving
 from benchmarks.real_jobs_text import Plan
+from benchmarks.real_jobs_titan import ranks_of
 from spikeguard.errors import EXIT_ROLL_BACK
 from tests.agent.wire import await_that
 
@@ -119,3 +122,40 @@ def test_a_job_skips_a_nan_and_goes_back_as_if_it_never_had_the_batches(
     items = [noisy.steps()[step]["items"] for step in range(1, PLAN.steps + 1)]
     assert items == [sound.steps()[step]["items"] for step in range(1, PLAN.steps + 1)]
     assert noisy.digests() == sound.digests()
+
+
+@pytest.mark.timeout(900)  # torchtitan alone takes seconds to start
+@pytest.mark.parametrize("layout", ["container", "pp"])
+def test_torchtitan_skips_a_nan_and_goes_back(layout: str, tmp_path: Path) -> None:
+    """TORCHTITAN: an interpreter that has it, as `benchmarks.real_jobs` makes one."""
+    python = os.environ.get("TORCHTITAN")
+    if python is None:
+        pytest.skip("TORCHTITAN names no interpreter")
+    noise, ordered = (20, 22), 24
+    command = torchtitan(Path(python), layout, ranks_of(layout))
+    plan = replace(PLAN, steps=60, stop=60, nan=(NAN, command.ranks - 1), checkpoint_every=20)
+    decide = partial(_roll_back, noise, ordered)
+    noisy = run_job(command, replace(plan, bad=noise), tmp_path / "noisy", decide)
+    sound = run_job(command, replace(plan, omit=noise), tmp_path / "sound")
+    for each in (noisy, sound):
+        assert each.ended_well
+        assert each.faults() == {}
+        assert all(each.steps(rank)[NAN]["held"] for rank in range(command.ranks))
+    assert [result.state for result in noisy.server.results()] == ["applied"]
+    assert noisy.digests() == sound.digests()
+
+
+def test_rows_that_were_measured_are_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless they are named, or were shorter; the table is made of the file."""
+    monkeypatch.delenv("NANOGPT", raising=False)
+    file = tmp_path / "found.json"
+    row = {"lines": 3, "steps": 280, "cells": {"spike": {"holds": True, "said": "1 steps"}}}
+    rows = {name: {"title": ROWS[name].title, **row} for name in ROWS}
+    rows["nanogpt"] = rows["nanogpt"] | {"steps": 160}
+    file.write_text(json.dumps({"rows": rows}))
+    assert real_jobs.main(["--out", str(file), "--cache", str(tmp_path), "--quick"]) == 0
+    assert "| nanoGPT | 3 | 160 | yes (1 steps) |" in capsys.readouterr().out
+    assert real_jobs.main(["--out", str(file), "--cache", str(tmp_path)]) == 0
+    assert "| nanoGPT | 12 | 280 | not run: clone it" in capsys.readouterr().out
