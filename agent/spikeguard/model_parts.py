@@ -2,7 +2,7 @@
 
 Invariants: a parameter has one name, the same at every start and on every rank that holds it. The
 parts of a pipeline keep the names that they have in the whole model; only where two parts use a
-name for different parameters does every name begin with the part's place.
+name for different parameters or buffers does every name begin with the part's place.
 """
 
 from __future__ import annotations
@@ -65,13 +65,17 @@ def _live_state(part: nn.Module) -> dict[str, Any]:
     own = dict(part.named_parameters(remove_duplicate=False))
     if all(name in state and _lies_in(state[name], p) for name, p in own.items()):
         return state
-    buffers = {
+    return {**own, **_saved_buffers(part)}
+
+
+def _saved_buffers(part: nn.Module) -> dict[str, Tensor]:
+    """Those that a state dict holds."""
+    return {
         name: buffer
         for prefix, module in part.named_modules()
         for name, buffer in module.named_buffers(prefix, recurse=False)
         if name.rpartition(".")[2] not in module._non_persistent_buffers_set
     }
-    return {**own, **buffers}
 
 
 def _lies_in(value: Any, parameter: Tensor) -> bool:
@@ -103,7 +107,10 @@ def _prefixed(parts: Modules) -> list[tuple[str, nn.Module]]:
     inside = [unwrapped(part) for part in parts]
     if len(inside) == 1:
         return [("", inside[0])]
-    held = [{n: id(p) for n, p in part.named_parameters()} for part in inside]
+    held = [
+        {n: id(t) for n, t in (*part.named_parameters(), *_saved_buffers(part).items())}
+        for part in inside
+    ]
     counted = Counter(name for names in held for name in names)
     alike = any(
         count > 1 and len({names[name] for names in held if name in names}) > 1

@@ -256,6 +256,25 @@ def test_parts_of_a_model_are_one_model(tmp_path: Path) -> None:
     guard.finish()
 
 
+def test_buffers_that_two_parts_name_alike_go_back_each_to_its_own(tmp_path: Path) -> None:
+    """Though their parameters have names of their own, as those of pipeline stages have."""
+    parts: list[nn.Module] = [nn.ModuleDict({str(n): nn.Linear(4, 4)}) for n in (0, 1)]
+    for n, part in enumerate(parts):
+        part.register_buffer("seen", torch.full((2,), float(n)))
+    optimizers = [optim.SGD(part.parameters(), lr=0.1) for part in parts]
+    kept = CheckpointDirectory(tmp_path / "kept", background=False)
+    guard = attach(parts, optimizers, run="test", directory=tmp_path, checkpoints=kept)
+    guard.step()
+    assert guard.checkpoint() is not None
+    guard.finish()
+    for part in parts:
+        part.get_buffer("seen").fill_(7.0)
+    again = attach(parts, optimizers, run="test", directory=tmp_path, checkpoints=kept)
+    assert again.resume() == 1
+    again.finish()
+    assert [part.get_buffer("seen").tolist() for part in parts] == [[0.0, 0.0], [1.0, 1.0]]
+
+
 # ---- what only the loop can show -----------------------------------------------------------------
 
 
