@@ -1,4 +1,4 @@
-"""A real service for the end-to-end tests, started once; training jobs are started by each test."""
+"""A real service for the end-to-end tests, one a file; each test starts its training jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
 
 Follow = Callable[[Service, Job, str], list[dict[str, Any]]]
+_NUMBERS = count()
 LIMIT_S = 100.0
 ASK_EVERY_S = 0.25  # every answer takes time from the training that is waited for
 
@@ -30,12 +32,12 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
-    """`spikeguard up` without its dashboard."""
+    """`spikeguard up` without its dashboard; a worker that has other files then has its core."""
     children = Children()
     try:
-        yield Service.start(children, folder / "service", "--no-dashboard")
+        yield Service.start(children, folder / f"service-{next(_NUMBERS)}", "--no-dashboard")
     finally:
         children.end()
 

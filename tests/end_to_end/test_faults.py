@@ -102,7 +102,7 @@ def _check_postmortem(service: Service, incident: dict[str, Any], done: dict[str
     assert done["id"] in service.postmortem(incident, "md").decode().replace("\\#", "#")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bruised(folder: Path, service: Service, follow: Follow) -> tuple[Job, list[dict[str, Any]]]:
     """A run that heals by itself: a gradient that is not finite, then three bad batches."""
     children = Children()

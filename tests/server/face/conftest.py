@@ -8,9 +8,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from random import Random
+from socket import socket
 from typing import Any
 
 import httpx
@@ -189,20 +192,65 @@ def live(face_url: str) -> Iterator[Live]:
             database_url=face_url, public_url=url, tick_s=0.1, silent_after_s=SILENT_S, **NOTIFY
         )
         engine = open_engine(settings)
-        app = create_app(settings, engine)
-        config = server_config(app)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            while not server.started:
-                time.sleep(0.01)
-            yield Live(url, engine, _tokens(engine))
-        finally:
-            app.state.feed.stop()
-            server.should_exit = True
-            thread.join(20)
-            engine.dispose()
+        server = Resting(lambda: ticking(settings, engine, listener))
+        SERVERS.append(server)
+        server.wake()
+        yield Live(url, engine, _tokens(engine))
+        SERVERS.remove(server)
+        server.rest()
+        engine.dispose()
+
+
+@dataclass
+class Resting:
+    """A server that ticks only while tests of this folder run: idle, it takes a tenth of a core."""
+
+    start: Callable[[], AbstractContextManager[None]]
+    running: ExitStack | None = None
+
+    def wake(self) -> None:
+        if self.running is None:
+            self.running = ExitStack()
+            self.running.enter_context(self.start())
+
+    def rest(self) -> None:
+        if self.running is not None:
+            self.running.close()
+            self.running = None
+
+
+SERVERS: list[Resting] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    for server in SERVERS:
+        server.wake()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        for server in SERVERS:
+            server.rest()
+
+
+@contextmanager
+def ticking(settings: Settings, engine: sql.Engine, listener: socket) -> Iterator[None]:
+    """Answers in a thread of its own, with a ticker; the port stays ours."""
+    app = create_app(settings, engine)
+    server = uvicorn.Server(server_config(app))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.dup()]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield
+    finally:
+        app.state.feed.stop()
+        server.should_exit = True
+        thread.join(20)
 
 
 def _tokens(engine: sql.Engine) -> dict[Role, str]:
