@@ -29,7 +29,7 @@ MAX_SIGNALS = 64  # a Samples record
 MAX_LAYERS = 4_096  # a LayerNorms record
 MAX_TEXT = 2_000  # characters in a reason
 MAX_NAMES = 64  # a BatchesSkipped record
-MAX_NAME = 200  # characters in a name of a batch
+MAX_NAME = 200  # characters in a name: of a batch, a setting, a verb, a release
 MAX_BYTES = 4 * 2**20  # an encoded message
 _STANDARD = frozenset(Signal)  # names that need no check: records are made inside training steps
 
@@ -37,6 +37,11 @@ _STANDARD = frozenset(Signal)  # names that need no check: records are made insi
 def _check_text(name: str, value: str) -> None:
     if len(value) > MAX_TEXT:
         raise ProtocolError(name, f"takes at most {MAX_TEXT} characters", f"Got {len(value)}")
+
+
+def _check_name(name: str, value: str) -> None:
+    if len(value) > MAX_NAME:
+        raise ProtocolError(name, f"takes at most {MAX_NAME} characters", f"Got {len(value)}")
 
 
 def _check_size(name: str, size: int, limit: int) -> None:
@@ -67,7 +72,11 @@ class AttemptStarted:
         check_count("world_size", self.world_size, least=1)
         _check_size("capabilities", len(self.capabilities), 32)
         _check_size("settings", len(self.settings), 64)
+        _check_name("agent_version", self.agent_version)
+        for verb in self.capabilities:
+            _check_name("capabilities", verb)
         for name, value in self.settings.items():
+            _check_name("settings", name)
             _check_text(f"settings.{name}"[:80], value)
 
 
@@ -84,6 +93,8 @@ class SegmentStarted:
     def __post_init__(self) -> None:
         check_count("segment", self.segment)
         check_count("position", self.position)
+        if self.command is not None:
+            CommandId.parse(self.command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +155,10 @@ class LayerNorms:
     def __post_init__(self) -> None:
         check_count("segment", self.segment)
         check_count("step", self.step)
+        _check_name("signal", self.signal)
         _check_size("norms", len(self.norms), MAX_LAYERS)
+        for name in self.norms:
+            _check_text("norms", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from spikeguard_protocol import (
 )
 
 ATTEMPT = "0123456789abcdef"
+LONG = "a" * 201
 POINT = SegmentPoint(SegmentId(ATTEMPT, 0), 400)
 RECORDS: tuple[Record, ...] = (
     AttemptStarted(POINT, 8, ("rollback",), "0.1.0", 4096, {"beta2": "0.95"}),
@@ -139,6 +140,23 @@ def test_a_target_that_nobody_can_have_saved_cannot_be_deleted(name: str) -> Non
     """Half a character of UTF-16 is JSON, and no text that a database takes."""
     deleted = {"type": "TargetDeleted", "name": name}
     assert refused({**plain(), "records": [deleted]}).field == "body.records.name"
+
+
+@pytest.mark.parametrize(("field", "kind", "given"), [
+    ("agent_version", AttemptStarted, (None, 1, (), LONG)),
+    ("capabilities", AttemptStarted, (None, 1, (LONG,), "1")),
+    ("settings", AttemptStarted, (None, 1, (), "1", None, {LONG: "x"})),
+    ("command", SegmentStarted, (0, SegmentReason.START, None, 0, f"gpt-1#3.{LONG}")),
+    ("signal", LayerNorms, (0, 1, LONG, {})),
+    ("norms", LayerNorms, (0, 1, "grad_norm", {10 * LONG: 1.0})),
+])  # fmt: skip
+def test_a_text_without_an_end_is_refused_by_its_field(
+    field: str, kind: Any, given: tuple[Any, ...]
+) -> None:
+    """What a job says of itself is kept, and shown to everybody who looks at its run."""
+    with pytest.raises(ProtocolError) as error:
+        kind(*given)
+    assert error.value.field == field
 
 
 def test_an_unknown_field_is_named() -> None:

@@ -24,6 +24,7 @@ from spikeguard_server.tables import attempts, audit, commands, precursors, runs
 from spikeguard_server.tables_policies import policies, run_policies
 
 MAX_WARNINGS = 20
+MAX_ATTEMPTS = 100  # of a run, that are shown with it
 
 
 def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
@@ -139,9 +140,10 @@ def read_run(connection: sql.Connection, run_id: UUID, silent_after: timedelta) 
 
 
 def read_attempts(connection: sql.Connection, run_id: UUID) -> Sequence[Row]:
-    """The attempts of a run, newest first."""
+    """The newest attempts of a run, newest first. Each may say 128 kB of itself."""
     query = sql.select(attempts).where(attempts.c.run_id == run_id)
-    return connection.execute(query.order_by(attempts.c.number.desc())).all()
+    newest = query.order_by(attempts.c.number.desc()).limit(MAX_ATTEMPTS)
+    return connection.execute(newest).all()
 
 
 def read_warnings(connection: sql.Connection, run_id: UUID) -> Sequence[Row]:

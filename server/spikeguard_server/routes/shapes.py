@@ -238,7 +238,7 @@ class RunDetail(RunBody):
 
     model_config = example(RUN_DETAIL_EXAMPLE)
 
-    attempts: list[AttemptBody]
+    attempts: list[AttemptBody]  # newest first, at most 100
     segments: list[SegmentBody]
     targets: list[TargetBody]
     precursors: list[WarningBody]  # newest first, at most 20

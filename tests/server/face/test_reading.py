@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sql
 from pydantic import BaseModel
 
 from spikeguard_cli.wording import run_row
@@ -374,3 +375,18 @@ def test_a_run_says_look_at_the_job_unless_it_ended_on_purpose(
     said = "Look at the job: attempt 1 ended with RuntimeError." if told else None
     assert (run["state"], run["look_at_job"]) == ("ended", said)
     assert "look at the job" in run_row(run) if told else run_row(run)[-1] == "-"
+
+
+def test_of_a_run_that_was_started_again_and_again_the_newest_attempts_are_shown(
+    live: Live, job: Job
+) -> None:
+    """Each may say much of itself, and whoever looks at the run gets all that is shown."""
+    again = sql.text(
+        "insert into attempts select (jsonb_populate_record(a, jsonb_build_object("
+        "'number', n, 'id', lpad(to_hex(n), 16, '0')))).* from attempts a join runs using (run_id)"
+        " cross join generate_series(2, 130) n where runs.name = :run and a.number = 1"
+    )
+    with live.engine.begin() as connection:
+        connection.execute(again, {"run": job.run})
+    numbers = [attempt["number"] for attempt in get(live, job.path)["attempts"]]
+    assert numbers == list(range(130, 30, -1))
