@@ -46,6 +46,7 @@ from spikeguard_protocol.orders import read_action
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 MOST_RUNS = 20  # that a list of incidents asks about their jobs
+SIGNED_MOST_S = 31 * 86_400.0  # that a signature is good for
 
 
 def login(options: Namespace) -> int:
@@ -148,7 +149,8 @@ def approve(options: Namespace) -> int:
     if restart:
         print("  restart: the job ends when it is told, and carries this out once it is restarted")
     revision = options.revision or command["revision"]
-    if not (options.yes or options.revision or _agrees("Approve this?")):
+    seen = options.revision and order is None  # elsewhere; what is signed is what stands here
+    if not (options.yes or seen or _agrees("Approve this?")):
         print("Nothing was approved.")
         return 1
     body: dict[str, Any] = {"revision": revision}
@@ -179,7 +181,14 @@ def _order(command: dict[str, Any]) -> Signed:
 
 
 def _left_s(command: dict[str, Any]) -> float:
-    return float(command["expires_in_s"] or 0.0)
+    """How long an order is good for; an end that is none, or years away, is not signed."""
+    left = float(command["expires_in_s"] or 0.0)
+    if not 0.0 <= left <= SIGNED_MOST_S:
+        raise CommandFailed(
+            f"the server says that this is good for {left:g} s; it takes 0 to {SIGNED_MOST_S:g} "
+            "to be signed"
+        )
+    return left
 
 
 def _signature(path: Path, order: Signed, left_s: float) -> str:

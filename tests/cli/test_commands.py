@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
 import socket
@@ -306,6 +307,23 @@ def test_what_a_person_signs_is_what_they_were_shown_whatever_the_server_calls_i
     assert f"signs: {action_words(signed)}, to attempt {ATTEMPT}, good for 10.0 min" in done.stdout
     order = Order("gpt-1#3.1", ATTEMPT, signed, 600.0, 500, sent[0])
     assert signature_problem((order_key,), order, order.signature, time.time()) is None
+
+
+@pytest.mark.parametrize(("more", "left_s"), [
+    (["--revision", "2"], 600.0),  # nobody was asked
+    (["--yes"], 1e12), (["--yes"], -1.0), (["--yes"], math.inf), (["--yes"], math.nan),
+])  # fmt: skip
+@pytest.mark.usefixtures("order_key")
+def test_nothing_is_signed_that_nobody_agreed_to_here_or_that_never_ends(
+    home: dict[str, str], server: Server, tmp_path: Path, more: list[str], left_s: float
+) -> None:
+    """A revision that was seen is a number of the server's: it may show anything under it."""
+    proposal = {**PROPOSAL, **SIGNED_END, "expires_in_s": left_s}
+    proposal |= {"verb": "checkpoint_now", "arguments": {}}
+    server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, {**INCIDENT, "proposal": proposal})
+    done = spikeguard(home, "approve", "gpt-1#3", *more, "--order-key", f"{tmp_path}/order_key")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert {method for method, *_ in server.asked} == {"GET"}
 
 
 @pytest.mark.parametrize("asked", ["gpt-1#3", "gpt-1#3.1"])

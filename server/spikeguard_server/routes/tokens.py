@@ -11,6 +11,7 @@ from spikeguard_server.ceilings import Ceilings
 from spikeguard_server.errors import Forbidden, NotFound, SignInAgain, Unprocessable
 from spikeguard_server.grants import Grant, issue_token, withdraw_token
 from spikeguard_server.repository.reading import write_cursor
+from spikeguard_server.repository.text import storable
 from spikeguard_server.repository.tokens import list_tokens
 from spikeguard_server.routes.access_shapes import TokenBody, TokenList, TokenMade, TokenWanted
 from spikeguard_server.routes.answers import Answer, refusals
@@ -69,6 +70,10 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
             f"A token of role {wanted.role} is a person's",
             "Name them in `person`, or say `unnamed`: whoever signs in with it types a name",
             field="person",
+        )
+    if wanted.name is not None and storable(wanted.name) != wanted.name:
+        raise Unprocessable(
+            "A token's name holds a NUL, which cannot be stored", "Leave it out", field="name"
         )
 
 

@@ -1,6 +1,6 @@
 """A certified provider (npm's oidc-provider) in a process of its own, and a browser that signs in.
 
-`npm install --no-package-lock` in this folder fetches it; without it the tests that need it skip.
+`make test` fetches it where node and npm are; without it the tests that need it skip.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def missing() -> str | None:
     if shutil.which("node") is None:
         return "there is no node on this machine"
     if not (HERE / "node_modules" / "oidc-provider").is_dir():
-        return f"`npm install --no-package-lock` in {HERE.name}/ has not fetched the provider"
+        return "no provider: run `npm install --no-package-lock` in tests/server/oidc"
     return None
 
 
