@@ -20,8 +20,8 @@ from spikeguard.faults import LINES, log
 from spikeguard.loop_usage import LoopUsage
 from spikeguard.order_limits import verb_refusal
 from spikeguard.reflex import Reflex, can_skip_by_sync, takes_flag
-from spikeguard.ring import Room
 from spikeguard.settings import GIB, Settings
+from spikeguard.snapshot_budget import Room
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
@@ -143,6 +143,8 @@ def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> 
 def no_room(settings: Settings) -> Ability:
     """There are no snapshots, since none fits."""
     limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
+    if not settings.snapshot_bytes:
+        limit = f"Settings.snapshot_share ({settings.snapshot_share:.0%} of the host's free memory)"
     remedy = "Raise it if the host has the memory, or set snapshot_every=0"
     return no(REWIND, f"a rank's snapshot is larger than {limit}", remedy)
 

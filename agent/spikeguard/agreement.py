@@ -30,12 +30,13 @@ from spikeguard.world import World, in_step
 class Agreed:
     """What all ranks know of an earlier step."""
 
-    __slots__ = ("apart", "replicated", "row", "snapshot_bytes", "tally", "word")
+    __slots__ = ("apart", "compared", "replicated", "row", "snapshot_bytes", "tally", "word")
 
-    def __init__(self, tally: Tally, apart: tuple[int, ...], replicated: bool) -> None:
+    def __init__(self, tally: Tally, apart: tuple[int, ...] | None, replicated: bool) -> None:
         self.tally, self.row, self.word = tally, tally.row, tally.word
         self.snapshot_bytes = tally.snapshot_bytes
-        self.apart = apart  # ranks whose weights were not those of the others
+        self.compared = apart is not None
+        self.apart = apart or ()  # ranks whose weights were not those of the others
         self.replicated = replicated
 
     def values(self) -> dict[str, float]:
@@ -135,13 +136,13 @@ class Agreement:
         self._free.append(slot)
         return Agreed(tally, self._apart(tally), self._replicated)
 
-    def _apart(self, tally: Tally) -> tuple[int, ...]:
-        """The ranks that have parted; where they were never equal they are no replicas."""
+    def _apart(self, tally: Tally) -> tuple[int, ...] | None:
+        """The ranks that have parted; None where nothing was compared, or they are no replicas."""
         apart = tally.apart if self.compares and tally.compared else None
         if apart is None:
-            return ()
-        if apart and not self._replicated:
+            return None
+        if apart and not self._replicated:  # they were never equal
             self.compares = False
-            return ()
+            return None
         self._replicated = True
         return apart

@@ -53,11 +53,12 @@ from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_drop, read_cost_s, takes_flag
-from spikeguard.ring import room_for
 from spikeguard.scalers import agree_on_overflows
 from spikeguard.settings import Settings, read_connection, whole, with_environment
 from spikeguard.shards import local
+from spikeguard.shared_parts import divided
 from spikeguard.signals.optional import OptionalSignals, watched_layers
+from spikeguard.snapshot_budget import open_staging, room_for
 from spikeguard.snapshots import Snapshots
 from spikeguard.tally import PINS
 from spikeguard.topology import Ranks, Stated
@@ -188,10 +189,13 @@ def attach(
             PINS,
             chosen.snapshots_pinned,
         )
-    snapshots = Snapshots(
-        chosen.snapshots, chosen.snapshots_pinned, chosen.snapshot_bytes, world.size
-    )
     topology = job.topology
+    copies = HostCopies(job.optimizers, chosen.copy_beside)
+    writes = checkpoints is not None and not checkpoints.writes_itself
+    staging, budget = open_staging(world, topology, chosen, copies, faults, writes)
+    snapshots = Snapshots(
+        chosen.snapshots, chosen.snapshots_pinned, budget.limit, world.size, budget.others
+    )
     training = TrainingState(job.parts, job.optimizers, scheduler, state, topology, not job.unsaved)
     recovery = Recovery(
         world,
@@ -204,7 +208,8 @@ def attach(
         journal,
         report,
         faults,
-        HostCopies(job.optimizers, chosen.copy_beside),
+        copies,
+        staging,
     )
     recovery.protected = mailbox.protected
     if world.leads:
@@ -229,7 +234,8 @@ def attach(
     room = None
     with faults.shield("snapshots"):
         if recovery.snapshots is not None:
-            room = room_for(training.capture(), job.optimizers, chosen, world.leads)
+            state_now = divided(training.capture(), training.shared)
+            room = room_for(*state_now, job.optimizers, chosen, budget, world.leads)
     if not all_agree(world, room is not None and room.holds > 0):
         recovery.snapshots = room = None
     rewind = rewind_ability(chosen, room, job.unsaved)

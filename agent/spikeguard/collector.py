@@ -24,17 +24,18 @@ import torch
 from torch import Tensor
 
 from spikeguard.clipping import Rule
-from spikeguard.faults import Faults
+from spikeguard.faults import Faults, log
 from spikeguard.global_norms import GlobalNorms
 from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.model_parts import Modules, parameters
 from spikeguard.norms import combine, gradients, own_norm, second_moments
+from spikeguard.optimizers import trained_by
 from spikeguard.parameters import Parameters, begins_with
 from spikeguard.readback import Readback
 from spikeguard.reflex import Reflex, found_by_scaler, loss_scale
 from spikeguard.replicas import bits_of
 from spikeguard.row import Row
-from spikeguard.settings import Settings
+from spikeguard.settings import GIB, Settings
 from spikeguard.shards import local
 from spikeguard.signals.optional import OptionalSignals
 from spikeguard.topology import Topology
@@ -89,6 +90,7 @@ class Collector:
         share = settings.update_sample_share
         self._samples = samples_of(modules, optimizers, share, topology)
         self._everything = [all_parameters(each, topology) for each in optimizers]
+        self._exact = settings.exact_update_norm and _fits(optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
         self.losses = LossMeter(topology.has_loss)
@@ -248,7 +250,7 @@ class Collector:
         self.reflex.hold(number, found)
         self._samples[number].before_step()
         due = self.attentive or step % self._cycle == self._update_place
-        if due and self._settings.exact_update_norm:
+        if due and self._exact:
             self._everything[number].before_step()
 
     def _judge(self, optimizer: torch.optim.Optimizer, found: Tensor | None) -> None:
@@ -388,6 +390,20 @@ class Collector:
                 self._scalars[LOSS_WEIGHT] = weight
             else:
                 self._known[LOSS_WEIGHT] = weight
+
+
+def _fits(optimizers: Sequence[torch.optim.Optimizer], settings: Settings) -> bool:
+    """Whether the copy of the parameters that the exact update_norm takes may be made."""
+    own = [local(parameter) for parameter in trained_by(optimizers)]
+    size = sum(part.numel() * part.element_size() for part in own)
+    if size > settings.exact_update_bytes:
+        log.info(
+            "update_norm is measured of a sample alone: the exact one would take %.3g GiB of the "
+            "device on this rank (Settings.exact_update_bytes is %.3g GiB)",
+            size / GIB,
+            settings.exact_update_bytes / GIB,
+        )
+    return size <= settings.exact_update_bytes
 
 
 def _by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:

@@ -13,7 +13,6 @@ import io
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -44,18 +43,10 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from spikeguard.shared_parts import Part, joined
+from spikeguard.staging_buffers import Staged
 from spikeguard.targets import Tree
 
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A state on the host, complete once `copied` has passed; `parts` by their names."""
-
-    own: Tree
-    parts: Mapping[str, Part]
-    copied: torch.cuda.Event | None
 
 
 class _Saving(DefaultSavePlanner):

@@ -55,6 +55,8 @@ class Hearing:
             self._p.collector.compares &= agreement.compares
             if agreed.apart and agreed.row is not None:
                 self._tell_apart(agreed.apart, agreed.row.step)
+            if agreed.compared and agreed.row is not None:
+                self._p.recovery.compared(agreed.row.step, not agreed.apart)
             self._p.recovery.protected = mailbox.protected
             if agreed.snapshot_bytes:
                 self._p.recovery.agree_on_size(agreed.snapshot_bytes)

@@ -36,6 +36,11 @@ class HostCopies:
         self._leaving: torch.cuda.Event | None = None
         self._sources: list[Tensor] = []  # kept alive while they are read
 
+    @property
+    def on_cuda(self) -> bool:
+        """Whether copies come from a GPU that is there."""
+        return self._device is not None and torch.cuda.is_available()
+
     def take(self, live: Tree, into: Any, step: int) -> tuple[Any, torch.cuda.Event | None]:
         """A copy of `live` as of the boundary after `step`, and the event that completes it."""
         self.before_change()  # of a copy on the way: its buffers may be those of `into`

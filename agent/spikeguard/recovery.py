@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from spikeguard.lineage import is_abandoned
 from spikeguard.progress import Progress
 from spikeguard.saving import Saves
 from spikeguard.shared_parts import Part, divided
-from spikeguard.snapshots import Snapshots
+from spikeguard.snapshots import Snapshot, Snapshots
+from spikeguard.staging_buffers import Staged, StagingBuffers
 from spikeguard.targets import Target, Tree, target_name
-from spikeguard.training_state import TrainingState
+from spikeguard.training_state import TrainingState, tree_bytes
 from spikeguard.user_checkpoints import UserCheckpoints
 from spikeguard.world import World, all_agree
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
@@ -51,16 +52,21 @@ class Recovery:
         report: Report,
         faults: Faults,
         copies: HostCopies,
+        staging: StagingBuffers,
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal, self._report = progress, journal, report
-        self._faults, self.copies = faults, copies
+        self._faults, self.copies, self._staging = faults, copies, staging
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.protected: frozenset[str] = frozenset()
-        self.writing = False  # whether a checkpoint may be on its way to disk
+        self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
+        self._prepared = False
+        self._fresh: Snapshot | None = None  # of this step boundary
+        self._apart = False  # whether replicas were found to differ, and not yet to be equal again
+        self._equal_at = 0  # the newest step at which they were compared and equal
         self._saves: Saves | None = None
         if checkpoints is not None and not checkpoints.writes_itself:
-            self._saves = Saves(world, checkpoints, faults, copies)
+            self._saves = Saves(world, checkpoints, faults)
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
@@ -72,18 +78,42 @@ class Recovery:
         }
 
     def snapshot(self) -> None:
-        """Copy the state into the ring."""
-        if self.snapshots is None:
+        """Copy the state into the ring, or this rank's part of it."""
+        if self.snapshots is None or self._apart:
             return
-        live = self.live()
-        if not self.snapshots.fits(live):
+        own, parts = self._divided()
+        if not self.snapshots.fits(_bytes(own, parts)):
             if self._world.size == 1:
                 self._give_up_snapshots()
             return
         target = self._target("memory", Medium.MEMORY)
-        for name in self.snapshots.take(target, live, self.copies):
+        for name in self.snapshots.take(target, lambda: self._staged(target, own, parts)):
             self._report(TargetDeleted(name))
+        self._fresh = self.snapshots.find(target.name)
+        self._staging.trim(self.snapshots.room + (self._saves is not None))
         self._report(target.record())
+
+    def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
+        """The state as of now: what is this rank's own, and what it keeps for others too."""
+        own, parts = divided(self.live(), self._state.shared, self._state.stage)
+        return own, self._staging.kept(parts)
+
+    def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
+        return self._staging.take(target.name, target.step, own, parts)
+
+    def compared(self, step: int, equal: bool) -> None:
+        """Replicas were compared as of `step`; all ranks learn it at the same boundary.
+
+        Where ranks of a node keep one copy, one of ranks that differ is a copy of none: those that
+        were taken since they were last seen to be equal go, and no other is taken until they are.
+        """
+        if equal:
+            self._equal_at, self._apart = step, False
+        elif self._staging.node is not None and self.snapshots is not None:
+            self._apart = True
+            late = [t.name for t in self.snapshots.targets if t.step > self._equal_at]
+            for name in self.snapshots.forget(late):
+                self._report(TargetDeleted(name))
 
     def agree_on_size(self, largest: int) -> None:
         """All ranks at the same boundary: what a snapshot takes on the largest."""
@@ -91,24 +121,29 @@ class Recovery:
             self._give_up_snapshots()
 
     def _give_up_snapshots(self) -> None:
-        self._faults.note("snapshots", "one snapshot is larger than Settings.snapshot_bytes")
+        self._faults.note("snapshots", "one snapshot is larger than the memory it may take")
         held, self.snapshots = self.snapshots, None
         self._feed.unusual = True  # a way back less: to be told
-        for target in held.targets if held is not None else ():
-            self._report(TargetDeleted(target.name))
+        for name in held.forget(t.name for t in held.targets) if held is not None else ():
+            self._report(TargetDeleted(name))
+        self._staging.trim(int(self._saves is not None))
 
-    def begin_checkpoint(self) -> bool:
-        """Have the state written beside the loop; False where a rank cannot. Collective."""
+    def begin_checkpoint(self, taken: Snapshot | None = None) -> bool:
+        """Have the state written beside the loop; False where a rank cannot. Collective.
+
+        `taken`: a snapshot of this very boundary, whose copy is written.
+        """
         if self._saves is None:
             return False
         self.settle()
         target = self._target("checkpoint", Medium.DISK)
-        begun = self._saves.begin(target, self._divided)
+
+        def stage() -> Staged:
+            return taken.staged.hold() if taken else self._staged(target, *self._divided())
+
+        begun = self._saves.begin(target, stage)
         self.writing |= begun
         return begun
-
-    def _divided(self) -> tuple[Tree, dict[str, Part]]:
-        return divided(self.live(), self._state.shared, self._state.stage)
 
     def checkpoint(self) -> str | None:
         """Write the state and wait for it; its name, or None if a rank failed. Collective."""
@@ -140,14 +175,18 @@ class Recovery:
         if self._world.ties.broken:
             self._faults.note("checkpoint", "none is written: the ranks lost step with each other")
         elif self._saves is not None and self._saves.directory.background:
-            self.begin_checkpoint()
+            fresh = self._fresh
+            here = fresh is not None and fresh.target.lineage == self._progress.lineage
+            self.begin_checkpoint(fresh if here else None)
         else:
             self.checkpoint()
 
     def settle(self, wait_s: float = 0.0) -> str | None:
         """Take note of a checkpoint that was written since; its name if it is whole."""
+        self._prepare()
         ended = self._saves.finished(wait_s) if self._saves is not None else None
         if ended is None or self.checkpoints is None:
+            self.writing = self._saves is not None and self._saves.under_way
             return None
         self.writing = False
         if ended.problem is not None:
@@ -155,6 +194,16 @@ class Recovery:
             return None
         self._keep(ended.target)
         return ended.target.name
+
+    def _prepare(self) -> None:
+        """Once, when the first step has made the optimizers' states: buffers for the snapshots."""
+        if self._prepared or self.snapshots is None or not self._progress.steps:
+            return
+        self._prepared = True
+        if self._staging.registers:
+            own, parts = self._divided()
+            room = self.snapshots.room_for(_bytes(own, parts))
+            self._staging.prepare(own, parts, room + (self._saves is not None))
 
     def _keep(self, target: Target) -> None:
         """Rank 0: tell of a whole checkpoint and make room; one that was left behind goes."""
@@ -258,6 +307,10 @@ class Recovery:
             if stale and _age_s(folder) > SWEEP_AFTER_S:
                 with suppress(OSError):
                     shutil.rmtree(folder)
+
+
+def _bytes(own: Tree, parts: Mapping[str, Part]) -> int:
+    return tree_bytes(own) + sum(tree_bytes(part.tensor) for part in parts.values())
 
 
 def _age_s(folder: Path) -> float:

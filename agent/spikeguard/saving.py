@@ -1,6 +1,7 @@
 """The one checkpoint that may be on its way to disk while the loop trains on.
 
-The state is copied to host memory that is used again for the next one; a thread writes it.
+The state is copied to host memory (`staging_buffers`), or lies there already as the snapshot of the
+same step; a thread writes it.
 Law: one in flight on all ranks: whether another may begin is voted on, since ranks finish apart.
 It counts as a checkpoint once every rank has written, when rank 0 adds the manifest; a process
 that dies before leaves a folder that is none, and the earlier checkpoints untouched.
@@ -17,12 +18,9 @@ from typing import Any
 
 from spikeguard.checkpoints import CheckpointDirectory
 from spikeguard.faults import Faults
-from spikeguard.host_copies import HostCopies
-from spikeguard.shared_parts import Part
-from spikeguard.targets import Target, Tree
+from spikeguard.staging_buffers import Staged
+from spikeguard.targets import Target
 from spikeguard.world import World, all_agree
-
-Divided = Callable[[], tuple[Tree, dict[str, Part]]]  # each rank's own, and what all share
 
 LET_GO_S = 5.0  # for a thread that has nothing left to do
 
@@ -38,12 +36,9 @@ class Finished:
 class Saves:
     """What is on its way; nothing or one."""
 
-    def __init__(
-        self, world: World, directory: CheckpointDirectory, faults: Faults, copies: HostCopies
-    ) -> None:
+    def __init__(self, world: World, directory: CheckpointDirectory, faults: Faults) -> None:
         self._world, self.directory, self._faults = world, directory, faults
-        self._copies = copies
-        self._buffers: Tree = {}
+        self._staged: Staged | None = None  # held until it is written
         self._target: Target | None = None
         self._written: Future[None] | None = None
         self._thread: threading.Thread | None = None  # of DCP's, that wrote last
@@ -53,38 +48,34 @@ class Saves:
         """Whether this rank still writes."""
         return self._written is not None and not self._written.done()
 
-    def begin(self, target: Target, divided: Divided) -> bool:
-        """Copy the state and have it written; False if a rank cannot, or writes still. Collective.
+    @property
+    def under_way(self) -> bool:
+        """Whether one was begun that nobody took note of yet."""
+        return self._written is not None
 
-        `divided` collects it, from objects of the loop's that may fail: that is this rank's no.
-        What it returns may refer to live tensors: they are copied before this returns, or on CUDA
-        before anything that is queued later.
+    def begin(self, target: Target, stage: Callable[[], Staged]) -> bool:
+        """Have what `stage` returns written; False if a rank cannot, or writes still. Collective.
+
+        `stage` copies the state, from objects of the loop's that may fail: that is this rank's no.
         """
         staged = None
-        if self.busy:
+        if self._written is not None:
             self._faults.note(
                 "checkpoint", f"{self._target and self._target.name} is still written"
             )
         else:
             with self._faults.shield("checkpoint"):
-                staged = self._staged(target.step, *divided())
+                staged = stage()
         if not all_agree(self._world, staged is not None) or staged is None:
+            if staged is not None:
+                staged.release()
             return False
-        self._target, self._written = target, Future()
+        self._target, self._written, self._staged = target, Future(), staged
         with self._faults.shield("checkpoint"):
             self._write(target, staged, self._written)
         return True
 
-    def _staged(self, step: int, own: Tree, parts: dict[str, Part]) -> Any:
-        from spikeguard.dcp_files import Staged  # DCP takes a moment to import: not with the agent
-
-        live = {"own": own, "parts": {name: part.tensor for name, part in parts.items()}}
-        self._buffers, copied = self._copies.take(live, self._buffers, step)
-        tensors = self._buffers["parts"]
-        here = {name: part.copied(tensors[name]) for name, part in parts.items()}
-        return Staged(self._buffers["own"], here, copied)
-
-    def _write(self, target: Target, staged: Any, written: Future[None]) -> None:
+    def _write(self, target: Target, staged: Staged, written: Future[None]) -> None:
         from spikeguard.dcp_files import save
 
         def done(saved: Future[Any]) -> None:
@@ -122,6 +113,9 @@ class Saves:
             return None
         ended = Finished(self._target, self._written.exception())
         self._target = self._written = None
+        if self._staged is not None:
+            self._staged.release()
+            self._staged = None
         return ended
 
     def _wait(self, wait_s: float) -> None:

@@ -29,6 +29,7 @@ class Settings:
     slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
     layer_norms_every: int = 0  # gradient norms by parameter; 0: never; more often if asked
     exact_update_norm: bool = True  # keeps one more copy of the parameters on the device
+    exact_update_bytes: int = GIB  # largest such copy, on each rank; beyond it there is none
     update_sample_share: float = 0.05  # of all parameters, cloned before each step
     token_statistics: bool = True  # of what guard.tokens() is shown
     worst_sequence: bool = True  # of what guard.sequence_losses() is shown
@@ -48,7 +49,8 @@ class Settings:
     snapshot_every: int = 20  # 0: no snapshots in host memory
     snapshots: int = 5  # newest kept
     snapshots_pinned: int = 2  # kept beyond those while the server protects them
-    snapshot_bytes: int = 8 * GIB  # of host memory a rank, all snapshots together
+    snapshot_bytes: int = 0  # of host memory a rank, all snapshots together; 0: by the share
+    snapshot_share: float = 0.5  # of the host memory that is free at `attach`, for all its ranks
     copy_beside: bool = False  # CUDA: snapshots leave while the next passes run
     replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     send_interval_s: float = 1.0  # between two messages
@@ -95,6 +97,7 @@ _MOST: dict[str, float] = {
     "flight_recorder": 1_000,
     "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
+    "snapshot_share": 0.9,
     "full_detail_s_a_day": 86_400.0,
     "lr_steps_most": 10**9,
     "skip_batches_most": 10**9,

@@ -72,18 +72,38 @@ def joined(own: Tree) -> tuple[Tree, dict[str, Part]]:
     """The tree that `divided` took apart, with empty tensors to be filled, and those by name."""
     parts: dict[str, Part] = {}
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, dict) and _MARK in value:
-            tensor = torch.empty(value["shape"], dtype=value["dtype"])
-            parts[value[_MARK]] = Part(tensor, tuple(value["offsets"]), tuple(value["size"]))
-            return tensor
-        if isinstance(value, dict):
-            return {key: walk(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(walk(item) for item in value)
-        return value
+    def empty(mark: Tree) -> Tensor:
+        tensor = torch.empty(mark["shape"], dtype=mark["dtype"])
+        parts[mark[_MARK]] = Part(tensor, tuple(mark["offsets"]), tuple(mark["size"]))
+        return tensor
 
-    return walk(own), parts
+    return _put_back(own, empty), parts
+
+
+def joined_with(own: Tree, tensors: Mapping[str, Tensor]) -> Tree:
+    """The tree that `divided` took apart, with `tensors`; ValueError where one is not as it was."""
+
+    def found(mark: Tree) -> Tensor:
+        tensor = tensors.get(mark[_MARK])
+        if tensor is None:
+            raise ValueError(f"no rank of this node keeps {mark[_MARK]}")
+        if (tuple(tensor.shape), tensor.dtype) != (tuple(mark["shape"]), mark["dtype"]):
+            raise ValueError(f"{mark[_MARK]} is of another shape or type on another rank")
+        return tensor
+
+    tree: Tree = _put_back(own, found)
+    return tree
+
+
+def _put_back(value: Any, tensor_of: Callable[[Tree], Tensor]) -> Any:
+    """`value` with a tensor for each mark."""
+    if isinstance(value, dict):
+        if _MARK in value:
+            return tensor_of(value)
+        return {key: _put_back(item, tensor_of) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_put_back(item, tensor_of) for item in value)
+    return value
 
 
 def _kind(part: Part) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from spikeguard import CheckpointDirectory, Settings, attach
+from spikeguard.training_state import host_copy, tree_bytes
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .sharded_job import RULES, SETTINGS, ShardedJob, order_back
@@ -125,6 +127,57 @@ def uneven(folder: Path, rank: int, size: int) -> dict[str, Any]:
         size = ring.bytes if ring is not None else 0
         told[str(limit)] = {"held": held, "bytes": size, "faults": job.guard.faults}
     return told
+
+
+def shared(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """One copy for both ranks: what each keeps, whether it is whole, and what a flipped bit does.
+
+    The weights are compared as of steps 3, 7, 11, ... and the ranks know two steps later.
+    """
+    settings = replace(SETTINGS, replica_checksum_every=4)
+    job = ReplicatedJob(folder / "shared", rank, size, settings=settings)
+    recovery = job.guard._p.recovery
+    ring = recovery.snapshots
+    assert ring is not None
+    job.train_to(8)
+    then = host_copy(recovery.live())
+    job.train_to(9)
+    kept = ring.load(ring.targets[-1].name)
+    told: dict[str, Any] = {"bytes": ring.bytes, "whole": tree_bytes(then)}
+    told["same"] = _same(then, kept)
+    if rank == 1:
+        with torch.no_grad():
+            job.model.words.weight.view(torch.int32)[0, 0] ^= 1 << 22
+    job.train_to(18)
+    told["apart"] = [target.step for target in ring.targets]
+    order_back(job, 1, 4, Medium.MEMORY, BatchRange(17, 18))
+    while job.guard.steps >= 18:
+        job.train_step()
+    told["back"], told["bits"] = job.guard.steps, _bits(job.shards())
+    job.train_to(13)
+    told["again"] = [target.step for target in ring.targets]
+    newest = ring.find(ring.targets[-1].name)
+    assert newest is not None
+    assert newest.staged.buffer.region is not None
+    if rank == 1:
+        newest.staged.buffer.region.hold("")  # its part is not there any more
+    order_back(job, 2, newest.target.step, Medium.MEMORY, BatchRange(12, 13))
+    job.train_to(20)
+    results = job.guard._p.journal.results
+    told["results"] = {name: [r.state, r.reason] for name, r in results.items()}
+    job.guard.finish()
+    return {**told, "trail": job.trail[-7:], "faults": job.guard.faults}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """To the bit."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(np.all(one == other))
 
 
 def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:

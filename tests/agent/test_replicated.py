@@ -18,7 +18,8 @@ from . import replicated_job
 from .forks import FORKS, ended, started
 from .test_sharded import CLOSE, GLOBAL
 
-SCENES = ["accumulated", "extreme", "clipped", "uneven", "by_hand", "accelerated"]
+EQUAL_ON_BOTH = 5_000  # bytes at least, of weights and moments that both ranks hold alike
+SCENES = ["accumulated", "extreme", "clipped", "uneven", "shared", "by_hand", "accelerated"]
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,32 @@ def test_all_ranks_hold_the_snapshots_that_the_largest_has_room_for(ranks: list[
     for rank in ranks:
         assert rank["uneven"]["40000"]["held"] is None
         assert rank["uneven"]["40000"]["faults"] == {"snapshots": 1}
+
+
+def test_ranks_of_a_node_keep_one_copy_between_them_and_go_back_by_it(ranks: list[Any]) -> None:
+    """Each keeps a part, reads the other's, and finds what it had, to the bit."""
+    told = [rank["shared"] for rank in ranks]
+    assert all(rank["same"] for rank in told)
+    assert sum(rank["bytes"] for rank in told) < 2 * told[0]["whole"] - EQUAL_ON_BOTH
+    assert [rank["back"] for rank in told] == [4, 4]
+    assert told[0]["bits"] == told[1]["bits"]
+
+
+def test_no_copy_is_put_together_of_ranks_that_differ(ranks: list[Any]) -> None:
+    """What was copied since they were last seen equal is gone, until they are equal again."""
+    for rank in ranks:
+        assert rank["shared"]["apart"] == [4]
+        assert rank["shared"]["again"] == [4, 12]
+        assert "replicas" in rank["shared"]["faults"]
+
+
+def test_a_part_that_is_missing_keeps_all_ranks_from_going_back(ranks: list[Any]) -> None:
+    for rank in ranks:
+        state, reason = rank["shared"]["results"]["test#1.2"]
+        assert state == "refused"
+        assert rank["shared"]["trail"][-1] == [20, 20]
+    reason = ranks[0]["shared"]["results"]["test#1.2"][1]
+    assert "no rank of this node keeps" in reason
 
 
 def test_no_rank_drops_alone_where_nobody_knows_that_ranks_are_alike(ranks: list[Any]) -> None:

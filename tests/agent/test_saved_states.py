@@ -16,9 +16,11 @@ from torch import nn
 import spikeguard
 import spikeguard.dcp_files
 from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints, attach
+from spikeguard.faults import Faults
 from spikeguard.host_copies import HostCopies
-from spikeguard.ring import expected_bytes
+from spikeguard.snapshot_budget import expected_bytes
 from spikeguard.snapshots import Snapshots
+from spikeguard.staging_buffers import StagingBuffers
 from spikeguard.targets import Target
 from spikeguard.training_state import tree_bytes
 from spikeguard_protocol import (
@@ -38,7 +40,6 @@ from .test_exactness import Without
 from .wire import Wire, await_that, served
 
 SEGMENT = SegmentId("0" * 16, 0)
-COPIES = HostCopies([torch.optim.SGD([torch.zeros(1)])])
 
 
 def target(step: int) -> Target:
@@ -49,8 +50,22 @@ def state(value: float, size: int = 250) -> dict[str, dict[str, torch.Tensor]]:
     return {"model": {"weight": torch.full((size,), value)}}
 
 
-def fill(ring: Snapshots, steps: range) -> list[str]:
-    return [name for step in steps for name in ring.take(target(step), state(float(step)), COPIES)]
+class Ring(Snapshots):
+    """With buffers of its own."""
+
+    def __init__(self, keep: int, pinned: int, limit: int) -> None:
+        super().__init__(keep, pinned, limit)
+        copies = HostCopies([torch.optim.SGD([torch.zeros(1)])])
+        self.buffers = StagingBuffers(copies, Faults(0), keep + pinned + 1)
+
+    def keep(self, step: int) -> list[str]:
+        live, new = state(float(step)), target(step)
+        self.fits(tree_bytes(live))
+        return self.take(new, lambda: self.buffers.take(new.name, step, live, {}))
+
+
+def fill(ring: Ring, steps: range) -> list[str]:
+    return [name for step in steps for name in ring.keep(step)]
 
 
 def names(ring: Snapshots) -> list[str]:
@@ -58,13 +73,13 @@ def names(ring: Snapshots) -> list[str]:
 
 
 def test_the_ring_keeps_the_newest_and_reports_the_rest_as_gone() -> None:
-    ring = Snapshots(keep=3, pinned=2, limit=10**6)
+    ring = Ring(keep=3, pinned=2, limit=10**6)
     assert fill(ring, range(6)) == ["memory-0", "memory-1", "memory-2"]
     assert names(ring) == ["memory-3", "memory-4", "memory-5"]
 
 
 def test_a_protected_snapshot_outlives_the_ring() -> None:
-    ring = Snapshots(keep=3, pinned=2, limit=10**6)
+    ring = Ring(keep=3, pinned=2, limit=10**6)
     fill(ring, range(3))
     ring.protected = frozenset({"memory-1"})
     fill(ring, range(3, 9))
@@ -75,14 +90,14 @@ def test_a_protected_snapshot_outlives_the_ring() -> None:
 
 
 def test_pins_are_bounded() -> None:
-    ring = Snapshots(keep=3, pinned=2, limit=10**6)
+    ring = Ring(keep=3, pinned=2, limit=10**6)
     ring.protected = frozenset(f"memory-{n}" for n in range(100))
     fill(ring, range(50))
     assert len(ring.targets) == 5
 
 
 def test_all_snapshots_together_stay_within_the_bytes() -> None:
-    ring = Snapshots(keep=5, pinned=2, limit=2_500)
+    ring = Ring(keep=5, pinned=2, limit=2_500)
     fill(ring, range(9))
     assert names(ring) == ["memory-7", "memory-8"]
 
@@ -138,7 +153,7 @@ def test_how_many_snapshots_fit_is_told_before_the_first(
         guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
     assert any("the ring holds 5 of 5" in r.message for r in caplog.records)
     state = guard._p.recovery.live()
-    expected = expected_bytes(state, [optimizer])
+    expected = expected_bytes(state, {}, [optimizer])
     for batch in guard.batches([torch.ones(2, 256)] * 4):
         model(batch).sum().backward()
         optimizer.step()
@@ -193,7 +208,7 @@ def test_a_ring_of_one_is_warned_of(
 
 
 def test_buffers_are_used_again() -> None:
-    ring = Snapshots(keep=2, pinned=0, limit=10**6)
+    ring = Ring(keep=2, pinned=0, limit=10**6)
     fill(ring, range(2))
     first = ring.load("memory-0")
     assert first is not None

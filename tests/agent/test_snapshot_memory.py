@@ -1,0 +1,223 @@
+"""Memory for snapshots: as much as the host has for this job, one copy a node, nothing rounded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.rewind_sizes import CASES, gpt2, rank_bytes, snapshots_held, table
+from spikeguard import Settings
+from spikeguard.faults import Faults
+from spikeguard.host_copies import HostCopies
+from spikeguard.host_memory import host_memory
+from spikeguard.mapped_memory import PIECE, MappedMemory, lay_out, read_region
+from spikeguard.node_memory import Place, keepers, neighbours
+from spikeguard.shared_parts import Part
+from spikeguard.snapshot_budget import rank_limit
+from spikeguard.staging_buffers import StagingBuffers
+
+GIB = 2**30
+ROOT = Path(__file__).parents[2]
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+INSIDE = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+def machine(root: Path, mounts: str, groups: str, **folders: dict[str, Any]) -> Path:
+    """A machine of 100 GiB, of which 80 are free, with these cgroups."""
+    files: dict[str, Any] = {
+        "proc/meminfo": f"MemTotal: {100 * 2**20} kB\nMemAvailable: {80 * 2**20} kB",
+        "proc/sys/kernel/random/boot_id": "boot",
+        "proc/self/mountinfo": f"22 1 8:1 / / rw - ext4 /dev/sda rw\n{mounts}",
+        "proc/self/cgroup": groups,
+    }
+    for folder, told in folders.items():
+        files |= {f"sys/fs/cgroup/{folder.replace('__', '/')}/{n}": v for n, v in told.items()}
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(str(content))
+    return root
+
+
+def v2(limit: object, used: int, caches: int = 0) -> dict[str, Any]:
+    stat = f"anon 5\ninactive_file {caches * GIB}"
+    return {"memory.max": limit, "memory.current": used * GIB, "memory.stat": stat}
+
+
+def v1(limit: int, used: int, caches: int = 0) -> dict[str, Any]:
+    return {
+        "memory.limit_in_bytes": limit,
+        "memory.usage_in_bytes": used * GIB,
+        "memory.stat": f"rss 5\ntotal_inactive_file {caches * GIB}",
+    }
+
+
+def test_without_a_limit_the_machines_memory_counts(tmp_path: Path) -> None:
+    root = machine(tmp_path, V2, "0::/job\n", job=v2("max", 10))
+    assert host_memory(root) == (100 * GIB, 80 * GIB, "boot")
+
+
+def test_the_tightest_of_nested_cgroups_counts(tmp_path: Path) -> None:
+    """Of which caches of files can be reclaimed; whoever is in that one shares it."""
+    root = machine(
+        tmp_path,
+        V2,
+        "0::/pod/box\n",
+        pod=v2(40 * GIB, 30, caches=20),
+        pod__box=v2("max", 5),
+    )
+    told = host_memory(root)
+    assert (told.limit, told.available) == (40 * GIB, 30 * GIB)
+    assert told.owner == f"boot:{(root / 'sys/fs/cgroup/pod').stat().st_ino}"
+
+
+def test_version_1_is_read_too_and_its_largest_number_is_no_limit(tmp_path: Path) -> None:
+    groups = "9:cpu:/a\n4:memory:/a/b\n"
+    nested = {"memory__a": v1(60 * GIB, 50, caches=5), "memory__a__b": v1(2**63 - 4096, 50)}
+    assert host_memory(machine(tmp_path, V1, groups, **nested))[:2] == (60 * GIB, 15 * GIB)
+
+
+def test_a_container_sees_its_own_cgroup_at_the_top(tmp_path: Path) -> None:
+    """The path of the process is the host's; the folder that is mounted is the container's."""
+    root = machine(tmp_path, INSIDE, "4:memory:/docker/abc\n", memory=v1(16 * GIB, 4))
+    assert host_memory(root)[:2] == (16 * GIB, 12 * GIB)
+
+
+def test_ranks_share_what_they_have_and_the_poorest_decides() -> None:
+    """All hold the same snapshots, so the limit is one; one that is set is taken as it is."""
+    places = [Place("a", 80 * GIB, 1), Place("a", 80 * GIB, 1), Place("b", 50 * GIB, 1)]
+    assert rank_limit(Settings(), places) == 20 * GIB
+    assert rank_limit(Settings(snapshot_share=0.1), places) == 4 * GIB
+    assert rank_limit(Settings(snapshot_bytes=7), places) == 7
+    assert rank_limit(Settings(), [Place("a", 80 * GIB, 8)]) == 5 * GIB  # as the launcher says
+
+
+def test_only_ranks_that_all_read_each_other_keep_one_copy() -> None:
+    whole: list[set[int]] = [{1}, {0}, {3}, {2}]
+    assert [neighbours(whole, rank) for rank in range(4)] == [{1}, {0}, {3}, {2}]
+    broken: list[set[int]] = [{1, 2}, {0}, {0}]  # 1 and 2 do not read each other
+    assert [neighbours(broken, rank) for rank in range(3)] == [set(), set(), set()]
+
+
+def test_tensors_are_dealt_so_that_no_rank_keeps_much_more_than_another() -> None:
+    sizes = [(str(n), n * n) for n in range(100)]
+    who = keepers(sizes, (3, 5, 7))
+    loads = [sum(size for name, size in sizes if who[name] == rank) for rank in (3, 5, 7)]
+    assert sum(loads) == sum(size for _, size in sizes)
+    assert max(loads) - min(loads) < 100
+
+
+def test_pieces_hold_whole_tensors_and_at_most_a_gib() -> None:
+    """But for a tensor that is larger by itself; each begins at 64 bytes, a piece at a page."""
+    sizes = [400 << 20] * 5 + [3 << 30] + [100] * 3
+    layout = lay_out(sizes)
+    spans = list(zip(layout.offsets, sizes, strict=True))
+    for first, end in layout.pieces:
+        inside = [size for at, size in spans if first <= at < end]
+        assert end - first <= PIECE or inside == [3 << 30]
+        assert all(at + size <= end for at, size in spans if first <= at < end)
+    assert layout.size - sum(sizes) < 4096 * (len(layout.pieces) + 1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_at_every_usual_size_two_snapshots_fit(case: Any) -> None:
+    size = rank_bytes(case.shapes, case.ranks, case.sharded)
+    assert snapshots_held(size, Settings(), case.ranks) >= 2
+
+
+def test_the_documentation_shows_the_table_that_the_command_prints() -> None:
+    assert table() in (ROOT / "docs/agent.md").read_text()
+
+
+def test_models_of_the_table_have_the_parameters_that_they_are_known_for() -> None:
+    known = (124.4e6, 1_557.6e6, 8_030e6, 70_554e6)
+    for case, parameters in zip(CASES, known, strict=True):
+        assert case.parameters == pytest.approx(parameters, rel=1e-3)
+
+
+SHAPES = tuple(gpt2(2, 256, words=2048, context=64))
+
+
+def state() -> tuple[dict[str, Any], dict[str, Part]]:
+    """Weights and moments of a model of 2 M parameters, as the ring is given them."""
+    torch.manual_seed(1)
+    weights = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    optimizer = torch.optim.AdamW(weights)
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    named = {f"weight.{n}": w.detach() for n, w in enumerate(weights)}
+    for n, kept in enumerate(optimizer.state.values()):
+        named |= {f"{kind}.{n}": value for kind, value in kept.items()}
+    return {"seen": torch.arange(3)}, {name: Part.whole(t) for name, t in named.items()}
+
+
+def buffers(mapped: MappedMemory) -> StagingBuffers:
+    copies = HostCopies([torch.optim.SGD([torch.zeros(1)])])
+    return StagingBuffers(copies, Faults(0), 4, mapped)
+
+
+def test_snapshots_take_the_memory_that_the_table_says() -> None:
+    """As the file system counts it: 1 % more at most, for three of them."""
+    mapped = MappedMemory(4)
+    own, parts = state()
+    staging = buffers(mapped)
+    for step in range(3):
+        staging.take(f"memory-{step}", step, own, parts)
+    taken = 512 * os.fstat(mapped.handle).st_blocks
+    assert taken == pytest.approx(3 * rank_bytes(SHAPES, 1, sharded=False), rel=0.01)
+
+
+def test_another_process_reads_a_state_by_its_name_while_it_is_held() -> None:
+    mapped = MappedMemory(4)
+    own, parts = state()
+    staging = buffers(mapped)
+    kept = staging.take("memory-1", 1, own, parts)
+    handle = os.open(mapped.path, os.O_RDWR)
+    found = read_region(handle, 0, "memory-1")
+    assert found is not None
+    assert found.keys() == parts.keys()
+    assert all(torch.equal(found[name], part.tensor) for name, part in parts.items())
+    whole = kept.whole()
+    assert torch.equal(whole["seen"], own["seen"])
+    kept.release()
+    staging.take("memory-2", 2, own, parts)
+    assert read_region(handle, 0, "memory-1") is None
+    os.close(handle)
+
+
+class Runtime:
+    """CUDA's, of which only what it is asked to register is kept."""
+
+    def __init__(self) -> None:
+        self.registered: list[int] = []
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
+        assert pointer % 4096 == flags == 0
+        self.registered.append(size)
+        return 0
+
+    def cudaHostUnregister(self, pointer: int) -> int:
+        return pointer * 0
+
+
+def test_memory_is_registered_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread, once for each buffer; a snapshot finds it registered."""
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    own, parts = state()
+    staging = buffers(MappedMemory(4))
+    staging.registers = True
+    staging.prepare(own, parts, 3)
+    assert staging._thread is not None
+    staging._thread.join(10)
+    sizes = list(runtime.registered)
+    assert sum(sizes) == pytest.approx(3 * rank_bytes(SHAPES, 1, sharded=False), rel=0.01)
+    for step in range(3):
+        staging.take(f"memory-{step}", step, own, parts)
+    assert runtime.registered == sizes
