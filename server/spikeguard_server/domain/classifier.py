@@ -23,6 +23,7 @@ TURN = 0.62  # confidence that it takes to change one's mind
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
 UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not heal
 SUREST = 0.97
+RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
 
 
 def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
@@ -83,6 +84,8 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
 def _undecided(episode: Episode) -> Judgement:
     reason = f"{_above(episode)}, {_steps(episode, episode.since_turn)} after its last rise"
     if episode.since_peak < UNSEEN_ROWS:
+        if episode.recurrences:
+            return Judgement(Kind.LINGERING, RETURNED, reason)
         return Judgement(Kind.RECOVERABLE, 0.55, reason)
     kind = Kind.DIVERGENT if episode.rises >= 3 else Kind.LINGERING
     return Judgement(kind, 0.6, reason)

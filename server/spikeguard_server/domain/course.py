@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from spikeguard_protocol import Kind, Outcome, Verb
 from spikeguard_server.domain.apart import Apart, apart_in, equal_since, first_apart
 from spikeguard_server.domain.cause.ranking import rank
-from spikeguard_server.domain.classifier import after_command, classify, hold
+from spikeguard_server.domain.classifier import RETURNED, after_command, classify, hold
 from spikeguard_server.domain.detector import Suspect, Verdict
 from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import CURES, Episode
@@ -237,7 +237,7 @@ class Course:
         what = f"off trend by {onset.z:.1f} deviations again"
         what = "not finite again" if bad else ("still off trend" if stayed else what)
         reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
-        episode.judgement = Judgement(kind, 0.7, reason)
+        episode.judgement = Judgement(kind, RETURNED, reason)
         if drops >= state.settings.drop_limit:
             episode.drops, episode.judgement = drops, stuck_judgement(drops)
         if apart is not None:

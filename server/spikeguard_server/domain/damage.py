@@ -24,10 +24,14 @@ def cause_step(incident: Incident) -> int:
     """
     onset, parted = incident.newest_onset_step, incident.apart_since
     first = onset if parted is None else min(onset, parted)
-    if incident.recurred_step is not None:
-        return first
+    return first if incident.recurred_step is not None else min(first, began_step(incident))
+
+
+def began_step(incident: Incident) -> int:
+    """The earliest step at which any signal moved before it came back."""
+    onset = incident.onset_step
     early = [s for s in incident.first_moves.values() if onset - LOOKBACK_STEPS <= s <= onset]
-    return min([first, *early])
+    return min([onset, *early])
 
 
 def few_batches(incident: Incident, policy: Policy) -> bool:

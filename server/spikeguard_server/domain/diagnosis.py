@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from spikeguard_protocol import BatchRange, Kind
 from spikeguard_protocol.phrases import batches_phrase
+from spikeguard_server.domain.cause.of_return import same_batches
 from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
 from spikeguard_server.domain.data_sources import (
     NOTHING_NAMED,
@@ -113,7 +114,8 @@ def checks_of(
     """What to look at before approving; `data` as the run's record names it."""
     finding = diagnose(incident, policy)
     words = _words(finding, incident, ())
-    before = [_source_before(finding.remedy, data)]
+    again = finding.remedy.check_again.format_map(words) if _at_its_batches(incident) else ""
+    before = [again, _source_before(finding.remedy, data)]
     return (*(check.format_map(words) for check in finding.remedy.checks), *filter(None, before))
 
 
@@ -126,7 +128,8 @@ def follow_ups_of(
     """What to do the next morning; `skipped` by the commands of the incident."""
     finding = diagnose(incident, policy)
     words = _words(finding, incident, skipped)
-    source = [_source(finding.remedy, data)]
+    again = finding.remedy.follow_up_again.format_map(words) if _at_its_batches(incident) else ""
+    source = [again, _source(finding.remedy, data)]
     return (*(text.format_map(words) for text in finding.remedy.follow_ups), *filter(None, source))
 
 
@@ -148,6 +151,12 @@ def _source(remedy: Remedy, data: DataRecord) -> str:
     return remedy.source_again.format(sources=listed([one.name for one in shared]), earlier=earlier)
 
 
+def _at_its_batches(incident: Incident) -> bool:
+    """Whether it came back where it had begun in the data."""
+    then, now = incident.onset_batches, incident.recurred_batches
+    return then is not None and now is not None and same_batches(then, now)
+
+
 def _words(
     finding: Finding, incident: Incident, skipped: tuple[BatchRange, ...]
 ) -> Mapping[str, str]:
@@ -161,6 +170,7 @@ def _words(
         "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
         "layer": "the layer that moved first" if layer is None else layer.layer,
         "positions": _positions(incident, mark, skipped),
+        "returned": _returned(incident),
     }
 
 
@@ -169,6 +179,11 @@ def _raised(mark: Mark | None) -> str:
         return ""
     until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
     return f" (raised {mark.ratio:.3g}-fold from step {mark.first_step:,}{until})"
+
+
+def _returned(incident: Incident) -> str:
+    again = incident.recurred_batches
+    return "those batches" if again is None else batches_phrase(again)
 
 
 def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:

@@ -21,7 +21,7 @@ DROPPED = Signal.UPDATE_DROPPED.value
 
 @dataclass(slots=True)
 class Episode:
-    """Counts are of rows with a loss, from the onset on."""
+    """Counts are of rows with a loss, from the onset on, or from where it came back."""
 
     onset_step: int
     onset_batches: BatchRange | None
@@ -234,8 +234,8 @@ class Episode:
         """The command did not hold."""
         self.verb, self.recurrences = None, self.recurrences + 1
         self.forget_course()
-        self.peak_excess, self.peak_row, self.turn_row = 0.0, self.rows, self.rows
-        self.low, self.rises = math.inf, 0
+        self.rows = self.peak_row = self.turn_row = self.told_row = self.rises = 0
+        self.peak_excess, self.low = 0.0, math.inf
 
     def forget_course(self) -> None:
         """What came before a command is no evidence on what comes after it."""

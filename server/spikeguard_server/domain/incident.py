@@ -74,4 +74,10 @@ class Incident:
     @property
     def newest_onset_batches(self) -> BatchRange | None:
         """What that step consumed."""
-        return self.onset_batches if self.recurred_step is None else self.recurred_batches
+        return self.recurred_batches if self.came_back else self.onset_batches
+
+    @property
+    def came_back(self) -> bool:
+        """Whether it was gone before it was there again: not where it merely stayed."""
+        stayed = self.recurred_batches is None and self.recurred_step == self.onset_step
+        return self.recurred_step is not None and not stayed

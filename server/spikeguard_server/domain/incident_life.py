@@ -164,7 +164,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         first_moves=_first_moves(incident, event.apart_since),
         recurred_segment=segment,
         recurred_step=event.onset_step,
-        recurred_batches=event.onset_batches,
+        recurred_batches=incident.recurred_batches if event.stayed else event.onset_batches,
         causes=event.causes or incident.causes,
     )
 

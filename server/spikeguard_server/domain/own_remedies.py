@@ -23,6 +23,7 @@ class OwnRemedy:
     sure: float | None = None  # confidence in the cause from which the row holds
     back: GoBack | None = None
     skip: Skip | None = None
+    again: Skip | None = None
     rate: Rate | None = None
     lr_factor: float | None = None
     lr_steps: int | None = None
@@ -41,7 +42,7 @@ class OwnRemedy:
 
 
 _KNOWN = tuple(entry.name for entry in fields(OwnRemedy))
-_SETS: Mapping[str, type[StrEnum]] = {"back": GoBack, "skip": Skip, "rate": Rate}
+_SETS: Mapping[str, type[StrEnum]] = {"back": GoBack, "skip": Skip, "again": Skip, "rate": Rate}
 _RANGES: Mapping[str, tuple[float, float]] = {
     "sure": (0.0, 1.0),
     "lr_factor": (0.001, 0.999),

@@ -9,6 +9,7 @@ import math
 
 from spikeguard_protocol import BatchRange, Rollback, Verb
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
+from spikeguard_server.domain.cause.of_return import same_batches
 from spikeguard_server.domain.cause.suspicion import SHOWN, Mark
 from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.domain.damage import few_batches
@@ -16,8 +17,13 @@ from spikeguard_server.domain.diagnosis import Finding, diagnose
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.remedies import DATA, Diagnosis, Rate, Skip
 from spikeguard_server.domain.situation import Situation
-from spikeguard_server.domain.skipping import few_to_skip, many_to_skip, span_to_skip
-from spikeguard_server.domain.targeting import Choice, choose_target
+from spikeguard_server.domain.skipping import (
+    few_to_skip,
+    many_to_skip,
+    returned_to_skip,
+    span_to_skip,
+)
+from spikeguard_server.domain.targeting import Choice, choose_target, rollbacks
 
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
@@ -63,7 +69,9 @@ def _skip(
     choice: Choice, finding: Finding, situation: Situation, policy: Policy
 ) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
-    if not (_may_be_data(finding) or _suspect_again(finding, situation)):
+    if with_its_batches(finding, situation):
+        return returned_to_skip(situation, choice.target, policy)
+    if not _may_be_data(finding):
         return None
     if rule is Skip.SPAN and mark is not None:
         span = span_to_skip(situation, choice.target, mark)
@@ -81,19 +89,23 @@ def _may_be_data(finding: Finding) -> bool:
     return finding.share(*DATA, Diagnosis.UNKNOWN) >= HEDGED
 
 
-def _suspect_again(finding: Finding, situation: Situation) -> bool:
-    """Whether its batches are skipped after all, since they came back with it."""
-    return finding.remedy.again is not Skip.NOTHING and _came_back_with_its_batches(situation)
+def with_its_batches(finding: Finding, situation: Situation) -> bool:
+    """Whether its batches are skipped since it came back with them, whatever else did it."""
+    remedy, incident = finding.remedy, situation.incident
+    then, now = incident.onset_batches, incident.recurred_batches
+    if remedy.again is Skip.NOTHING or then is None or now is None or not same_batches(then, now):
+        return False
+    gone_back = _gone_back(situation)
+    return bool(gone_back) and not any(_skipped(then, action.skip) for action in gone_back)
 
 
-def _came_back_with_its_batches(situation: Situation) -> bool:
-    """Whether it came back with the batches of its onset."""
-    then, now = situation.incident.onset_batches, situation.incident.recurred_batches
-    return then is not None and now is not None and _overlap(then, now)
+def _gone_back(situation: Situation) -> list[Rollback]:
+    """The rollbacks of this incident that were carried out, oldest first."""
+    return [action for action, state in rollbacks(situation) if state in EXECUTED]
 
 
-def _overlap(one: BatchRange, other: BatchRange) -> bool:
-    return one.first < other.end and other.first < one.end
+def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
+    return skip is not None and batches.first < skip.end and skip.first < batches.end
 
 
 def _lr(
@@ -109,9 +121,25 @@ def _lr(
         return None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
     steps = lr_steps(situation, policy)
-    if finding.mark is not None:
+    lowered = _lowered_before(choice, finding, situation)
+    if lowered is not None:
+        factor, steps = lowered
+    elif finding.mark is not None:
         factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
     return remedy.lr_factor or factor, remedy.lr_steps or steps
+
+
+def _lowered_before(
+    choice: Choice, finding: Finding, situation: Situation
+) -> tuple[float, int] | None:
+    """The rate as it was lowered at the same batches: there it reached past what was raised, and
+    the end of that is not known yet."""
+    if not with_its_batches(finding, situation):
+        return None
+    last = _gone_back(situation)[-1]
+    if last.lr_factor is None or last.lr_steps is None:
+        return None
+    return last.lr_factor, max(1, last.step + last.lr_steps - choice.target.step)
 
 
 def _past(mark: Mark, rate: Rate, factor: float, steps: int, choice: Choice) -> tuple[float, int]:
@@ -132,12 +160,13 @@ def _reason(choice: Choice, action: Rollback, finding: Finding, situation: Situa
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
-    came_back = f" It came back {_times(again)} after a command." if again else ""
+    held = f"It came back {_times(again)} after a command." if incident.came_back else ""
+    with_it = with_its_batches(finding, situation)
     return in_paragraphs(
-        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). "
-        f"{said_of(situation)}{came_back}",
+        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
-        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. {remedy.because}",
+        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
+        f"{remedy.because} {remedy.because_again if with_it else ''}",
         remedy.left_alone if action.skip is None else "",
     )
 
@@ -146,12 +175,12 @@ def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -
     if skip is None:
         return ""
     words = f", and skip {batches_phrase(skip)}"
+    if with_its_batches(finding, situation):
+        return f"{words}, with which it came back"
     if finding.remedy.skip is Skip.SPAN:
         return words
     pace_s = situation.step_time_s
     cost = "" if pace_s is None else f": that costs {len(skip) * pace_s:.2g} s of training"
-    if _came_back_with_its_batches(situation):
-        return f"{words} with which it came back"
     share = finding.share(*DATA)
     if share >= SHOWN:
         return f"{words} although the data is only {share:.0%} likely{cost}"

@@ -83,7 +83,10 @@ class Remedy:
     rate: Rate = Rate.KEEP
     lr_factor: float | None = None  # instead of the policy's
     lr_steps: int | None = None  # instead of the policy's
-    again: Skip = Skip.NOTHING  # once it came back with the batches of its onset
+    again: Skip = Skip.NOTHING  # once it came back with the batches of its onset, trained on again
+    because_again: str = ""  # why they are skipped then
+    check_again: str = ""  # before approving that
+    follow_up_again: str = ""  # for the next morning after it
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this, for whoever decides
     left_alone: str = ""  # what was not done, and why; said where no batch is skipped
@@ -132,10 +135,20 @@ _DEVICE_ERRORS = (
     "brings the fault back. Where it has errors, drain it and restart from the same target."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
+_WITH_ITS_BATCHES = "What comes back with its batches may hang on them: they are left out now."
+_CHECK_AGAIN = (
+    "It came back with {returned}: is there something in that data, or does the job do something "
+    "at that step that it does at no other?"
+)
+_FOLLOW_UP_AGAIN = (
+    "Look at the data of {returned} too, and at what the job does there: after going back it came "
+    "again at the same place."
+)
 
 _BAD_BATCH = Remedy(
     Diagnosis.BAD_BATCH,
     skip=Skip.SPAN,
+    again=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
     follow_ups=(_DATA_RETURNS,),
@@ -191,12 +204,8 @@ _WEIGHTS = Remedy(
 _NON_FINITE = Remedy(
     Diagnosis.NON_FINITE_SOURCE,
     back=GoBack.BEFORE_CAUSE,
-    again=Skip.HEDGE,
-    because=(
-        "Values became non-finite in the computation; if it comes back with the same batches, "
-        "they are skipped then."
-    ),
-    left_alone=_NOT_THE_DATA,
+    because="Values became non-finite in the computation.",
+    left_alone=f"{_NOT_THE_DATA} If it comes back with the same batches, they are skipped then.",
     checks=("Does only one rank have values that are not finite? Then drain its device first.",),
     follow_ups=(
         "Find where the first value that was not finite comes from (step {first_step}): a layer, "
@@ -269,18 +278,30 @@ _UNKNOWN = Remedy(
     ),
 )
 
+
+def _by_its_batches(row: Remedy) -> Remedy:
+    """Outside the data as it seemed: batches with which it comes back are left out all the same."""
+    return replace(
+        row,
+        again=Skip.HEDGE,
+        because_again=_WITH_ITS_BATCHES,
+        check_again=_CHECK_AGAIN,
+        follow_up_again=_FOLLOW_UP_AGAIN,
+    )
+
+
 _ACTING: tuple[Remedy, ...] = (
     _BAD_BATCH,
     replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS),
-    _LR_TOO_HIGH,
-    _STALE,
+    _by_its_batches(_LR_TOO_HIGH),
+    _by_its_batches(_STALE),
     _WEIGHTS,
-    _NON_FINITE,
-    _LAYER,
+    _by_its_batches(_NON_FINITE),
+    _by_its_batches(_LAYER),
     _OVERFLOW,
     _STALLED,
     _APART,
-    _UNKNOWN,
+    _by_its_batches(_UNKNOWN),
 )
 
 
@@ -294,6 +315,7 @@ def _calm(row: Remedy) -> Remedy:
         skip=Skip.NOTHING,
         rate=Rate.KEEP,
         again=Skip.NOTHING,
+        check_again="",
         stop_after=None,
         because="It needs no command.",
         left_alone="",

@@ -24,7 +24,13 @@ from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.damage import non_finite, stands_out
 from spikeguard_server.domain.diagnosis import diagnose
 from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.recovery import gone_back_from, lr_steps, recovery, said_of
+from spikeguard_server.domain.recovery import (
+    gone_back_from,
+    lr_steps,
+    recovery,
+    said_of,
+    with_its_batches,
+)
 from spikeguard_server.domain.remedies import GoBack, Skip
 from spikeguard_server.domain.situation import Situation
 from spikeguard_server.domain.skipping import widened
@@ -146,6 +152,8 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
     if incident.settled or non_finite(incident) or _asked_already(situation):
         return None
+    if with_its_batches(diagnose(incident, policy), situation):
+        return None  # waiting tells no more: they would do it at every pass
     wait = _steps_to_wait(situation, policy)
     if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
         return Opinion(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spikeguard_protocol import BatchRange
 from spikeguard_server.domain.cause.suspicion import Mark
-from spikeguard_server.domain.damage import cause_step
+from spikeguard_server.domain.damage import began_step, cause_step
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.situation import Situation, Target
@@ -41,6 +41,21 @@ def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange
     return BatchRange(first, end) if end > first else None
 
 
+def returned_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+    """From the cause of the onset or of the return, whichever is the first, to the later peak: what
+    was trained on again has the positions that it had."""
+    incident, batches = situation.incident, situation.incident.onset_batches
+    assert batches is not None
+    began, peak = (
+        max(0, batches.first + (step - incident.onset_step) * len(batches))
+        for step in (began_step(incident) - 1, incident.peak_step)
+    )
+    first = min(began, _position_of(cause_step(incident) - 1, incident, target))
+    last = max(peak, _position_of(incident.newest_onset_step, incident, target))
+    most = most_to_skip(situation, policy)
+    return _bounded(max(target.position, first), last, policy.few_skip_least, most)
+
+
 def most_to_skip(situation: Situation, policy: Policy) -> int:
     """Batches: a long run skips up to 500, one of a few hundred steps hardly more than 20."""
     scaled = int(situation.step * policy.skip_share)
@@ -62,8 +77,12 @@ def widened(skipped: BatchRange, situation: Situation, policy: Policy) -> BatchR
 
 def _range(incident: Incident, target: Target, last: int, least: int, most: int) -> BatchRange:
     first = max(target.position, _position_of(cause_step(incident) - 1, incident, target))
-    end = _position_of(last, incident, target) + 1 + MARGIN_BATCHES
-    return BatchRange(first, first + min(max(end - first, least), most))
+    return _bounded(first, _position_of(last, incident, target), least, most)
+
+
+def _bounded(first: int, last: int, least: int, most: int) -> BatchRange:
+    """Up to `last`, a position, with its margin."""
+    return BatchRange(first, first + min(max(last + 1 + MARGIN_BATCHES - first, least), most))
 
 
 def _position_of(step: int, incident: Incident, target: Target) -> int:

@@ -412,28 +412,69 @@ def test_with_the_loss_alone_a_lasting_jump_is_not_explained() -> None:
     assert found[0].cause is Cause.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("same", "cause"), [(True, Cause.BAD_BATCH), (False, Cause.LR_TOO_HIGH)], ids=["same", "other"]
-)
-def test_after_going_back_it_matters_with_which_batches_it_returns(
-    same: bool, cause: Cause
-) -> None:
+Again = Callable[[Sample], Sample]
+
+
+def returned(onset: int, shifted: Again = lambda sample: sample) -> tuple[Recurred, Ranking]:
+    """A lasting jump that was gone back from and came back at step `onset`: what is told of it, and
+    what the same rows were put down to as an incident of their own."""
     monitor = Monitor()
-    monitor.observe([row(step, lambda _: {}) for step in range(1, 251)])
-    past = Monitor.load(monitor.dump())
-    hit = {"loss": 6.0, "grad_norm": 9.0}
     bare = ("token_entropy", "unseen_tokens", *SLOW)
+    monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
+    past = monitor.dump()
+    hit = {"loss": 6.0, "grad_norm": 9.0}
     monitor.observe([row(step, lasting(hit), bare) for step in range(251, 341)])
-    monitor.rewind(past)
+    monitor.rewind(Monitor.load(past))
     monitor.intervened(250, Verb.ROLLBACK)
-    shift = 0 if same else 40
-    events = monitor.observe(
-        [row(step, lasting(hit, ONSET + shift), bare) for step in range(251, 380)]
-    )
-    recurred = next(event for event in events if isinstance(event, Recurred))
-    weights = {one.cause: one.confidence for one in recurred.causes}
-    other = Cause.LR_TOO_HIGH if same else Cause.BAD_BATCH
-    assert weights[cause] > weights[other]
+    rows = [shifted(row(step, lasting(hit, onset), bare)) for step in range(251, 380)]
+    events = monitor.observe(rows)
+    alone = [event for event in Monitor.load(past).observe(rows) if isinstance(event, Opened)]
+    return next(event for event in events if isinstance(event, Recurred)), alone[0].causes
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_what_comes_back_with_its_batches_speaks_for_the_data(late: int) -> None:
+    """The second time its onset may be seen a step or two later."""
+    recurred, alone = returned(ONSET + late)
+    told = {one.cause: one for one in recurred.causes}
+    assert told[Cause.BAD_BATCH].confidence > of(alone, Cause.BAD_BATCH)
+    assert told[Cause.BAD_BATCH].confidence > told[Cause.LR_TOO_HIGH].confidence
+    assert "came again at step" in reasons(recurred.causes[:1])
+    assert ("with the same batches" in reasons(recurred.causes[:1])) is (late == 0)
+
+
+def test_what_comes_back_at_its_step_with_other_batches_hangs_on_the_step() -> None:
+    def later(sample: Sample) -> Sample:
+        first = sample.step - 1 + 40
+        return replace(sample, batches=BatchRange(first, first + 1))
+
+    recurred, alone = returned(ONSET, later)
+    assert of(recurred.causes, Cause.LR_TOO_HIGH) > of(alone, Cause.LR_TOO_HIGH)
+    assert of(recurred.causes, Cause.BAD_BATCH) < of(alone, Cause.BAD_BATCH)
+
+
+def test_what_comes_at_another_step_with_other_batches_is_told_from_its_own_rows() -> None:
+    """Nothing comes again there: it says neither of the rate nor of the data."""
+    recurred, alone = returned(ONSET + 40)
+    for cause in Cause:
+        assert of(recurred.causes, cause) == pytest.approx(of(alone, cause), abs=1e-6)
+    assert "again" not in reasons(recurred.causes)
+
+
+def test_what_never_left_is_not_said_to_have_come_again() -> None:
+    monitor = Monitor()
+    bare = ("token_entropy", "unseen_tokens", *SLOW)
+    hit = lasting({"loss": 6.0, "grad_norm": 9.0})
+    monitor.observe([row(step, hit, bare) for step in range(1, 341)])
+    monitor.intervened(340, Verb.SCALE_LR)
+    events = monitor.observe([row(step, hit, bare) for step in range(341, 1200)])
+    stayed = next(event for event in events if isinstance(event, Recurred))
+    assert stayed.stayed
+    assert "again" not in reasons(stayed.causes)
+
+
+def of(ranking: Ranking, cause: Cause) -> float:
+    return next(one.confidence for one in ranking if one.cause is cause)
 
 
 def test_batches_that_pass_without_harm_the_second_time_are_cleared() -> None:

@@ -88,6 +88,23 @@ def test_a_spike_that_returns_has_recurred(lift: float) -> None:
     assert not closed(events)
 
 
+def test_what_came_back_is_told_from_its_return_on_and_not_taken_for_healing_at_once() -> None:
+    """It climbs for twelve steps and falls: 150 steps were watched before it was gone back from."""
+    monitor = rolled_back(watched=650)
+    calm = plateau(200, seed=5)
+    climb = [calm[50 + row] + (0.2 * row if row < 12 else 2.0 * 0.7 ** (row - 12))
+             for row in range(100)]  # fmt: skip
+    events = monitor.observe(samples([*calm[:50], *climb], first=451))
+    recurred = next(event for event in events if isinstance(event, Recurred))
+    climbing = [event for event in events if isinstance(event, Revised)
+                and recurred.step < event.step < ONSET + 12]  # fmt: skip
+    assert climbing
+    for event in (recurred, *climbing):
+        assert (event.judgement.kind, event.judgement.confidence) == (Kind.LINGERING, 0.7)
+        assert "still climbing" not in event.judgement.reason
+    assert closed(events)[0].step > ONSET + 12
+
+
 def test_a_second_command_after_a_recurrence_is_judged_too() -> None:
     monitor = rolled_back()
     again = plateau(150, seed=5)

@@ -248,6 +248,16 @@ def test_a_recurrence_opens_it_again_and_remembers_both_onsets() -> None:
     assert incident.newest_onset_batches == BatchRange(110, 111)
 
 
+def test_what_never_left_has_not_come_back() -> None:
+    treated = acted(_folded(OPENED), Verb.ROLLBACK)
+    stayed = Recurred(340, 100, treated.onset_batches, WORSE, stayed=True)
+    incident = fold(treated, stayed, number=3, segment=AGAIN)
+    assert incident is not None
+    assert (incident.recurrences, incident.came_back) == (1, False)
+    assert incident.recurred_batches is None
+    assert incident.newest_onset_batches == treated.onset_batches
+
+
 def test_a_closed_incident_takes_no_further_event() -> None:
     closed = _folded(OPENED, Closed(300, Outcome.HEALED, LOOK))
     assert (closed.state, closed.outcome, closed.closed_step) == ("closed", "healed", 300)

@@ -24,7 +24,7 @@ from spikeguard_server.domain.policy import (
 from spikeguard_server.domain.proposal import Proposal, propose
 from spikeguard_server.domain.remedies import ACTING, DATA, REMEDIES, Diagnosis, GoBack, remedy_of
 from spikeguard_server.domain.situation import Situation
-from tests.domain.policy.situations import done, incident, situation, target
+from tests.domain.policy.situations import SEGMENT, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
 RAISED = Mark(1198, 1204, ratio=40.0)
@@ -90,15 +90,6 @@ def test_a_reason_has_paragraphs_verdict_cause_command_and_what_is_left_alone() 
     assert cause == "Likely cause (90%): learning rate too high: what speaks for lr_too_high."
     assert command.startswith("Go back to ")
     assert left_alone == "No batch is skipped: the data is not what is blamed."
-
-
-def test_what_came_back_with_its_batches_is_not_said_to_skip_none() -> None:
-    batches = BatchRange(1199, 1200)
-    asked = about(Cause.NON_FINITE_SOURCE, recurrences=1, recurred_batches=batches)
-    action, proposal = ask(asked)
-    assert action.skip is not None
-    assert "with which it came back" in proposal.reason
-    assert "No batch is skipped" not in proposal.reason
 
 
 @pytest.mark.parametrize("cause", [Cause.BAD_BATCH, Cause.RARE_TOKENS])
@@ -171,16 +162,73 @@ def test_a_second_fault_behind_a_rollback_is_no_repetition_of_the_first() -> Non
     assert proposal.action.lr_factor is None
 
 
-def test_what_comes_back_with_the_batches_of_its_onset_is_skipped_after_all() -> None:
-    back = incident(
-        causes=blamed(Cause.NON_FINITE_SOURCE), recurrences=1, recurred_step=1200, settled=True,
-        recurred_batches=BatchRange(1199, 1200), newest_step=1230, anomalous_step=1230,
-    )  # fmt: skip
-    past = (done(Rollback("mem-1190", 1190)),)
-    action, proposal = ask(situation(back, step=1230, past=past))
-    assert action.skip is not None
-    assert 1199 in action.skip
-    assert "with which it came back" in proposal.reason
+def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:
+    """A spike that was gone back from is there again, two steps old."""
+    back = {
+        "causes": blamed(cause), "recurrences": 1, "recurred_segment": SEGMENT,
+        "recurred_step": 1201, "recurred_batches": BatchRange(1200, 1201), "newest_step": 1202,
+        "anomalous_step": 1202, "confidence": 0.7, "peak_step": 1208,
+    }  # fmt: skip
+    return situation(incident(**back | changes), step=1202, past=(done(gone_back),))
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.LR_TOO_HIGH, Cause.STALE_SECOND_MOMENT, Cause.NON_FINITE_SOURCE,
+              Cause.LAYER_FAULT, Cause.UNKNOWN, Cause.BAD_BATCH]
+)  # fmt: skip
+def test_what_comes_back_where_it_began_is_skipped_at_once(cause: Cause) -> None:
+    """From before the first suspect to the first one's peak; waiting would tell no more."""
+    action, proposal = ask(returned(cause, Rollback("mem-1190", 1190)))
+    assert action.skip == BatchRange(1198, 1210)
+    assert "skip batches 1,198 to 1,209 (12), with which it came back" in proposal.reason
+    assert "No batch is skipped" not in proposal.reason
+    assert "nothing speaks for the data" not in proposal.reason
+
+
+def test_a_rate_that_was_lowered_where_it_came_back_is_lowered_as_far_again() -> None:
+    """How far the second rise reaches is not known yet."""
+    asked = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190, None, 0.05, 30))
+    action, _ = ask(asked)
+    assert action.lr_steps is not None
+    assert (action.lr_factor, action.step + action.lr_steps) == (0.05, 1220)
+
+
+def test_where_it_came_back_is_looked_at_before_and_after() -> None:
+    seen = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190)).incident
+    assert "It came back with batch 1,200: " in checks_of(seen, DEFAULT_POLICY)[-1]
+    assert "data of batch 1,200 too" in follow_ups_of(seen, DEFAULT_POLICY)[-1]
+    elsewhere = replace(seen, recurred_step=1300, recurred_batches=BatchRange(1299, 1300))
+    for said in (checks_of(elsewhere, DEFAULT_POLICY), follow_ups_of(elsewhere, DEFAULT_POLICY)):
+        assert not [text for text in said if "ame back" in text or "came again" in text]
+
+
+@pytest.mark.parametrize(
+    ("gone_back", "changes"),
+    [
+        (Rollback("mem-1190", 1190), {"recurred_batches": BatchRange(1230, 1231)}),
+        (Rollback("mem-1190", 1190), {"recurred_step": 1200, "recurred_batches": None}),
+        (Rollback("mem-1190", 1190, BatchRange(1199, 1200)), {}),
+    ],
+    ids=["elsewhere", "never left", "left out"],
+)
+def test_batches_with_which_it_did_not_come_back_are_not_skipped(
+    gone_back: Rollback, changes: dict[str, Any]
+) -> None:
+    early = propose(returned(Cause.LR_TOO_HIGH, gone_back, **changes), DEFAULT_POLICY)
+    assert early.action is None
+    late = returned(Cause.LR_TOO_HIGH, gone_back, settled=True, **changes)
+    action, proposal = ask(late)
+    assert action.skip is None
+    assert "with which it came back" not in proposal.reason
+    assert ("came back once" in proposal.reason) is (changes.get("recurred_batches", 1) is not None)
+
+
+def test_weights_changed_by_no_update_are_no_batchs_doing_wherever_they_change_again() -> None:
+    asked = returned(Cause.WEIGHT_CORRUPTION, Rollback("mem-1190", 1190), settled=True)
+    assert ask(asked)[0].skip is None
+    off = changed(lr_too_high={"again": "nothing"})
+    asked = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190), settled=True)
+    assert ask(asked, off)[0].skip is None
 
 
 def test_a_cause_that_is_not_sure_is_not_acted_on_as_if_it_were() -> None:
