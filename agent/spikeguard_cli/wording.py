@@ -169,15 +169,22 @@ def _said(label: str, text: str) -> list[str]:
 AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")
 INCIDENT_HEAD = ("INCIDENT", "STATE", "WHAT", "ONSET", "PEAK LOSS")
 WIDTH = 80  # columns of what is wrapped
+SHORT_REASON = 60  # columns up to which a reason of the audit stands in its row
 
 
 def audit_row(entry: dict[str, Any]) -> list[str]:
-    """An entry of the record as a row under `AUDIT_HEAD`."""
+    """An entry of the record as a row under `AUDIT_HEAD`; what explains it at length is not in."""
     states = [str(state) for state in (entry["before"], entry["after"]) if state is not None]
+    reason = audit_reason(entry)
     return [
         entry["at"], actor_words(entry), entry["action"], entry["subject"], " -> ".join(states),
-        " ".join(paragraphs(entry["reason"] or "-")),
+        reason if len(reason) <= SHORT_REASON else "",
     ]  # fmt: skip
+
+
+def audit_reason(entry: dict[str, Any]) -> str:
+    """Why it was done, its paragraphs on one line."""
+    return " ".join(paragraphs(entry["reason"] or "-"))
 
 
 def actor_words(entry: dict[str, Any]) -> str:
@@ -187,13 +194,21 @@ def actor_words(entry: dict[str, Any]) -> str:
 
 
 def audit_table(entries: Sequence[dict[str, Any]]) -> str:
-    """The record as a table, under each entry the settings that it changed."""
+    """The record as a table, under each entry a long reason and the settings that it changed."""
     head, *rows = table(AUDIT_HEAD, [audit_row(entry) for entry in entries]).splitlines()
     lines = [head]
     for entry, row in zip(entries, rows, strict=True):
         changes = entry.get("changes", ())  # older servers send none
-        lines += [row, *(f"    {change_words(change)}" for change in changes)]
+        lines += [row.rstrip(), *_at_length(entry)]
+        lines += [f"    {change_words(change)}" for change in changes]
     return "\n".join(lines)
+
+
+def _at_length(entry: dict[str, Any]) -> list[str]:
+    reason, indent = audit_reason(entry), "    "
+    if len(reason) <= SHORT_REASON:
+        return []
+    return wrap(printable(reason), WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def change_words(change: dict[str, Any]) -> str:

@@ -596,3 +596,23 @@ def test_an_entry_of_the_audit_is_one_line_whatever_paragraphs_its_reason_has(
     assert main(("audit", "gpt-1")) == 0
     _head, row = capsys.readouterr().out.splitlines()
     assert row.endswith("Lingering (90%). Go back to step-300.")
+
+
+def test_a_long_reason_of_the_audit_is_wrapped_below_its_entry_and_nothing_of_it_is_lost(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del login
+    parts = [f"The {number}th of the sentences that explain it." for number in range(12)]
+    entry: dict[str, Any] = {
+        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "proof": "token", "action": "propose",
+        "subject": "gpt-1#1.1", "before": None, "after": "proposed",
+        "reason": "\n\n".join(parts),
+    }  # fmt: skip
+    items = [entry, entry | {"reason": "to attempt 1"}]
+    server.answers["/v1/runs/default/gpt-1/audit"] = (200, {"items": items, "next_cursor": None})
+    assert main(("audit", "gpt-1")) == 0
+    _head, first, *below, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("proposed")
+    assert second.endswith("to attempt 1")
+    assert max(map(len, below)) <= 80
+    assert " ".join(line.strip() for line in below) == " ".join(parts)

@@ -371,10 +371,11 @@ def test_a_title_says_who_decided_what_and_not_that_a_spike_began(
     else:
         reject(desk.engine, desk.command, desk.revision, "Ada", "we know this data")
     desk.tell()
-    first, second = (request.json()["title"] for request in listener.received)
-    assert "decide: roll back to" in first
+    first, second = (request.json() for request in listener.received)
+    assert "decide: roll back to" in first["title"]
     word = "approved" if yes else "rejected"
-    assert second.startswith(f"gpt#1: {word} by Ada: roll back to ")
+    assert second["title"].startswith(f"gpt#1: {word} by Ada: roll back to ")
+    assert ("Rejected. We know this data." in second["text"]) is not yes  # a no says why
 
 
 @pytest.mark.parametrize(
