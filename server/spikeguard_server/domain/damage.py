@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_protocol import Kind, Signal
+from spikeguard_protocol import BatchRange, Kind, Signal
+from spikeguard_server.domain.evidence import rise_of
 from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 
@@ -32,6 +33,12 @@ def began_step(incident: Incident) -> int:
     onset = incident.onset_step
     early = [s for s in incident.first_moves.values() if onset - LOOKBACK_STEPS <= s <= onset]
     return min([onset, *early])
+
+
+def rise_batches(incident: Incident) -> BatchRange | None:
+    """What the steps from its onset to its peak trained on."""
+    batches = incident.onset_batches
+    return batches and rise_of(batches, incident.peak_step - incident.onset_step)
 
 
 def few_batches(incident: Incident, policy: Policy) -> bool:

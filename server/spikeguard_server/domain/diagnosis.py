@@ -13,6 +13,7 @@ from spikeguard_protocol import BatchRange, Kind
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.cause.of_return import same_batches
 from spikeguard_server.domain.cause.suspicion import Mark, Ranking, Suspicion
+from spikeguard_server.domain.damage import rise_batches
 from spikeguard_server.domain.data_sources import (
     NOTHING_NAMED,
     DataRecord,
@@ -152,8 +153,8 @@ def _source(remedy: Remedy, data: DataRecord) -> str:
 
 
 def _at_its_batches(incident: Incident) -> bool:
-    """Whether it came back where it had begun in the data."""
-    then, now = incident.onset_batches, incident.recurred_batches
+    """Whether it came back where it had risen in the data."""
+    then, now = rise_batches(incident), incident.recurred_batches
     return then is not None and now is not None and same_batches(then, now)
 
 

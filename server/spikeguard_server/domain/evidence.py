@@ -138,7 +138,7 @@ class Evidence:
     again_batches: BatchRange | None = None
     passed: bool = False  # the onset's batches were trained on again and nothing stood out
     first_step: int | None = None  # where it began, if these rows are of where it came back
-    first_batches: BatchRange | None = None
+    first_batches: BatchRange | None = None  # of its rise, up to its peak
     left_out: BatchRange | None = None  # from the onset's batches on, after going back
     again_behind: BatchRange | None = None  # `left_out` when it came back
     beyond: bool = False  # batches behind the onset's were trained on since the newest command
@@ -179,8 +179,17 @@ class Evidence:
         fresh.again_behind = self.again_behind
         fresh.first_step = self.onset_step if began is None else began
         fresh.first_rate = self._usual_rate() if began is None else self.first_rate
-        fresh.first_batches = self.onset_batches if began is None else self.first_batches
+        fresh.first_batches = self._rise() if began is None else self.first_batches
         return fresh
+
+    def _rise(self) -> BatchRange | None:
+        """The batches from the onset to the highest loss."""
+        batches, losses = self.onset_batches, self.after.get(Signal.LOSS.value, Trace()).rows()
+        finite = [row for row in losses if math.isfinite(row[1])]
+        if batches is None or not finite:
+            return batches
+        peak, _ = max(finite, key=lambda row: row[1])
+        return rise_of(batches, peak - self.onset_step)
 
     def _usual_rate(self) -> float | None:
         """The median learning rate before the onset."""
@@ -194,6 +203,11 @@ class Evidence:
         """Every row that is kept of a signal."""
         before, after = self._before(name), self.after.get(name, Trace())
         return Trace(before.steps + after.steps, before.values + after.values)
+
+
+def rise_of(onset: BatchRange, steps: int) -> BatchRange:
+    """The batches of an onset and of so many steps behind it, as far as rows are kept."""
+    return BatchRange(onset.first, onset.end + min(max(steps, 0), AFTER) * len(onset))
 
 
 def gather(

@@ -12,7 +12,7 @@ from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 from spikeguard_server.domain.cause.of_return import same_batches
 from spikeguard_server.domain.cause.suspicion import SHOWN, Mark
 from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.damage import few_batches
+from spikeguard_server.domain.damage import few_batches, rise_batches
 from spikeguard_server.domain.diagnosis import Finding, diagnose
 from spikeguard_server.domain.policy import Policy
 from spikeguard_server.domain.remedies import DATA, Diagnosis, Rate, Skip
@@ -92,7 +92,7 @@ def _may_be_data(finding: Finding) -> bool:
 def with_its_batches(finding: Finding, situation: Situation) -> bool:
     """Whether its batches are skipped since it came back with them, whatever else did it."""
     remedy, incident = finding.remedy, situation.incident
-    then, now = incident.onset_batches, incident.recurred_batches
+    then, now = rise_batches(incident), incident.recurred_batches
     if remedy.again is Skip.NOTHING or then is None or now is None or not same_batches(then, now):
         return False
     gone_back = _gone_back(situation)

@@ -415,7 +415,9 @@ def test_with_the_loss_alone_a_lasting_jump_is_not_explained() -> None:
 Again = Callable[[Sample], Sample]
 
 
-def returned(onset: int, shifted: Again = lambda sample: sample) -> tuple[Recurred, Ranking]:
+def returned(
+    onset: int, shifted: Again = lambda sample: sample, first: Change | None = None
+) -> tuple[Recurred, Ranking]:
     """A lasting jump that was gone back from and came back at step `onset`: what is told of it, and
     what the same rows were put down to as an incident of their own."""
     monitor = Monitor()
@@ -423,7 +425,7 @@ def returned(onset: int, shifted: Again = lambda sample: sample) -> tuple[Recurr
     monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
     past = monitor.dump()
     hit = {"loss": 6.0, "grad_norm": 9.0}
-    monitor.observe([row(step, lasting(hit), bare) for step in range(251, 341)])
+    monitor.observe([row(step, first or lasting(hit), bare) for step in range(251, 341)])
     monitor.rewind(Monitor.load(past))
     monitor.intervened(250, Verb.ROLLBACK)
     rows = [shifted(row(step, lasting(hit, onset), bare)) for step in range(251, 380)]
@@ -441,6 +443,18 @@ def test_what_comes_back_with_its_batches_speaks_for_the_data(late: int) -> None
     assert told[Cause.BAD_BATCH].confidence > told[Cause.LR_TOO_HIGH].confidence
     assert "came again at step" in reasons(recurred.causes[:1])
     assert ("with the same batches" in reasons(recurred.causes[:1])) is (late == 0)
+
+
+def test_what_shows_later_at_a_lowered_rate_comes_back_within_the_first_rise() -> None:
+    """It climbed for nine steps at first."""
+
+    def climb(step: int) -> Mapping[str, float]:
+        return {"loss": 3.0 + min(step - ONSET + 1, 9), "grad_norm": 9.0} if step >= ONSET else {}
+
+    recurred, _ = returned(ONSET + 6, first=climb)
+    assert "where it had risen over" in reasons(recurred.causes[:1])
+    recurred, _ = returned(ONSET + 14, first=climb)
+    assert "again" not in reasons(recurred.causes)
 
 
 def test_what_comes_back_at_its_step_with_other_batches_hangs_on_the_step() -> None:

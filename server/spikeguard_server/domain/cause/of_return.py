@@ -30,7 +30,8 @@ def clues_of_return(evidence: Evidence) -> Iterator[Clue]:
 
 
 def same_batches(then: BatchRange, now: BatchRange) -> bool:
-    """Whether `now` is where `then` was, as exactly as the onset of a spike can be placed."""
+    """Whether `now` lies among those of a first rise, as exactly as an onset can be placed: at a
+    lowered rate the same batches take longer to show."""
     near = NEAR_BATCHES * len(now)
     return then.first < now.end + near and now.first < then.end + near
 
@@ -60,7 +61,8 @@ def _right_behind(left_out: BatchRange, now: BatchRange) -> bool:
 
 def _with_the_same(step: int, now: BatchRange, began: int, then: BatchRange) -> Clue:
     """At its own step it may hang on the step (a schedule, a node) as well as on the batches."""
-    which = f"the same batches {now}" if now == then else f"batches {now}, close to {then}"
+    same = now.first == then.first
+    which = f"the same batches {now}" if same else f"batches {now}, where it had risen over {then}"
     reason = f"after going back it came again at step {step} with {which}"
     if abs(step - began) > NEAR_STEPS:
         return Clue(Cause.BAD_BATCH, 5.0, reason)
