@@ -99,9 +99,9 @@ def test_what_came_back_is_told_from_its_return_on_and_not_taken_for_healing_at_
     climbing = [event for event in events if isinstance(event, Revised)
                 and recurred.step < event.step < ONSET + 12]  # fmt: skip
     assert climbing
-    for event in (recurred, *climbing):
-        assert (event.judgement.kind, event.judgement.confidence) == (Kind.LINGERING, 0.7)
-        assert "still climbing" not in event.judgement.reason
+    for judgement in (recurred.judgement, *(event.judgement for event in climbing)):
+        assert (judgement.kind, judgement.confidence) == (Kind.LINGERING, 0.7)
+        assert "still climbing" not in judgement.reason
     assert closed(events)[0].step > ONSET + 12
 
 
