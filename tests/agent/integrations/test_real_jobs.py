@@ -23,7 +23,7 @@ from benchmarks.real_jobs_rows import ROWS
 from benchmarks.real_jobs_runs import Run, read_ranks, run_job, torchtitan
 from benchmarks.real_jobs_server import Server, serving
 from benchmarks.real_jobs_text import Plan
-from benchmarks.real_jobs_titan import ranks_of
+from benchmarks.real_jobs_titan import LAYOUTS, ranks_of
 from spikeguard.errors import EXIT_ROLL_BACK
 from tests.agent.wire import await_that
 
@@ -125,15 +125,15 @@ def test_a_job_skips_a_nan_and_goes_back_as_if_it_never_had_the_batches(
 
 
 @pytest.mark.timeout(900)  # torchtitan alone takes seconds to start
-@pytest.mark.parametrize("layout", ["container", "pp"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_torchtitan_skips_a_nan_and_goes_back(layout: str, tmp_path: Path) -> None:
     """TORCHTITAN: an interpreter that has it, as `benchmarks.real_jobs` makes one."""
     python = os.environ.get("TORCHTITAN")
     if python is None:
         pytest.skip("TORCHTITAN names no interpreter")
-    noise, ordered = (20, 22), 24
+    noise, ordered = (10, 12), 14
     command = torchtitan(Path(python), layout, ranks_of(layout))
-    plan = replace(PLAN, steps=60, stop=60, nan=(NAN, command.ranks - 1), checkpoint_every=20)
+    plan = replace(PLAN, steps=40, stop=40, nan=(NAN, command.ranks - 1), checkpoint_every=10)
     decide = partial(_roll_back, noise, ordered)
     noisy = run_job(command, replace(plan, bad=noise), tmp_path / "noisy", decide)
     sound = run_job(command, replace(plan, omit=noise), tmp_path / "sound")
