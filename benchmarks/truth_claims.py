@@ -295,13 +295,14 @@ def _blames(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 
 def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    """A message of a decision or its result under the title of a new spike."""
+    """A message of a decision or its result under the title of a new spike. Where what was applied
+    did not hold by the time it is told, the title says so and asks for the next decision."""
     del happened
     if said.where != "message" or sentence != said.words.splitlines()[0].strip():
         return
     told = said.topics & {"approved", "applied", "rejected", "refused"}
     new = r"(?:spike|non-finite \w+|updates dropped|ranks apart) at step|decide:"
-    if told and re.search(new, sentence):
+    if told and "after a command, decide:" not in sentence and re.search(new, sentence):
         yield f"the message tells that it was {', '.join(sorted(told))}"
 
 

@@ -254,7 +254,7 @@ def _places(incident: IncidentDetail) -> list[tuple[str, Content]]:
         ("Detected", f"{delay:,} steps after onset" if delay != 1 else "1 step after onset"),
         ("Loss before, nats per token", words.figure(incident["pre_loss"])),
         ("Peak loss, nats per token", words.figure(incident["peak_loss"])),
-        ("Came back", f"{incident['recurrences']} times" if incident["recurrences"] else "no"),
+        ("Commands that did not hold", str(incident["recurrences"] or "none")),
     ]
 
 

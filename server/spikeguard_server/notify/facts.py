@@ -106,6 +106,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
         cause=_cause(incident, policy),
         last_command=_last(known),
         decided=_decided(known),
+        came_back=incident.came_back,
     )
     return spike, waiting[-1].row.number if waiting else None
 

@@ -73,6 +73,7 @@ class Spike:
     last_command: str | None = None  # what became of the newest one, in words
     job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
+    came_back: bool = False  # it was gone after a command before it was there again
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,8 @@ def _of_spike(spike: Spike) -> Sequence[str]:
     if spike.cause and spike.waiting is None:  # a proposal's reason says it too
         lines.append(spike.cause)
     if spike.recurrences:
-        lines.append(f"Came back {plural(spike.recurrences, 'time')} after a command")
+        came = f"Came back {plural(spike.recurrences, 'time')}" if spike.came_back else "Stayed"
+        lines.append(f"{came} after a command")
     if spike.escalations:
         once = spike.waiting is not None and spike.waiting.first_approved_by is not None
         whom = "No second person" if once else "Nobody"
@@ -267,13 +269,19 @@ def title_of(
     if spike.waiting is not None:
         first = spike.waiting.first_approved_by
         asked = f"approved by {first}, a second person decides" if first else "decide"
-        return f"{spike.id}: {what}, {asked}: {spike.waiting.brief}"
+        again = f" {_after(spike)}" if spike.recurrences else ""
+        return f"{spike.id}: {what}{again}, {asked}: {spike.waiting.brief}"
     if topics & OF_COMMAND and spike.decided is not None:
         return f"{spike.id}: {spike.decided}"
     if Topic.RECURRED in topics:
-        return f"{spike.id}: {what} came back after a command"
+        return f"{spike.id}: {what} {_after(spike)}"
     where = f", {word(spike.first.signal)} first" if what.endswith("spike") else ""
     return f"{spike.id}: {what} at step {count(spike.onset_step)}{where}"
+
+
+def _after(spike: Spike) -> str:
+    """What a command came to that did not hold."""
+    return "came back after a command" if spike.came_back else "stayed after a command"
 
 
 _RUN_WORDS = {

@@ -45,12 +45,12 @@ def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
 
 
 def _came_back(facts: PostMortem) -> Iterator[str]:
-    again = facts.incident.recurrences
+    incident, again = facts.incident, facts.incident.recurrences
     if again and not _finding(facts).known:
+        came = f"came back {plural(again, 'time')}" if incident.came_back else "stayed"
         yield (
-            f"It came back {plural(again, 'time')} after a command. Look at the learning rate "
-            "and at beta2 before the next warm-up or stage change, and at the data around "
-            f"position {_position(facts)}."
+            f"It {came} after a command. Look at the learning rate and at beta2 before the next "
+            f"warm-up or stage change, and at the data around position {_position(facts)}."
         )
 
 

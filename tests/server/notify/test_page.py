@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.symptom import FirstMove
 from spikeguard_server.domain.topics import Topic, Urgency
-from spikeguard_server.notify.message import Message, Spike
+from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 
 AT = datetime(2026, 3, 14, 3, 0, tzinfo=UTC)
+
+
+def spike(**changes: Any) -> Spike:
+    known = Spike(
+        id="gpt#1", kind=Kind.DIVERGENT, confidence=0.5, reason="finite again", state="open",
+        outcome=None, heading="divergent spike", summary="The loss rose",
+        first=FirstMove("grad_norm", 250), onset_step=250, peak_step=250, pre_loss=2.1,
+        peak_loss=2.1, excess=0.0, newest_step=290, recurrences=0, opened_at=AT, closed_at=None,
+    )  # fmt: skip
+    return replace(known, **changes)
+
+
+@pytest.mark.parametrize(
+    ("came_back", "said"),
+    [(True, "came back after a command"), (False, "stayed after a command")],
+)
+def test_a_title_says_that_a_command_did_not_hold_where_it_asks_for_the_next(
+    came_back: bool, said: str
+) -> None:
+    seen = spike(recurrences=1, came_back=came_back, decided="applied: roll back")
+    alone = frozenset({Topic.RECURRED})
+    assert title_of(alone, "gpt", "live", seen, "p") == f"gpt#1: divergent spike {said}"
+    waiting = Waiting("gpt#1.2", 1, "go back to step 200", "go back", ("why",), 50, None, "", 600.0)
+    asked = frozenset({Topic.APPLIED, Topic.RECURRED, Topic.PROPOSED})
+    title = title_of(asked, "gpt", "live", replace(seen, waiting=waiting), "p")
+    assert title == f"gpt#1: divergent spike {said}, decide: go back"
 
 
 @pytest.mark.parametrize(("sure", "urgency"), [(False, Urgency.WARNING), (True, Urgency.URGENT)])
 def test_a_divergence_below_the_confidence_to_act_at_pages_nobody(
     sure: bool, urgency: Urgency
 ) -> None:
-    spike = Spike(
-        id="gpt#1", kind=Kind.DIVERGENT, confidence=0.5, reason="finite again", state="open",
-        outcome=None, heading="divergent spike", summary="The loss rose",
-        first=FirstMove("grad_norm", 250), onset_step=250, peak_step=250, pre_loss=2.1,
-        peak_loss=2.1, excess=0.0, newest_step=290, recurrences=0, opened_at=AT, closed_at=None,
-        sure=sure,
-    )  # fmt: skip
-    told = Message("k", 1, frozenset({Topic.OPENED}), "p", "gpt", "live", "t", AT, spike)
+    told = Message("k", 1, frozenset({Topic.OPENED}), "p", "gpt", "live", "t", AT, spike(sure=sure))
     assert told.urgency is urgency
