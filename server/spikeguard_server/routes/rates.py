@@ -14,7 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from time import monotonic
 from typing import Final
 
@@ -26,6 +26,7 @@ from spikeguard_server.access import hash_secret
 from spikeguard_server.errors import Busy, ServiceError
 from spikeguard_server.routes.familiar import Familiar
 
+LONGEST_HOST: Final = 64  # characters that are remembered of what is no address
 BURST_S: Final = 3.0  # a bucket holds so many seconds' worth of calls
 MAX_CALLERS: Final = 10_000  # remembered; the one that called longest ago is forgotten
 FREE: Final = ("/healthz", "/readyz")
@@ -108,8 +109,17 @@ def callers_of(scope: Scope, familiar: Familiar) -> Mapping[Hashable, float]:
 
 
 def address_of(host: str) -> str:
-    """Whose address it is: of IPv6 the network, of which one machine has every address."""
-    return str(ip_network((host, 64), strict=False)) if ":" in host else host
+    """Whose address it is: of IPv6 the network, of which one machine has every address. A proxy may
+    call its client anything; that is a caller too."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host[:LONGEST_HOST]
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(IPv6Network((int(address), 64), strict=False))
 
 
 def _secret(scope: Scope) -> str:

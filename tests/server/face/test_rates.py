@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -17,6 +18,9 @@ from spikeguard_server.routes.familiar import Familiar
 from spikeguard_server.routes.rates import BURST_S, MAX_CALLERS, RUNS, Rates, address_of, callers_of
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Live
 
 PER_S = 5.0
 BURST = int(PER_S * BURST_S)
@@ -71,6 +75,14 @@ def test_guesses_of_one_address_are_one_caller_and_tokens_that_worked_one_each()
 def test_a_machine_has_one_bucket_for_all_its_addresses() -> None:
     assert address_of("2001:db8::1") == address_of("2001:db8::ffff:2") != address_of("2001:db9::1")
     assert address_of("10.0.0.7") != address_of("10.0.0.8")
+    assert address_of("::ffff:10.0.0.7") == address_of("10.0.0.7") != address_of("::ffff:10.0.0.8")
+
+
+@pytest.mark.parametrize("said", ["::::", "10.0.0.7:5678", "unknown", "fe80::1%eth0", ":" * 60_000])
+def test_a_proxy_may_call_its_client_anything(live: Live, said: str) -> None:
+    with live.client() as client:
+        assert client.get("/login", headers={"X-Forwarded-For": said}).status_code == 200
+    assert len(address_of(said)) <= 64
 
 
 def test_secrets_that_worked_are_forgotten_rather_than_kept_without_a_bound() -> None:

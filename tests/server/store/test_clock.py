@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sql
 
+from benchmarks import faults_clock
 from spikeguard_protocol import AttemptEnded, Role, RunId
 from spikeguard_server.domain.clock import ClockJump, moment_ago
 from spikeguard_server.errors import Unready
@@ -33,31 +34,12 @@ from tests.server.store.test_shelves import age, parts, trained
 HOUR, DAY, DECADE = 3_600, 86_400, 10 * 365 * 86_400
 JUMPS = [HOUR, -HOUR, DAY, -DAY, DECADE, -DECADE]
 SETTINGS = Settings(keep_samples_days=30.0, keep_deliveries_days=30.0)
-SHIFTED = """
-    create schema shifted;
-    create table shifted.offset_s as select 0::float8 as s;
-    create function shifted.clock_timestamp() returns timestamptz language sql volatile as
-        'select pg_catalog.clock_timestamp() + make_interval(secs => s) from shifted.offset_s';
-    create function shifted.statement_timestamp() returns timestamptz language sql stable as
-        'select pg_catalog.statement_timestamp() + make_interval(secs => s) from shifted.offset_s';
-    create function shifted.now() returns timestamptz language sql stable as
-        'select pg_catalog.now() + make_interval(secs => s) from shifted.offset_s';
-    alter function chain_audit() set search_path = shifted, pg_catalog, pg_temp;
-"""
 
 
 def let_jump(engine: sql.Engine) -> sql.Engine:
     """The same database with a clock that `jump` sets."""
-    name = engine.url.database
     with engine.begin() as connection:
-        connection.exec_driver_sql(SHIFTED)
-        # The trigger looks nowhere else for the time.
-        connection.exec_driver_sql(
-            "ALTER FUNCTION chain_audit() SET search_path = shifted, pg_catalog, pg_temp"
-        )
-        connection.exec_driver_sql(
-            f"ALTER DATABASE {name} SET search_path = shifted, pg_catalog, public"
-        )
+        faults_clock.let_jump(connection)
     url = engine.url.render_as_string(hide_password=False)
     engine.dispose()
     return open_engine(Settings(database_url=url))
@@ -65,7 +47,7 @@ def let_jump(engine: sql.Engine) -> sql.Engine:
 
 def jump(engine: sql.Engine, seconds: float) -> None:
     with engine.begin() as connection:
-        connection.execute(sql.text("update shifted.offset_s set s = s + :s"), {"s": seconds})
+        faults_clock.jump(connection, seconds)
 
 
 @pytest.fixture
