@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from spikeguard.data import MIXED, READ_ONCE, READ_ONCE_REMEDY, DataFeed
+from spikeguard.data import MIXED, DataFeed
 from spikeguard.faults import LINES, log
+from spikeguard.loader_marks import READ_ONCE, READ_ONCE_REMEDY
 from spikeguard.loop_usage import LoopUsage
 from spikeguard.order_limits import verb_refusal
 from spikeguard.reflex import Reflex, can_skip_by_sync, takes_flag

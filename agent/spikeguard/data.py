@@ -31,19 +31,12 @@ from spikeguard.by_position import ByPosition
 from spikeguard.errors import ResumeError
 from spikeguard.ledger import Ledger
 from spikeguard.left_out_log import LeftOutLog
-from spikeguard.loader_marks import Fetched, Mark, has_state, lies_before
+from spikeguard.loader_marks import NOT_AGAIN, Fetched, Mark, counts_of, has_state, lies_before
 from spikeguard.naming import Names
 from spikeguard.targets import Tree
 from spikeguard.training_state import random_state, restore_random_state
 
 Batch = TypeVar("Batch")
-
-READ_ONCE = "the loader is an iterator, which can be read once"
-READ_ONCE_REMEDY = (
-    "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
-    "and begins anew each time"
-)
-
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED = 3  # steps until a loop is said to fetch ahead; so many alike: micro_batches may be wrong
@@ -75,6 +68,7 @@ class DataFeed:
         self._waits = 0
         self._loader: Any = None
         self._loaders = 0  # how many there were
+        self._before: dict[str, Any] = {}  # what was counted when the loader was taken
         self._open: object | None = None  # the iterator that is counted
         self._beside: list[list[int]] = []  # items of others that are open
         self._next = 0  # the position of the next item to be fetched
@@ -102,13 +96,16 @@ class DataFeed:
     def take(self, loader: Iterable[Any]) -> None:
         """The loop's data come from `loader`; raises `ResumeError` where it cannot go on there."""
         if loader is not self._loader:
-            self._loaders += 1
+            if self._before.get("steps") == self.steps:  # an evaluation's: no step was made of it
+                vars(self).update(self._before)
+            self._before = counts_of(self)
+            self._loaders += loader is not self._loader
         self.in_use, self._loader = True, loader
         if isinstance(loader, ByPosition):
             loader.micro_batches = self.micro_batches
         if self._rewind is not None and self._rewind.get("pass", 1) > 1 and self.read_once:
             stands = f"the run stands in pass {self._rewind['pass']}"
-            raise ResumeError(f"{stands}, and {READ_ONCE}. {READ_ONCE_REMEDY}")
+            raise ResumeError(f"{stands}, and {NOT_AGAIN}")
 
     @property
     def read_once(self) -> bool:
@@ -280,7 +277,7 @@ class DataFeed:
         if self.mixed:
             return MIXED
         if self.read_once:
-            return f"{READ_ONCE}. {READ_ONCE_REMEDY}"
+            return NOT_AGAIN
         if tree["kind"] == "state" and not has_state(self._loader):
             return "the loader has no load_state_dict()"
         if tree["kind"] == "state" and tree.get("loaders", self._loaders) != self._loaders:

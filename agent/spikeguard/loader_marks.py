@@ -6,6 +6,13 @@ from typing import Any, NamedTuple
 
 from spikeguard.targets import Tree
 
+READ_ONCE = "the loader is an iterator, which can be read once"
+READ_ONCE_REMEDY = (
+    "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
+    "and begins anew each time"
+)
+NOT_AGAIN = f"{READ_ONCE}. {READ_ONCE_REMEDY}"
+
 
 class Fetched(NamedTuple):
     """A position of which the loop has items, and where the data stood before them."""
@@ -32,3 +39,14 @@ def lies_before(mark: Mark, item: Fetched | None) -> bool:
 def has_state(loader: Any) -> bool:
     """Whether it can say where it stands, and go back there."""
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def counts_of(feed: Any) -> dict[str, Any]:
+    """Where a feed stands in its data, by its attributes' names."""
+    return {**{name: getattr(feed, name) for name in _COUNTED}, "_fetched": feed._fetched.copy()}
+
+
+_COUNTED = (
+    *("steps", "position", "handed", "_loader", "_loaders", "_pass", "_read"),
+    *("_next", "_micro", "_left_over", "_rewind"),
+)
