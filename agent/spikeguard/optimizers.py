@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
@@ -60,9 +62,27 @@ def _spread(given: Any) -> Iterator[Optimizer]:
         yield _checked(given)
         return
     if not inner and not _is_container(given):
-        raise AttachError("optimizer", f"it is a {_kind(given)}", _GIVE)
+        raise AttachError("optimizer", f"it is a {_kind(given)}", _inside(given))
     for each in inner:
         yield from _spread(each)
+
+
+def _inside(given: Any) -> str:
+    """What to give instead of an object that keeps optimizers where nobody looks for them."""
+    paths = list(islice(_paths(given, "optimizer"), 2))
+    return f"Give those inside, in a list: {', '.join(paths)}" if paths else _GIVE
+
+
+def _paths(given: Any, path: str, depth: int = 2) -> Iterator[str]:
+    """How they are reached, through as many objects that are no modules."""
+    for name, value in getattr(given, "__dict__", {}).items():
+        several = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
+        for number, each in several:
+            here = f"{path}.{name}" if number is None else f"{path}.{name}[{number}]"
+            if isinstance(each, Optimizer):
+                yield here
+            elif depth > 1 and not isinstance(each, Module | type):
+                yield from _paths(each, here, depth - 1)
 
 
 def _held(given: Any) -> list[Any]:

@@ -104,6 +104,26 @@ def test_what_holds_no_optimizer_is_refused(given: Any) -> None:
     assert "or a list of those that do" in refusal(network(), given).remedy
 
 
+class Chained:
+    """Calls others, each in an object of its own that steps it, as Megatron-core's does."""
+
+    def __init__(self, *optimizers: optim.Optimizer) -> None:
+        self.chained_optimizers = [Chained() for _ in optimizers]
+        for each, optimizer in zip(self.chained_optimizers, optimizers, strict=True):
+            each.optimizer = optimizer  # type: ignore[attr-defined]
+
+
+def test_an_object_that_keeps_optimizers_in_others_is_refused_with_the_way_to_them() -> None:
+    model = network()
+    given = Chained(*(optim.AdamW(part.parameters()) for part in (model[0], model[2])))
+    error = refusal(model, given)
+    assert error.problem == "it is a Chained"
+    assert error.remedy == (
+        "Give those inside, in a list: optimizer.chained_optimizers[0].optimizer, "
+        "optimizer.chained_optimizers[1].optimizer"
+    )
+
+
 def test_a_parameter_of_two_optimizers_is_named() -> None:
     model = network()
     both = [optim.AdamW(model.parameters()), optim.SGD(model[0].parameters(), lr=0.1)]
