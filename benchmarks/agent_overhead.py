@@ -45,6 +45,7 @@ from benchmarks.agent_overhead_loops import (
     spike_detection,
     zclip_on_host,
 )
+from benchmarks.agent_overhead_pairs import paired
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
 from spikeguard.training_state import tree_bytes
@@ -233,7 +234,14 @@ def main() -> None:
     asked.add_argument("--brief", action="store_true", help="only the agent and clipping")
     asked.add_argument("--json", action="store_true")
     asked.add_argument("--rounds", type=int, help="whole steps of each loop")
+    asked.add_argument(
+        "--against", type=Path, metavar="CHECKOUT", help="the agent of another checkout, in turns"
+    )
+    asked.add_argument("--turns", type=int, default=10, help="of --against")
     chosen = asked.parse_args()
+    if chosen.against is not None:
+        sys.stdout.write(paired(chosen.against, chosen.turns, chosen.quick))
+        return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
     if chosen.quick:
