@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := agent server dashboard trainer benchmarks tests
+BESIDE  := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Folders of which test-fast does not even read the files, whose imports take seconds.
+ALL_SLOW := agent/integrations end_to_end server
 
 # Tests start hundreds of processes: compiling the sources anew in each costs more than a second.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,10 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PROVIDER := tests/server/oidc/node_modules/oidc-provider
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test test-fast check format clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -35,7 +38,10 @@ $(PROVIDER): tests/server/oidc/package.json
 	  && touch node_modules/oidc-provider || echo "npm fetched no oidc-provider: its tests skip"; fi
 
 test: $(STAMP) $(PROVIDER) ## the whole test suite
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(BESIDE)
+
+test-fast: $(STAMP) ## the tests that start no process: no database, browser, ranks or programs
+	$(BIN)/python -m pytest $(BESIDE) -m 'not slow' $(addprefix --ignore=tests/,$(ALL_SLOW))
 
 check: $(STAMP) ## format, lint, types, architecture
 	$(BIN)/ruff format --check $(SOURCES)

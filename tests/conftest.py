@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests import fast
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
@@ -28,6 +30,23 @@ LONGEST = ("end_to_end", "trainer", "dashboard", "demo", "agent", "server")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: one that began last would keep a single process busy."""
     items.sort(key=lambda item: _place(item.path.parts))
+    fast.mark(items)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", fast.MARKER)
+    fast.listen()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    fast.begin()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    fast.end(item)
 
 
 def _place(parts: tuple[str, ...]) -> int:

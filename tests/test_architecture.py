@@ -165,6 +165,7 @@ def _tracked() -> list[Path]:
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
+@pytest.mark.slow
 def test_nothing_large_and_no_path_of_one_machine_is_kept() -> None:
     """Data sets, weights and absolute paths have no place in the repository."""
     places = re.compile(rb"(?<![\w.])/(?:work|root|home/\w+)/(?!\.local|\.config)[\w.-]+")

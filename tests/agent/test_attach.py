@@ -326,6 +326,7 @@ print(json.dumps([spent, sorted({name.split(".")[0] for name in set(sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_importing_and_attaching_take_under_a_second_and_bring_no_package() -> None:
     command = [sys.executable, "-c", STARTUP]
     told = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -21,6 +21,8 @@ from .job import FAST, Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, served
 
+pytestmark = pytest.mark.slow
+
 STEPS, SPOILT = 12, (1, 8)
 NO_COMPILER = shutil.which("c++") is None and shutil.which("g++") is None
 INDUCTOR = pytest.param(

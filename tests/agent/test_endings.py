@@ -20,6 +20,8 @@ from .forks import exit_status, start_script
 from .job import BRIEF, Job
 from .wire import Wire, await_that, served
 
+pytestmark = pytest.mark.slow
+
 CAP_S = BRIEF.flush_s + 1.0
 
 

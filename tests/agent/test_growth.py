@@ -11,6 +11,8 @@ from .forks import exit_status, start_script
 from .growth_job import STEPS
 from .wire import Wire, served
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 GROW = "import sys; from tests.agent.growth_job import main; main(*sys.argv[1:])"
 

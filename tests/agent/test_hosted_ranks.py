@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from spikeguard.errors import EXIT_ROLL_BACK
 from spikeguard_protocol import (
     AttemptStarted,
@@ -15,6 +17,8 @@ from spikeguard_protocol import (
 
 from .test_ranks import run_ranks
 from .wire import Wire, served
+
+pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).with_name("hosted_job.py")
 

@@ -20,6 +20,8 @@ from spikeguard_protocol import Action, BatchRange, Rollback, ScaleLr, Watch
 
 from .job import Job, order
 
+pytestmark = pytest.mark.slow
+
 HOME = f"{Path(spikeguard.__file__).parent}/"
 THE_LOOPS_OWN = frozenset(  # between the loop and its loader: without them no batch
     f"DataFeed.{name}"

@@ -28,6 +28,8 @@ from .job import Job, Loader, assert_same
 from .killed_job import ORDERED_AT, POINTS, main, make
 from .wire import Wire, await_that, served
 
+pytestmark = pytest.mark.slow
+
 SKIP = BatchRange(12, 15)
 LAST = 25
 UNTOUCHED = ("before it is written down", "half written down")  # as if it had never come

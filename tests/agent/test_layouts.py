@@ -10,6 +10,8 @@ import pytest
 from . import layout_job, layouts
 from .forks import FORKS, ended, started
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 2e-6  # fp32, sums in another order
 SCENES = ("flipped", "gone_back", "mixed", "unable")
 ON_RANKS = {2: layouts.ON_TWO, 4: layouts.ON_FOUR}

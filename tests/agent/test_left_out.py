@@ -270,6 +270,7 @@ def test_the_server_hears_each_entry_once_from_the_attempt_that_made_it(tmp_path
     assert {(r.rank, r.command, r.point.step) for r in told} == {(0, "test#1.1", 22)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", list(POINTS))
 def test_killed_anywhere_between_skip_and_report_nothing_is_lost_or_told_twice(
     tmp_path: Path, point: str

@@ -23,6 +23,8 @@ from .job import FAST, Job
 from .test_outbox import everything, fill, outbox, sample
 from .wire import await_that
 
+pytestmark = pytest.mark.slow
+
 RUN = RunId("default", "test")
 LIMIT, ATTEMPTS, STEPS = 20_000, 4, 300
 KILLED = """

@@ -36,6 +36,8 @@ from spikeguard_protocol import (
 from .job import Job, order, result, target_at
 from .wire import Wire, await_that, served
 
+pytestmark = pytest.mark.slow
+
 OFTEN = Settings(snapshot_every=5, send_interval_s=0.02, slow_signals_every=20)
 
 

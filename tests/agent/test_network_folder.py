@@ -34,6 +34,8 @@ from . import mounted
 from .job import FAST, Job, result, target_at
 from .wire import Answer, Wire, await_that, served
 
+pytestmark = pytest.mark.slow
+
 Mount = Callable[..., tuple[Path, "subprocess.Popen[str]"]]
 
 

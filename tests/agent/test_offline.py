@@ -152,6 +152,7 @@ def test_without_a_server_to_sync_to_it_says_what_to_set(
         sync(asked(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_command_line_offers_sync_without_loading_torch() -> None:
     code = (
         "import sys; from spikeguard_cli.main import find_commands;"

@@ -326,6 +326,7 @@ def test_without_a_disk_the_newest_messages_stay_in_memory(tmp_path: Path) -> No
     box.close()
 
 
+@pytest.mark.slow
 def test_what_a_killed_attempt_left_is_sent_by_the_next(tmp_path: Path) -> None:
     """SIGKILL in the middle, also in the middle of a line."""
     script = f"""

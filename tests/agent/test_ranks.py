@@ -35,6 +35,8 @@ from .forks import FORKED, ended, fork_ranks, torchrun
 from .ranks_job import RankLoader, model_and_optimizer
 from .wire import Answer, Wire, served
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(__file__).with_name("ranks_job.py")
 
 

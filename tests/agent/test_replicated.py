@@ -18,6 +18,8 @@ from . import replicated_job
 from .forks import FORKS, ended, started
 from .test_sharded import CLOSE, GLOBAL
 
+pytestmark = pytest.mark.slow
+
 EQUAL_ON_BOTH = 5_000  # bytes at least, of weights and moments that both ranks hold alike
 SCENES = ["accumulated", "extreme", "clipped", "uneven", "shared", "by_hand", "accelerated"]
 

@@ -168,6 +168,7 @@ def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> N
     assert steps == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_a_killed_job_loses_nothing_that_was_on_disk(tmp_path: Path) -> None:
     """Killed while the server is away; the next attempt sends the first one's messages first."""
     script = f"""

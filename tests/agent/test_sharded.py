@@ -18,6 +18,8 @@ from . import sharded_job
 from .forks import FORKED, ended, fork_ranks, torchrun
 from .wire import await_that
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(sharded_job.__file__)
 CLOSE = 1e-4  # fp32, six steps, gradients added up in another order
 

@@ -15,6 +15,8 @@ from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .job import Job, batch_at, order, result, target_at
 
+pytestmark = pytest.mark.slow
+
 SKIPPED = BatchRange(22, 25)
 
 

@@ -11,6 +11,8 @@ import pytest
 from . import topology_job
 from .forks import ended, fork_ranks
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(topology_job.__file__)
 
 

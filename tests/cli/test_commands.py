@@ -143,6 +143,7 @@ def spikeguard(
     )
 
 
+@pytest.mark.slow
 def test_help_names_every_command() -> None:
     shown = spikeguard(dict(os.environ), "--help").stdout
     for name in ("up", "serve", "login", "runs", "incidents", "approve", "reject", "postmortem",
@@ -150,6 +151,7 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^    {name}\s", shown, re.MULTILINE), name
 
 
+@pytest.mark.slow
 def test_login_keeps_a_session_that_only_its_owner_can_read(tmp_path: Path, server: Server) -> None:
     server.answers["/v1/sessions"] = (
         200,
@@ -167,6 +169,7 @@ def test_login_keeps_a_session_that_only_its_owner_can_read(tmp_path: Path, serv
     assert "s3ss10n" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs"] = (200, {"items": [RUN], "next_cursor": None})
     done = spikeguard(home, "runs")
@@ -175,6 +178,7 @@ def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], serv
     assert server.asked[0][2] == "Bearer secret"
 
 
+@pytest.mark.slow
 def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs"] = (200, {"items": [RUN] * 2, "next_cursor": "more"})
     done = spikeguard(home, "runs", "--limit", "5", "--json")
@@ -182,6 +186,7 @@ def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) 
     assert "cursor=more" in server.asked[1][1]
 
 
+@pytest.mark.slow
 def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/incidents"] = (200, {"items": [INCIDENT], "next_cursor": None})
     shown = spikeguard(home, "incidents", "gpt-1", "--open").stdout
@@ -192,6 +197,7 @@ def test_incidents_show_kind_peak_and_proposal(home: dict[str, str], server: Ser
     assert "state=open%2Crecovering" in server.asked[0][1]
 
 
+@pytest.mark.slow
 def test_incidents_fit_a_terminal_and_say_where_a_job_died(
     home: dict[str, str], server: Server
 ) -> None:
@@ -215,6 +221,7 @@ def test_incidents_fit_a_terminal_and_say_where_a_job_died(
     assert deleted.split()[:3] == ["gone#1", "run", "ended"]
 
 
+@pytest.mark.slow
 def test_a_ledger_shows_what_was_done_and_what_was_left_out(
     home: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
@@ -240,6 +247,7 @@ def test_a_ledger_shows_what_was_done_and_what_was_left_out(
     )
 
 
+@pytest.mark.slow
 def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -251,6 +259,7 @@ def test_approve_names_the_revision_that_was_shown(home: dict[str, str], server:
     assert "2.1 min" in done.stdout
 
 
+@pytest.mark.slow
 def test_approve_says_restart_the_job_where_a_rollback_goes_by_restart(
     home: dict[str, str], server: Server
 ) -> None:
@@ -279,6 +288,7 @@ ATTEMPT = "a1" * 8
 SIGNED_END = {"attempt": ATTEMPT, "expires_in_s": 600.0, "expires_at_step": 500}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "arguments", "signed"), [
     ("checkpoint_now", {}, CheckpointNow()),
     ("checkpoint_now", {"type": "Stop"}, CheckpointNow()),
@@ -309,6 +319,7 @@ def test_what_a_person_signs_is_what_they_were_shown_whatever_the_server_calls_i
     assert signature_problem((order_key,), order, order.signature, time.time()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("more", "left_s"), [
     (["--revision", "2"], 600.0),  # nobody was asked
     (["--yes"], 1e12), (["--yes"], -1.0), (["--yes"], math.inf), (["--yes"], math.nan),
@@ -326,6 +337,7 @@ def test_nothing_is_signed_that_nobody_agreed_to_here_or_that_never_ends(
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["gpt-1#3", "gpt-1#3.1"])
 def test_nobody_decides_on_a_command_that_they_did_not_name(
     home: dict[str, str], server: Server, asked: str
@@ -340,6 +352,7 @@ def test_nobody_decides_on_a_command_that_they_did_not_name(
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
+@pytest.mark.slow
 def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, INCIDENT)
     done = spikeguard(home, "approve", "gpt-1#3.1", typed="y\n")  # not a terminal: nobody agreed
@@ -347,6 +360,7 @@ def test_approve_without_a_yes_does_nothing(home: dict[str, str], server: Server
     assert {method for method, *_ in server.asked} == {"GET"}
 
 
+@pytest.mark.slow
 def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -360,6 +374,7 @@ def test_a_changed_proposal_is_shown_and_not_approved(home: dict[str, str], serv
     assert "the loss went non-finite" in done.stderr
 
 
+@pytest.mark.slow
 def test_reject_carries_its_reason(home: dict[str, str], server: Server) -> None:
     path = "/v1/runs/default/gpt-1/incidents/3"
     server.answers[path] = (200, INCIDENT)
@@ -369,6 +384,7 @@ def test_reject_carries_its_reason(home: dict[str, str], server: Server) -> None
     assert server.asked[-1][3] == {"revision": 2, "reason": "we want to see it heal"}
 
 
+@pytest.mark.slow
 def test_a_postmortem_can_be_saved(home: dict[str, str], server: Server, tmp_path: Path) -> None:
     server.answers["/v1/runs/default/gpt-1/incidents/3/postmortem"] = (200, b"<html>")
     out = tmp_path / "report.html"
@@ -377,6 +393,7 @@ def test_a_postmortem_can_be_saved(home: dict[str, str], server: Server, tmp_pat
     assert out.read_text() == "<html>"
 
 
+@pytest.mark.slow
 def test_an_error_of_the_server_is_told_in_its_own_words(
     home: dict[str, str], server: Server
 ) -> None:
@@ -390,6 +407,7 @@ def test_an_error_of_the_server_is_told_in_its_own_words(
     assert done.stderr.endswith(f"The token came from {file}. {way}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])
 @pytest.mark.parametrize("role", ["agent", "metrics"])
 def test_a_token_of_the_wrong_role_is_named_by_the_variable_that_it_came_from(
@@ -409,6 +427,7 @@ def test_a_token_of_the_wrong_role_is_named_by_the_variable_that_it_came_from(
     assert f"The token came from {named}. Unset {variable} and run `spikeguard login" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_jobs_token_in_the_environment_gives_way_to_a_login_at_the_same_server(
     home: dict[str, str], server: Server
 ) -> None:
@@ -422,6 +441,7 @@ def test_a_jobs_token_in_the_environment_gives_way_to_a_login_at_the_same_server
     assert "SPIKEGUARD_TOKEN holds a training job's token" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     home: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
@@ -435,6 +455,7 @@ def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     assert all("secret" not in token for _, _, token, _ in server.asked)
 
 
+@pytest.mark.slow
 def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server: Server) -> None:
     wicked = "gpt\x1b[2J\x9b1m\u202e\rok"
     error = {"code": "x", "message": wicked, "remedy": "none"}
@@ -446,6 +467,7 @@ def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server
         assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
 
 
+@pytest.mark.slow
 def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
     class Elsewhere(BaseHTTPRequestHandler):
         """Points to itself under another path."""
@@ -471,6 +493,7 @@ def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     file = Path(home["SPIKEGUARD_CREDENTIALS"])
     file.write_text(json.dumps({"server": "http://127.0.0.1:9", "token": "x"}))
@@ -480,6 +503,7 @@ def test_an_absent_server_is_one_clear_line(home: dict[str, str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_token_that_would_travel_in_the_clear_is_warned_of(home: dict[str, str]) -> None:
     named = {"SPIKEGUARD_SERVER": f"http://{socket.gethostname()}:1", "SPIKEGUARD_TOKEN": "secret"}
     for allowed in ("", "1"):
@@ -489,12 +513,14 @@ def test_a_token_that_would_travel_in_the_clear_is_warned_of(home: dict[str, str
         assert "secret" not in result.stderr
 
 
+@pytest.mark.slow
 def test_nobody_logged_in_says_how_to(tmp_path: Path) -> None:
     environment = {**os.environ, "SPIKEGUARD_CREDENTIALS": str(tmp_path / "none.json")}
     done = spikeguard(environment, "runs")
     assert "spikeguard login" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["gpt-1", "gpt-1#x", "a b#1"])
 def test_an_id_that_is_none_is_explained(home: dict[str, str], text: str) -> None:
     done = spikeguard(home, "postmortem", text)
@@ -502,6 +528,7 @@ def test_an_id_that_is_none_is_explained(home: dict[str, str], text: str) -> Non
     assert "incident" in done.stderr or "run" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
     missing = str(tmp_path / "token")
     done = spikeguard(dict(os.environ), "login", "--name", "ada", "--token-file", missing)

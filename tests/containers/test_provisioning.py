@@ -21,6 +21,8 @@ from spikeguard_protocol import Role
 from spikeguard_server.access import TABLE
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

@@ -19,6 +19,8 @@ from spikeguard_server.postgres import MAJOR, embedded
 from spikeguard_server.schema import prepare
 from spikeguard_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sh"
 PASSWORDS = {"superuser_password": "s", "database_password": "d", "owner_password": "o"}
 

@@ -37,6 +37,7 @@ FAULT_STEP = 220
 T = TypeVar("T")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.engine,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not ASKED, reason="takes minutes: set SPIKEGUARD_TEST_CONTAINERS=1"),

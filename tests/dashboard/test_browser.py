@@ -24,7 +24,7 @@ START_S, SHOW_MS = 60.0, 30_000
 SETTLE_MS = 400  # from an answer to what the browser shows of it
 INCIDENT = "/incident?run=default/llama-8b-c4&number=2"
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ from spikeguard_trainer.stage.service import Service, awaiting
 PACE = ("--preset", "tiny", "--steps", "620", "--step-time", "0.03")
 LIMIT_S, SHOW_MS = 60.0, 40_000
 PERSON = "Ada Lovelace"
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @contextmanager

@@ -24,6 +24,7 @@ def test_a_fault_may_be_given_whole() -> None:
     assert str(demo_fault("lr_bump@300:4:20")) == "lr_bump@300:4:20"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -46,6 +47,7 @@ def test_a_bad_fault_is_refused_with_those_there_are(
     assert not (tmp_path / "demo").exists()
 
 
+@pytest.mark.slow
 def test_make_hands_the_fault_on() -> None:
     done = subprocess.run(
         ["make", "-n", "demo", "FAULT=nan_grad", "APPROVE=manual", "EXIT=1"],

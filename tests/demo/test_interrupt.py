@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def _owned_by(folder: Path) -> list[psutil.Process]:
     """Every process that was started for `folder`: it stands in the command line or is the cwd."""

@@ -39,6 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_log_is_counted_and_the_unreadable_is_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_every_log_is_counted_and_the_unreadable_is_named(
     assert "line 2: 3 cells under 2 columns" in told["files"][3]["unread"]
 
 
+@pytest.mark.slow
 def test_the_table_is_for_a_person(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(BACKTEST, str(folder)) == 0
     out = capsys.readouterr()

@@ -81,6 +81,7 @@ def test_a_wrong_setting_is_refused_with_its_limit(
             run(command, str(logs / "spiky.csv" if command is REPLAY else logs), *words)
 
 
+@pytest.mark.slow
 def test_detectors_are_compared_on_the_same_rows_and_spikes(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_labels_are_refused_with_line_and_remedy(
         run(BACKTEST, str(logs), "--compare", "zscore", "--labels", str(path))
 
 
+@pytest.mark.slow
 def test_a_package_adds_a_detector_by_its_entry_point(logs: Path, tmp_path: Path) -> None:
     """The example, put where pip puts a package: its module and its dist-info on the path."""
     site = tmp_path / "site"

@@ -50,6 +50,7 @@ def test_the_help_explains_faults_environment_and_exit_status(
     assert all(word in text for word in ("lr_bump", "SPIKEGUARD_SERVER", "exit status"))
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_row_for_every_step_and_a_summary(tmp_path: Path) -> None:
     said = jobs.run_process(tmp_path, "--steps", "12", "--run", "short", "--step-time", "0.02")
     rows = jobs.rows(tmp_path)

@@ -8,6 +8,8 @@ import pytest
 
 from . import jobs
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ("--steps", "30", "--checkpoint-every", "100", "--quiet")
 FAULTS = ("--fault", "bad_batch@15:2", "--fault", "gradient_ascent@20:1:1")
 

@@ -13,6 +13,8 @@ from spikeguard import CheckpointDirectory
 
 from . import jobs
 
+pytestmark = pytest.mark.slow
+
 STEPS = ("--steps", "60", "--checkpoint-every", "20")
 DATA_FAULT = ("--fault", "bad_batch@45:2")
 

@@ -7,6 +7,8 @@ import pytest
 from spikeguard_trainer.faults import RANGES, FaultName
 from spikeguard_trainer.stories import FAULT_STEP, LATE, STORIES, Course, Fate, fate_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", FaultName)
 def test_the_defaults_of_every_fault_have_a_story(name: FaultName) -> None:

@@ -1,0 +1,69 @@
+"""Which tests are fast: `make test-fast` leaves out what is marked `slow`.
+
+Invariants, held at every run of every test, so that the choice cannot rot:
+- All of `FOLDERS` is marked.
+- A test that is not marked starts no process, in whichever way; neither do the fixtures that it is
+  the first to ask for. Who asks for Postgres or for a browser is marked by that.
+- It computes for `LIMIT_S` seconds of a core at most.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARKER = "slow: starts processes, or computes for seconds; `make test-fast` leaves it out"
+FIXTURES = {"postgres", "browser"}
+FOLDERS = ("agent/integrations", "end_to_end", "server")  # as in the Makefile, which reads none
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"}
+LIMIT_S = 10.0  # none takes two today; a busy machine has a core's time go half as far
+REMEDY = "mark it with pytest.mark.slow, or do without"
+started: list[str] = []
+_began: list[float] = []
+
+
+def listen() -> None:
+    """Hear of every process from now on; of some of multiprocessing's Python tells nobody."""
+    start = BaseProcess.start
+
+    def heard(process: BaseProcess) -> None:
+        started.append(f"the process {process.name}")
+        start(process)
+
+    setattr(BaseProcess, "start", heard)  # noqa: B010
+    sys.addaudithook(_hear)
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in STARTS:
+        started.append(f"{event} {arguments[1:2]}")
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark whoever asks for a process by a fixture, and what lies where nearly all do."""
+    here = Path(__file__).parent
+    for item in items:
+        inside = any(item.path.is_relative_to(here / folder) for folder in FOLDERS)
+        if inside or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+
+
+def begin() -> None:
+    """Before a test's fixtures are set up."""
+    started.clear()
+    _began.append(time.process_time())
+
+
+def end(item: pytest.Item) -> None:
+    """Once its fixtures are gone: fail where it is not marked and not fast."""
+    took_s = time.process_time() - _began.pop()
+    if item.get_closest_marker("slow") is None:
+        if started:
+            pytest.fail(f"not a fast test: it starts {started[0]}; {REMEDY}", pytrace=False)
+        if took_s > LIMIT_S:
+            pytest.fail(f"not a fast test: it computes for {took_s:.0f} s; {REMEDY}", pytrace=False)
