@@ -93,7 +93,7 @@ def _undecided(episode: Episode) -> Judgement:
 
 def _above(episode: Episode) -> str:
     """The one figure for it, with the step that it holds for."""
-    excess, step = episode.smooth, episode.newest_step
+    excess, step = episode.told_excess, episode.newest_step
     if abs(excess) < episode.scale:
         return f"loss is within its noise of the trend at step {step}"
     place = "above" if excess > 0 else "below"

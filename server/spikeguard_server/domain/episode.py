@@ -125,7 +125,14 @@ class Episode:
 
         None where the newest row is not finite, or no trend is known.
         """
-        return None if self.newest_excess is None else self.smooth
+        return None if self.newest_excess is None else self.told_excess
+
+    @property
+    def told_excess(self) -> float:
+        """Median of an odd number of the newest excesses: of two rows it would be a loss that no
+        step had."""
+        rows = min(7, len(self.recent))
+        return median(self.recent[-(rows - (rows + 1) % 2) :])
 
     @property
     def judged_from(self) -> int:

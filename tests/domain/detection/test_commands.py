@@ -7,7 +7,7 @@ import math
 import pytest
 
 from spikeguard_protocol import BatchRange, Kind, Outcome, Verb
-from spikeguard_server.domain.events import Closed, Event, Recurred, Revised
+from spikeguard_server.domain.events import Closed, Event, Opened, Recurred, Revised
 from spikeguard_server.domain.monitor import Monitor
 from spikeguard_server.domain.sample import Sample
 from tests.domain.detection.curves import closed, descent, opened, plateau, samples
@@ -265,3 +265,18 @@ def test_a_persistent_nan_is_divergent() -> None:
     last = closed(monitor.end())[0]
     assert last.judgement.kind is Kind.DIVERGENT
     assert last.judgement.confidence > 0.9
+
+
+@pytest.mark.parametrize("rows", range(2, 9))
+def test_a_level_that_is_told_is_one_that_was_measured(rows: int) -> None:
+    """Also while few steps are known of a loss that grows threefold in each."""
+    monitor, calm = Monitor(), plateau(ONSET - 1)
+    monitor.observe(samples(calm))
+    growing = [4.0 * 3.0**row for row in range(rows)]
+    told = [event for event in monitor.observe(samples(growing, first=ONSET))
+            if isinstance(event, Opened | Revised)]  # fmt: skip
+    measured = [loss - 3.0 for loss in growing]
+    for event in told:
+        assert event.excess is not None
+        assert min(abs(event.excess - one) for one in measured) < 0.1
+    assert told
