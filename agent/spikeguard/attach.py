@@ -53,6 +53,8 @@ from spikeguard.parts import Parts
 from spikeguard.progress import Progress
 from spikeguard.recovery import Recovery
 from spikeguard.reflex import Extremes, Reflex, can_drop, read_cost_s, takes_flag
+from spikeguard.refusals import raise_first, refusal_of
+from spikeguard.restore_trial import check_restored
 from spikeguard.scalers import agree_on_overflows
 from spikeguard.settings import Settings, read_connection, whole, with_environment
 from spikeguard.shards import local
@@ -163,6 +165,8 @@ def attach(
         stated = Stated(replicated, pipeline, has_loss, shard_groups or {}, tied)
         job = describe(modules, optimizers, stated, world)
         _check_saved(job, checkpoints)
+        refused = refusal_of(check_restored, modules, optimizers, scheduler, state)
+        raise_first(share_each(world, refused))
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
         faults = Faults(world.rank)
         scalers = agree_on_overflows(state, job.optimizers, job.topology, world, faults)

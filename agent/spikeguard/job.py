@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
-from spikeguard.model_parts import Modules, named_parameters
+from spikeguard.model_parts import Modules, named_parameters, unrestored_extra_state
 from spikeguard.optimizers import trained_by
 from spikeguard.refusals import as_json, listed, raise_first, refusal_of, verb
 from spikeguard.topology import Stated, Topology, find_topology, refuse_flat_shards
@@ -49,7 +49,7 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Stated, wo
     `stated`: what the user says of the ranks. Collective.
     """
     refusal = refusal_of(_check_optimizers, parts, optimizers) or refusal_of(_check_kinds, parts)
-    own = [refusal, "" if refusal else next(filter(None, map(_unsaved, optimizers)), "")]
+    own = [refusal, "" if refusal else _unsaved_in(parts, optimizers)]
     ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
     raise_first([refused for refused, _ in ranks])
     topology = find_topology(parts, stated, world)
@@ -140,6 +140,12 @@ def _has_optimizer(value: Any, depth: int = 2) -> bool:
     return any(_has_optimizer(each, depth - 1) for each in held)
 
 
+def _unsaved_in(parts: Modules, optimizers: Sequence[Optimizer]) -> str:
+    """Why the state of one of them cannot be saved and put back; empty if it can."""
+    problems = (*map(_unsaved, optimizers), unrestored_extra_state(parts))
+    return next(filter(None, problems), "")
+
+
 def _unsaved(optimizer: Optimizer) -> str:
     """Why the optimizer's state cannot be saved and put back; empty if it can.
 
@@ -161,7 +167,7 @@ def _unsaved(optimizer: Optimizer) -> str:
         return f"{kind.__name__}.state_dict() does not hold its parameter groups"
     other = None
     with suppress(Exception):  # one whose state is computed cannot be tried
-        other = _stand_in(optimizer)
+        other = stand_in(optimizer)
     try:
         if other is not None:
             other.load_state_dict(saved)
@@ -170,7 +176,7 @@ def _unsaved(optimizer: Optimizer) -> str:
     return ""
 
 
-def _stand_in(optimizer: Optimizer) -> Optimizer:
+def stand_in(optimizer: Optimizer) -> Optimizer:
     """One with the attributes of `optimizer`, a state and groups of its own, and nobody's hooks."""
     other: Optimizer = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from spikeguard.shards import local
 
 Modules = Sequence[nn.Module]
+EXTRA = "_extra_state"  # torch's own name
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -65,7 +66,26 @@ def _live_state(part: nn.Module) -> dict[str, Any]:
     own = dict(part.named_parameters(remove_duplicate=False))
     if all(name in state and _lies_in(state[name], p) for name, p in own.items()):
         return state
-    return {**own, **_saved_buffers(part)}
+    shown = extra_states([part])
+    extra = {n: state[n] if n in state else m.get_extra_state() for n, m in shown.items()}
+    return {**own, **_saved_buffers(part), **extra}
+
+
+def extra_states(parts: Modules) -> dict[str, nn.Module]:
+    """The modules that keep more than tensors (`get_extra_state`), by that state's name."""
+    return {
+        f"{name}.{EXTRA}" if name else EXTRA: module
+        for name, module in named_modules(parts).items()
+        if type(module).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def unrestored_extra_state(parts: Modules) -> str:
+    """Which module shows extra state and takes none back; empty where none does."""
+    for name, module in extra_states(parts).items():
+        if type(module).set_extra_state is nn.Module.set_extra_state:
+            return f"{type(module).__name__} has no set_extra_state() ({name})"
+    return ""
 
 
 def _saved_buffers(part: nn.Module) -> dict[str, Tensor]:

@@ -19,7 +19,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.laid_state import Layouts, layouts_of, new_like, place_of
-from spikeguard.model_parts import Modules, load_state, named_parameters, state_of
+from spikeguard.model_parts import (
+    Modules,
+    extra_states,
+    load_state,
+    named_parameters,
+    state_of,
+)
 from spikeguard.optimizer_attributes import OptimizerAttributes
 from spikeguard.optimizers import names_of
 from spikeguard.packed import is_packed, is_taken_apart, put_into, put_together, taken_apart
@@ -107,8 +113,9 @@ class TrainingState:
         for name, optimizer in zip(self._names, self._optimizers, strict=True):
             if group_sizes(saved[name]["param_groups"]) != group_sizes(optimizer.param_groups):
                 return f"{name} has other parameter groups, or others in them"
-        live = {name: _local(t) for name, t in state_of(self._modules).items()}
-        return shape_mismatch(tree["model"], live)
+        extra = extra_states(self._modules).keys()  # may be of any shape
+        live = {n: _local(t) for n, t in state_of(self._modules).items() if n not in extra}
+        return shape_mismatch({n: t for n, t in tree["model"].items() if n not in extra}, live)
 
     def _saved_by_name(self, saved: Tree) -> dict[str, Tree]:
         if "param_groups" not in saved:
@@ -136,12 +143,16 @@ class TrainingState:
         restore_random_state(tree["random"])
 
     def _restore_model(self, saved: Tree) -> None:
-        live = state_of(self._modules)
+        extra = extra_states(self._modules)
+        live = {n: value for n, value in state_of(self._modules).items() if n not in extra}
         if not all(isinstance(value, Tensor) for value in live.values()):
             load_state(self._modules, _as_it_lies(_put_together(copy.deepcopy(saved)), live))
             return
         for name, tensor in live.items():
             _placed(tensor, saved[name])
+        for name, module in extra.items():
+            if name in saved:
+                module.set_extra_state(_put_together(copy.deepcopy(saved[name])))
 
 
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:

@@ -15,7 +15,15 @@ from torch import nn
 
 import spikeguard
 import spikeguard.dcp_files
-from spikeguard import AttemptAborted, CheckpointDirectory, Settings, UserCheckpoints, attach
+from spikeguard import (
+    AttachError,
+    AttemptAborted,
+    CheckpointDirectory,
+    Settings,
+    UserCheckpoints,
+    attach,
+    by_position,
+)
 from spikeguard.faults import Faults
 from spikeguard.host_copies import HostCopies
 from spikeguard.snapshot_budget import expected_bytes
@@ -27,6 +35,7 @@ from spikeguard_protocol import (
     Ack,
     BatchRange,
     Medium,
+    Order,
     Rollback,
     SegmentId,
     SegmentPoint,
@@ -492,6 +501,71 @@ def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_att
     job.guard.finish()
     assert [t.name for t in threading.enumerate() if "AsyncCheckpoint" in t.name] == []
     assert job.guard.faults == {}
+
+
+class Scaled(nn.Linear):
+    """Keeps a history beside its tensors, as Transformer Engine's layers do: bytes in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.history: list[float] = []
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.history.append(float(batch.detach().abs().max()))
+        return super().forward(batch)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor(self.history)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.history = state.tolist()
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_what_a_module_keeps_beside_its_tensors_goes_back_with_them(
+    splits: bool, tmp_path: Path
+) -> None:
+    """Also where the model's state splits weights; and though it has grown since."""
+    torch.manual_seed(3)
+    layer = Scaled()
+    model = nn.Sequential(layer, Fused() if splits else nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    settings = Settings(snapshot_every=4)
+    guard = attach(model, optimizer, run="test", directory=tmp_path, settings=settings)
+    ring = guard._p.recovery.snapshots
+    assert ring is not None
+    trail = []
+    for item in guard.batches(by_position(lambda n: torch.full((2, 4), float(n)), length=9)):
+        guard.loss(model(item).square().mean()).backward()
+        optimizer.step()
+        if guard.steps == 6 and not guard._p.journal.results:
+            action = Rollback(ring.targets[0].name, 4)
+            command = Order("test#1.1", guard.attempt, action, 60.0, None)
+            guard._p.mailbox.hear(Ack(1, (command,)))
+        guard.step()
+        trail.append((guard.steps, list(layer.history)))
+    assert trail[6] == (4, [0.0, 1.0, 2.0, 3.0])
+    assert trail[-1][1][:5] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert guard.faults == {}
+    guard.finish()
+
+
+class OneWay(Scaled):
+    """Shows what it keeps and takes none of it."""
+
+    set_extra_state = nn.Module.set_extra_state
+
+
+def test_a_module_that_takes_nothing_back_is_known_at_attach(tmp_path: Path) -> None:
+    """And no snapshot is taken that nobody could restore."""
+    model = nn.Sequential(OneWay())
+    optimizer = torch.optim.AdamW(model.parameters())
+    kept = CheckpointDirectory(tmp_path / "kept")
+    with pytest.raises(AttachError, match=r"OneWay has no set_extra_state\(\) \(0._extra_state\)"):
+        attach(model, optimizer, run="test", checkpoints=kept)
+    guard = attach(model, optimizer, run="test", directory=tmp_path)
+    assert guard._p.recovery.snapshots is None
+    guard.finish()
 
 
 class Fused(nn.Linear):
