@@ -234,8 +234,8 @@ class Guard:
         """What torch makes of it. Where that fails too, or this rank holds a part of the model (its
         own norm is not the job's, and the others make no reduction for it), the gradients stay as
         they are, and the norm is NaN."""
-        if not self._p.collector.parted:
-            with self._p.faults.shield("clip"):
+        with self._p.faults.shield("clip"):
+            if not self._p.collector.parted:
                 return torch.nn.utils.clip_grad_norm_(parameters(self._modules), limit)
         device = next((p.device for p in parameters(self._modules)), None)
         return torch.full((), math.nan, device=device)
