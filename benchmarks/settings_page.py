@@ -20,6 +20,7 @@ from spikeguard_server.domain.policy import DEFAULT_POLICY, LIMITS, Policy
 PAGE = Path(__file__).parent.parent / "docs/settings.md"
 FIELD = re.compile(r"^    (\w+): [^=]+(?:= (.+?))?  # (.+)$", re.MULTILINE)
 ELSEWHERE = {  # settings that are tables of their own: where they are described
+    "detection": "who judges the loss, and how: the settings above",
     "approval": "who says yes to each verb: [policy.md](policy.md#who-says-yes)",
     "rules": "the project's own: [policy.md](policy.md#a-projects-own-rules)",
     "remedies": "by cause: [policy.md](policy.md#the-remedies)",

@@ -59,6 +59,7 @@ LATER: Mapping[str, Mapping[str, Callable[[Answer], Any]]] = {  # shape -> field
         "first_approved_by": lambda _: None,
         "end_reason": lambda _: None,
     },
+    "Trend": {"band": lambda _: 3.0},
     "Incident": _INCIDENT,
     "IncidentDetail": {
         **_INCIDENT,

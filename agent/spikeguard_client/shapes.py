@@ -207,6 +207,7 @@ class Trend(TypedDict):
     level: float
     slope: float  # change a step, at `step`
     scale: float  # robust standard deviation
+    band: float  # half width of the band of usual values, in scales
 
 
 class FirstMove(TypedDict):

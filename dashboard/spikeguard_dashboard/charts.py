@@ -21,7 +21,6 @@ from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import Palette, palette
 from spikeguard_dashboard.series import Series, Stretch, Trend
 
-BAND_SCALES = 3.0  # robust standard deviations on each side of the trend
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
 LABEL_ROW_PX = 13
@@ -263,7 +262,7 @@ def _hover_layer(frame: _Frame) -> alt.Chart:
 
 
 def _band_layers(trend: Trend | None, frame: _Frame) -> list[alt.Chart]:
-    """The baseline: the extrapolated trend and three robust standard deviations around it."""
+    """The baseline: the extrapolated trend, and its band as wide as the policy says."""
     rows = _band_rows(trend, frame) if trend else []
     if not rows:
         return []
@@ -277,7 +276,7 @@ def _band_layers(trend: Trend | None, frame: _Frame) -> list[alt.Chart]:
 def _band_rows(trend: Trend, frame: _Frame) -> list[Row]:
     """The band at evenly spread steps; on a log scale only where it is above zero."""
     low, high = max(frame.window[0], trend.step - BAND_STARTS_BEFORE), frame.window[1]
-    half = BAND_SCALES * trend.scale
+    half = trend.band * trend.scale
     stride = max(1, (high - low) // MAX_BAND_POINTS)
     levels = [(step, trend.at(step)) for step in [*range(low, high, stride), high]]
     return [

@@ -23,6 +23,7 @@ class Trend:
     level: float
     slope: float  # change a step, at `step`; fades as 1/step
     scale: float  # robust standard deviation
+    band: float = 3.0  # half width of the band of usual values, in scales
 
     def at(self, step: float) -> float:
         """The level at `step`."""

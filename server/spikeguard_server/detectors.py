@@ -23,6 +23,7 @@ from spikeguard_server.domain.detectors.plugged import Choice, Plugin
 from spikeguard_server.domain.detectors.robust_trend import RobustTrend, settings_of
 from spikeguard_server.domain.detectors.textbook import Ewma, ZScore
 from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.leading import LEADING
 from spikeguard_server.domain.policy import PolicyError
 
 __all__ = ["Detector", "Setting", "Trend", "Values", "Verdict", "choose", "find", "installed"]
@@ -31,17 +32,16 @@ GROUP = "spikeguard.detectors"
 DEFAULT = "robust_trend"
 SHIPPED: Mapping[str, type[Detector]] = {DEFAULT: RobustTrend, "zscore": ZScore, "ewma": Ewma}
 USUAL = DetectionSettings()
-GENERAL = (
-    Setting(
-        "band", USUAL.band_z, 1.0, 100.0, "deviations",
-        "half width of the band about the trend: an incident is over when the loss is back in it",
-    ),
-    Setting(
-        "precursor_threshold", USUAL.precursor_z, 2.0, 1_000.0, "robust deviations",
-        "distance at which a leading signal (norms of gradient, update, weights, second moment) "
-        "is a precursor",
-    ),
+BAND = Setting(
+    "band", USUAL.band_z, 1.0, 100.0, "deviations",
+    "half width of the band about the trend: an incident is over when the loss is back in it",
 )  # fmt: skip
+PRECURSOR = Setting(
+    "precursor_threshold", USUAL.precursor_z, 2.0, 1_000.0, "robust deviations",
+    "distance at which a leading signal (norms of gradient, update, weights, second moment) is a "
+    "precursor; `[detection.signals.grad_norm]` sets it for one of them",
+)  # fmt: skip
+GENERAL = (BAND, PRECURSOR)
 
 
 @cache
@@ -95,20 +95,37 @@ def settings_with(name: str, path: str = "detector") -> tuple[Setting, ...]:
 
 
 def choose(plain: Mapping[str, Any], path: str = "") -> Choice:
-    """What `plain` chooses: `detector`, and any of its settings; raises `PolicyError`.
+    """What `plain` chooses: `detector`, any of its settings, and `signals`; raises `PolicyError`.
 
-    `path` stands before the name of a field in an error.
+    `path` stands before the name of a field in an error. `signals` holds a table for each leading
+    signal that has a `precursor_threshold` of its own.
     """
     name = plain.get("detector", DEFAULT)
     if not isinstance(name, str):
         raise PolicyError(f"{path}detector", "takes a name", f"Known: {', '.join(names())}")
     kind = find(name, f"{path}detector")
-    given = {key: value for key, value in plain.items() if key != "detector"}
+    given = {key: value for key, value in plain.items() if key not in ("detector", "signals")}
     values = _checked(given, name, path)
     usual = replace(USUAL, band_z=values.pop("band"), precursor_z=values.pop("precursor_threshold"))
+    precursors = _precursors(plain.get("signals", {}), path)
     if kind is RobustTrend:
-        return Choice(settings_of(values, usual))
-    return Choice(usual, Plugin(name, kind, values))
+        return Choice(settings_of(values, usual), None, precursors)
+    return Choice(usual, Plugin(name, kind, values), precursors)
+
+
+def _precursors(signals: Any, path: str) -> dict[str, float]:
+    """Thresholds of leading signals that have one of their own."""
+    if not isinstance(signals, Mapping):
+        raise PolicyError(f"{path}signals", "takes a table of signals", f"Got {signals!r:.60}")
+    found = dict[str, float]()
+    for name, own in signals.items():
+        where = f"{path}signals.{name!s:.60}"
+        if name not in LEADING:
+            raise PolicyError(where, "is no leading signal", f"Known: {', '.join(LEADING)}")
+        if not isinstance(own, Mapping) or set(own) != {PRECURSOR.name}:
+            raise PolicyError(where, f"takes {PRECURSOR.name} alone", f"Got {own!r:.60}")
+        found[name] = _value(PRECURSOR, own[PRECURSOR.name], f"{where}.")
+    return found
 
 
 def _checked(given: Mapping[str, Any], name: str, path: str) -> dict[str, float]:

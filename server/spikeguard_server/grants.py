@@ -18,6 +18,7 @@ from spikeguard_protocol import Role, RunId
 from spikeguard_server.access import READERS, Caller, hash_secret, new_secret
 from spikeguard_server.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.ceilings import NO_CEILINGS, Ceilings
+from spikeguard_server.detectors import choose
 from spikeguard_server.domain.changes import policy_changes
 from spikeguard_server.domain.policy import (
     Policy,
@@ -381,7 +382,8 @@ def throw_switch(
 
 
 def _checked(policy: Policy) -> Policy:
-    """What only this machine can tell of a policy: whether it knows the time zone."""
+    """What only this machine can tell of a policy: whether it knows time zone and detector."""
+    choose(policy.detection, "detection.")
     if policy.quiet is not None:
         try:
             ZoneInfo(policy.quiet.timezone)

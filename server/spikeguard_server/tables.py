@@ -268,9 +268,8 @@ incidents = sql.Table(
     _needed("signal", sql.Text),
     sql.Column("pre_loss", Float),
     sql.Column("trend_step", Count),
-    sql.Column("trend_level", Float),
-    sql.Column("trend_slope", Float),
-    sql.Column("trend_scale", Float),
+    *(sql.Column(f"trend_{name}", Float) for name in ("level", "slope", "scale")),
+    sql.Column("trend_band", Float),  # half width, in scales
     _needed("dropped", sql.Boolean),
     sql.Column("anomalous_step", Count),
     _needed("recurrences", sql.Integer),

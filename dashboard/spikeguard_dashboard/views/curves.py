@@ -83,10 +83,11 @@ def kept_stretches(series: Series, run: RunDetail | None) -> Kept:
     return kept_steps(run["segments"]) if run and run["segments"] else kept_of(series.segments)
 
 
-def legend(*, band: bool) -> None:
-    """What dashes, triangles and shades mean."""
+def legend(band: float | None) -> None:
+    """What dashes, triangles and shades mean; `band`: half its width, where one is drawn."""
     meanings = ["dashed grey: undone by a rollback", "triangle at the edge: not a finite number"]
-    if band:
-        meanings.insert(0, "band: where the loss was heading, ± 3 robust standard deviations")
+    if band is not None:
+        heading = f"band: where the loss was heading, ± {band:g} robust standard deviations"
+        meanings.insert(0, heading)
     spans = markup.joined(*(markup.soft(text) for text in meanings))
     st.html(markup.block(markup.Html(f'<div class="sg-legend">{spans.text}</div>')))

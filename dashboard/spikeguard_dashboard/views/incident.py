@@ -157,7 +157,7 @@ def _curves(visit: Visit, run: RunId, incident: IncidentDetail) -> None:
         dark=visit.dark,
         markers=markers(incident),
     )
-    legend(band=seen.data.trend is not None)
+    legend(seen.data.trend.band if seen.data.trend else None)
 
 
 def _samples(visit: Visit, run: RunId, incident: IncidentDetail) -> Series:

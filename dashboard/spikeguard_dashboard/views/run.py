@@ -103,7 +103,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         markers=_returns(detail),
         spans=[_span(incident) for incident in incidents],
     )
-    legend(band=False)
+    legend(None)
 
 
 def _controls(last_step: int) -> tuple[list[str], bool, Window | None]:

@@ -25,6 +25,7 @@ class Trend:
     level: float  # location at `step`, in the signal's unit
     slope: float  # change of location a step, at `step`; never rising for a loss
     scale: float  # robust standard deviation around the location
+    band: float = 3.0  # half width of the band of usual values, in scales
 
     def at(self, step: int) -> float:
         """The extrapolated location at `step`."""

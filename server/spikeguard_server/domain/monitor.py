@@ -7,8 +7,10 @@ with a dump and load between any two; memory is constant. At most one incident i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from typing import TypeAlias
 
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.apart import apart_in, first_apart
@@ -17,7 +19,8 @@ from spikeguard_server.domain.classifier import at_the_end
 from spikeguard_server.domain.course import CURES, Course
 from spikeguard_server.domain.detection_settings import DetectionSettings
 from spikeguard_server.domain.detector import Suspect, Verdict
-from spikeguard_server.domain.detectors.plugged import Choice
+from spikeguard_server.domain.detectors.contract import Detector
+from spikeguard_server.domain.detectors.plugged import Choice, Plugin
 from spikeguard_server.domain.drops import first_dropped, stuck_judgement
 from spikeguard_server.domain.episode import Episode, first_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
@@ -40,6 +43,7 @@ from spikeguard_server.domain.stretch import take_calm
 
 __all__ = ["DetectionSettings", "Monitor", "OlderStateVersion", "UnknownStateVersion"]
 
+Find: TypeAlias = Callable[[str], type[Detector]]
 LOSS = Signal.LOSS.value
 DROPPED = Signal.UPDATE_DROPPED.value
 
@@ -53,11 +57,22 @@ class Monitor:
         self._state = State(settings)
         self._choice = Choice(settings)
 
-    def use(self, choice: Choice) -> None:
-        """Judge by `choice` from the next sample on; what was learnt of the run stays known."""
-        if choice != self._choice or self._state.unread:
-            self._choice = choice
-            self._state.choose(choice)
+    def use(self, choice: Choice) -> bool:
+        """Judge by `choice` from the next sample on; what was learnt of the run stays known.
+
+        Returns whether that changes anything.
+        """
+        if choice == self._choice and not self._state.unread:
+            return False
+        self._choice = choice
+        self._state.choose(choice)
+        return True
+
+    def anew(self) -> Monitor:
+        """One that knows nothing yet and judges as this one does."""
+        monitor = Monitor()
+        monitor.use(self._choice)
+        return monitor
 
     @property
     def open(self) -> bool:
@@ -136,11 +151,19 @@ class Monitor:
         return freeze(self._state)
 
     @classmethod
-    def load(cls, state: bytes) -> Monitor:
-        """The monitor that `dump` wrote; raises `UnknownStateVersion`."""
+    def load(cls, state: bytes, find: Find | None = None) -> Monitor:
+        """The monitor that `dump` wrote; raises `UnknownStateVersion`.
+
+        `find` knows detectors by name. Without it another one than the default has to be named by
+        `use` before the next sample.
+        """
         monitor = cls()
-        monitor._state = thaw(state)
-        monitor._choice = Choice(monitor._state.settings)
+        loaded = monitor._state = thaw(state)
+        monitor._choice = Choice(loaded.settings, None, dict(loaded.precursors))
+        if loaded.plugged is not None and find is not None:
+            name, values = loaded.plugged.name, loaded.plugged.values
+            plugin = Plugin(name, find(name), dict(values))
+            monitor.use(replace(monitor._choice, plugin=plugin))
         return monitor
 
     def _take(self, sample: Sample, events: list[Event]) -> None:
@@ -221,7 +244,7 @@ class Monitor:
             z = leading.look(sample.step, value, episode is not None, state.settings)
             if episode is not None:
                 episode.note(name, sample.step, z, state.settings)
-            elif leading.warns(z, state.settings):
+            elif leading.warns(z, state.settings_of(name)):
                 state.attentive_until = sample.step + state.settings.attentive_steps
                 warnings.append(Precursor(sample.step, name, value, z))
         share = sample.values.get(UNCHANGED)
@@ -304,6 +327,8 @@ class Monitor:
         gap = detector.gap
         ahead = max(state.settings.horizon_steps, round(state.settings.horizon_rows * gap))
         trend = detector.trend(onset.step - 1, ahead)
+        if trend is not None:
+            trend = replace(trend, band=state.settings.band_z)
         episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
         if signal == REPLICAS_APART:

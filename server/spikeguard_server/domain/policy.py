@@ -98,6 +98,7 @@ class Policy:
     approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
     rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
     remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
+    detection: Mapping[str, Any] = field(default_factory=dict)  # detector and its settings
     # people
     escalation: tuple[float, ...] = ()  # seconds a proposal waits before level 1, 2, ... is told
     quiet: QuietHours | None = None  # hours in which only what cannot wait is told
@@ -183,6 +184,7 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     plain = {name: value for name, value in asdict(policy).items() if value is not None}
     del plain["scope"]
     plain["lr_factors"] = list(policy.lr_factors)
+    plain["detection"] = dict(policy.detection)
     plain["escalation"] = list(policy.escalation)
     plain["rules"] = [rule.plain() for rule in policy.rules]
     plain["remedies"] = {word.value: own.plain() for word, own in policy.remedies.items()}
@@ -207,10 +209,11 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     for name in plain:
         if name not in known:
             raise PolicyError(str(name)[:80], "is no setting", f"Known: {', '.join(sorted(known))}")
-    tables = ("approval", "quiet", "remedies", "rules")
+    tables = ("approval", "detection", "quiet", "remedies", "rules")
     values = {name: _read(name, value) for name, value in plain.items() if name not in tables}
     values["rules"] = read_rules(plain.get("rules", ()), PolicyError)
     values["remedies"] = read_remedies(plain.get("remedies", {}), PolicyError)
+    values["detection"] = _read_detection(plain.get("detection", {}))
     if plain.get("quiet") is not None:
         values["quiet"] = read_quiet_hours(plain["quiet"], PolicyError)
     return Policy(**values, approval=_read_approvals(plain.get("approval", {})))
@@ -223,7 +226,23 @@ def over(project: Policy, plain: Mapping[str, Any]) -> Policy:
     approval = plain.get("approval", {})
     if isinstance(approval, Mapping):
         approval = {**usual["approval"], **approval}
-    return policy_from_mapping({**usual, **plain, "approval": approval})
+    detection = plain.get("detection", {})
+    if isinstance(detection, Mapping):
+        detection = _over_detection(usual["detection"], detection)
+    return policy_from_mapping({**usual, **plain, "approval": approval, "detection": detection})
+
+
+def _over_detection(usual: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Setting by setting, unless the run has another detector: those settings are not its."""
+    same = own.get("detector", usual.get("detector")) == usual.get("detector")
+    return {**usual, **own} if same else own
+
+
+def _read_detection(plain: Any) -> dict[str, Any]:
+    """As it was written: which names there are is for whoever knows the detectors to say."""
+    if not isinstance(plain, Mapping):
+        raise PolicyError("detection", "takes a table of settings", f"Got {plain!r:.60}")
+    return {str(name): value for name, value in plain.items()}
 
 
 _READERS: Mapping[str, tuple[tuple[type, ...], str]] = {

@@ -15,7 +15,7 @@ import types
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
 from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
@@ -31,7 +31,7 @@ from spikeguard_server.domain.episode import Episode
 from spikeguard_server.domain.evidence import Traces
 from spikeguard_server.domain.leading import Leading
 
-STATE_VERSION = 11
+STATE_VERSION = 12
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
@@ -53,6 +53,7 @@ class State:
     settings: DetectionSettings = field(default_factory=DetectionSettings)
     detector: TrendTest = field(default_factory=lambda: TrendTest(Baseline(falling=True)))
     plugged: Plugged | None = None  # what judges the loss instead, where one was chosen
+    precursors: dict[str, float] = field(default_factory=dict)  # signal -> threshold of its own
     leading: dict[str, Leading] = field(default_factory=dict)
     episode: Episode | None = None
     newest_step: int | None = None
@@ -71,10 +72,15 @@ class State:
         """Whether the chosen detector's class is not known yet."""
         return self.plugged is not None and isinstance(self.plugged.inner, Unread)
 
+    def settings_of(self, name: str) -> DetectionSettings:
+        """The constants that a leading signal is judged by."""
+        own = self.precursors.get(name)
+        return self.settings if own is None else replace(self.settings, precursor_z=own)
+
     def choose(self, choice: Choice) -> None:
         """Judge by `choice` from now on. A detector that is new here learns the rows known so far,
         one that is known goes on."""
-        self.settings = choice.settings
+        self.settings, self.precursors = choice.settings, dict(choice.precursors)
         before, plugin = self.plugged, choice.plugin
         if plugin is None:
             if before is not None:

@@ -106,7 +106,9 @@ def _take_leading(
             continue
         at_steps, at_places = _at(rows, has, places)
         signal, fitted = state.leading_of(name), leading.get(name)
-        for at, high in signal.look_at_all(at_steps, at_places, own, state.settings, fitted):
+        for at, high in signal.look_at_all(
+            at_steps, at_places, own, state.settings_of(name), fitted
+        ):
             found.append((has[at], order, Precursor(at_steps[at], name, own[at], high)))
     steps, shares = rows.having(UNCHANGED)
     for row, share in zip(steps, shares, strict=True):

@@ -8,19 +8,24 @@ of an older version the run is learned anew from its samples.
 
 from __future__ import annotations
 
+import json
 import pickle
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentPoint, Verb
+from spikeguard_server.detectors import choose, find
+from spikeguard_server.domain.detectors.plugged import Choice
 from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor import Monitor, OlderStateVersion, UnknownStateVersion
+from spikeguard_server.domain.policy import PolicyError
 from spikeguard_server.domain.sample import SampleColumns
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest.relearning import line_to, place_of, relearn
@@ -129,6 +134,12 @@ class Detection:
         found.relearned = events
         found._moved()
         return found
+
+    def use(self, choice: Choice) -> None:
+        """Judge by `choice` from now on. What came before was judged otherwise: the bytes say it,
+        so that no replica judges those samples again."""
+        if self.monitor.use(choice):
+            self._moved()
 
     def enter(self, place: Place) -> None:
         """The next samples come from another place."""
@@ -281,7 +292,9 @@ def read_monitor(state: bytes) -> Monitor:
     """The monitor in `state`; `Unready` where this server is too old for it, `OlderStateVersion`
     where it is too new."""
     try:
-        return Monitor.load(state)
+        return Monitor.load(state, find)
+    except PolicyError as error:
+        raise _lacks(error) from error
     except OlderStateVersion:
         raise
     except UnknownStateVersion as error:
@@ -290,6 +303,24 @@ def read_monitor(state: bytes) -> Monitor:
             "Finish the upgrade of all replicas; nothing is lost meanwhile",
             retry_after_s=5,
         ) from error
+
+
+@lru_cache(maxsize=256)
+def choice_of(detection: str | None) -> Choice:
+    """The detector that the policy names, its `detection` as JSON; `Unready` where this server
+    lacks it."""
+    try:
+        return choose(json.loads(detection) if detection is not None else {}, "detection.")
+    except PolicyError as error:
+        raise _lacks(error) from error
+
+
+def _lacks(error: PolicyError) -> Unready:
+    return Unready(
+        f"This server lacks the detector of the policy: {error}",
+        "Install its package on every replica, or choose another one; nothing is lost meanwhile",
+        retry_after_s=5,
+    )
 
 
 def past_monitor(

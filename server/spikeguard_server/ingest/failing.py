@@ -46,7 +46,7 @@ def go_on_without(intake: Intake, failure: str) -> None:
     detection, step = intake.detection, max((s.last for s in intake.stored), default=0)
     monitor = detection.monitor
     if detection.failures + 1 >= PATIENCE:
-        monitor = Monitor()
+        monitor = monitor.anew()
     detection.fail(monitor, step)
     if detection.failures == 1:
         _note(

@@ -20,7 +20,7 @@ from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.ingest import standing
 from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.aftermath import keep_aftermath
-from spikeguard_server.ingest.detection import Monitors
+from spikeguard_server.ingest.detection import Monitors, choice_of
 from spikeguard_server.ingest.failing import detection_after, go_on_without
 from spikeguard_server.ingest.intake import Intake, is_history
 from spikeguard_server.ingest.proposals import answer_incident
@@ -129,8 +129,9 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     kept = monitors.take(key) if monitors is not None else None
     asked_s = steady_s()
     opening = open_message(
-        connection, key, message.attempt, kept.version if kept else -1, letter.bearer
-    )
+        connection, key, message.project, message.attempt, kept.version if kept else -1,
+        letter.bearer,
+    )  # fmt: skip
     watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
     if letter.bearer is not None:
         _check(opening.bearer, message)
@@ -141,6 +142,8 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     if run is None:
         run = _begin_run(connection, letter, opening, former)
     detection = detection_after(letter.failure, connection, key, opening.state, kept)
+    if letter.failure is None:
+        detection.use(choice_of(opening.detection))
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
         detection.version = max(detection.version, former.detector_version)
     if attempt is not None:

@@ -16,6 +16,7 @@ from spikeguard_server.replay.reading_options import configure_reading, wanted_o
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.detectors.plugged import Choice
+    from spikeguard_server.domain.policy import Policy
     from spikeguard_server.domain.sample import Sample
     from spikeguard_server.replay.findings import Findings
 
@@ -41,40 +42,39 @@ def _run(options: Namespace) -> int:
     from spikeguard_server.replay.progress import shown
     from spikeguard_server.replay.reading import read_log
 
-    choice = choice_of(chosen_by(options))
+    policy = None if options.policy is None else policy_of(options)
+    choice = choice_of(chosen_by(options, policy.detection if policy else {}))
     log = read_log(options.file, wanted_of(options))
     if log.guessed:
         say(f"spikeguard: {log.guessed}", to_error=True)
     portions = shown(batches(log.samples), len(log.samples), "samples", every=BATCH)
     findings = replay(log.samples, choice, portions=portions)
-    more, text = _advice(options, log.samples, choice)
+    more, text = _advice(options, policy, log.samples, choice)
     if options.json:
         print(json.dumps(findings.plain() | more))
     else:
         print(printable(listing(findings) + text, keep="\n"))
     if options.plot is not None:
-        _draw(options, log.samples, findings, choice)
+        _draw(options, log.samples, findings)
     return 0
 
 
 def _advice(
-    options: Namespace, samples: Sequence[Sample], choice: Choice
+    options: Namespace, policy: Policy | None, samples: Sequence[Sample], choice: Choice
 ) -> tuple[dict[str, Any], str]:
     """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
-    if options.policy is None:
+    if policy is None:
         return {}, ""
     from spikeguard_server.replay.advice import advise
     from spikeguard_server.replay.advice_listing import advice_listing, plain
 
-    policy, assumed = policy_of(options), assumed_of(options)
+    assumed = assumed_of(options)
     advice = advise(samples, policy, assumed, choice)
     text = "\n" + advice_listing(advice, policy, assumed)
     return {"policy": plain(advice, policy, assumed)}, text
 
 
-def _draw(
-    options: Namespace, samples: Sequence[Sample], findings: Findings, choice: Choice
-) -> None:
+def _draw(options: Namespace, samples: Sequence[Sample], findings: Findings) -> None:
     try:
         from spikeguard_server.replay.drawing import draw
     except ImportError as error:
@@ -82,7 +82,7 @@ def _draw(
             f"--plot needs {error.name}: pip install 'spikeguard[replay]'"
         ) from None
     try:
-        draw(samples, findings, options.file.name, options.plot, choice.settings.band_z)
+        draw(samples, findings, options.file.name, options.plot)
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
 

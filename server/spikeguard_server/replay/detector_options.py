@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spikeguard_cli.command import CommandFailed
 
 if TYPE_CHECKING:
     from spikeguard_server.domain.detectors.plugged import Choice
 
-Chosen: TypeAlias = Mapping[str, str | float]  # `detector` and settings, as a policy has them
+Chosen: TypeAlias = Mapping[str, Any]  # `detector` and settings, as a policy has them
 
 
 def configure_detector(parser: ArgumentParser) -> None:
@@ -34,11 +34,13 @@ def configure_detector(parser: ArgumentParser) -> None:
     )
 
 
-def chosen_by(options: Namespace) -> dict[str, str | float]:
-    """What `options` say; raises `CommandFailed`."""
-    chosen: dict[str, str | float] = dict(number_of(written) for written in options.set)
+def chosen_by(options: Namespace, usual: Chosen | None = None) -> dict[str, Any]:
+    """What `options` say, over what is `usual` of the same detector; raises `CommandFailed`."""
+    chosen: dict[str, Any] = dict(number_of(written) for written in options.set)
     if options.detector is not None:
         chosen["detector"] = options.detector
+    if usual and chosen.get("detector", usual.get("detector")) == usual.get("detector"):
+        chosen = {**usual, **chosen}
     choice_of(chosen)
     return chosen
 

@@ -25,13 +25,8 @@ MOST_NUMBERED = 40  # side by side; more would hide one another
 WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
 
 
-def draw(
-    samples: Sequence[Sample], findings: Findings, title: str, path: Path, band: float = 3.0
-) -> None:
-    """Draw curve, incidents with their kinds, and the band around the trend before each.
-
-    `band`: its half width, in deviations.
-    """
+def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) -> None:
+    """Draw curve, incidents with their kinds, and the band around the trend before each."""
     norms = _series(samples, "grad_norm")
     figure = Figure(figsize=(12, 6 if norms[0] else 4.5), dpi=120, layout="constrained")
     axes = figure.subplots(
@@ -41,7 +36,7 @@ def draw(
         squeeze=False,
         height_ratios=[3, 1][: 1 + bool(norms[0])],
     )
-    _draw_loss(axes[0][0], samples, findings, band)
+    _draw_loss(axes[0][0], samples, findings)
     axes[0][0].set_title(title, loc="left", fontsize=10, pad=24)
     if norms[0]:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
@@ -50,13 +45,13 @@ def draw(
     figure.savefig(path)
 
 
-def _draw_loss(axes: Axes, samples: Sequence[Sample], findings: Findings, band: float) -> None:
+def _draw_loss(axes: Axes, samples: Sequence[Sample], findings: Findings) -> None:
     steps, losses = _series(samples, "loss")
     axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
     apart = (steps[-1] - steps[0]) / MOST_NUMBERED if steps else 0
     numbered = -math.inf
     for number, found in enumerate(findings.incidents, start=1):
-        _draw_incident(axes, found, steps[-1] if steps else found.onset_step, band)
+        _draw_incident(axes, found, steps[-1] if steps else found.onset_step)
         if found.onset_step - numbered >= apart:
             _number(axes, number, found)
             numbered = found.onset_step
@@ -91,7 +86,7 @@ def _number(axes: Axes, number: int, found: Found) -> None:
     )
 
 
-def _draw_incident(axes: Axes, found: Found, last: int, band: float) -> None:
+def _draw_incident(axes: Axes, found: Found, last: int) -> None:
     kind = found.judgement.kind
     end = found.closed_step if found.closed_step is not None else last
     label = str(kind).replace("_", " ")
@@ -102,7 +97,7 @@ def _draw_incident(axes: Axes, found: Found, last: int, band: float) -> None:
     width = max(end - found.trend.step, 1)
     steps = [found.trend.step + round(width * part / 20) for part in range(21)]
     level = [found.trend.at(step) for step in steps]
-    spread = band * found.trend.scale
+    spread = found.trend.band * found.trend.scale
     axes.fill_between(
         steps,
         [at - spread for at in level],
@@ -110,7 +105,7 @@ def _draw_incident(axes: Axes, found: Found, last: int, band: float) -> None:
         alpha=0.35,
         color="#577590",
         lw=0,
-        label=f"trend before the spike, ±{band:g} deviations",
+        label=f"trend before the spike, ±{found.trend.band:g} deviations",
     )
 
 

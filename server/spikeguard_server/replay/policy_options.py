@@ -56,6 +56,7 @@ def assumed_of(options: Namespace) -> Assumed:
 
 def policy_of(options: Namespace) -> Policy:
     """The policy that `options` name, with the price they give; raises `CommandFailed`."""
+    from spikeguard_server.detectors import choose
     from spikeguard_server.domain.policy import DEFAULT_POLICY, PolicyError, policy_from_mapping
 
     given = {"price_per_hour": options.price_per_hour, "currency": options.currency}
@@ -63,6 +64,7 @@ def policy_of(options: Namespace) -> Policy:
     try:
         named = options.policy == "default"
         policy = DEFAULT_POLICY if named else policy_from_mapping(read_toml(Path(options.policy)))
+        choose(policy.detection, "detection.")
         return replace(policy, **priced)
     except PolicyError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error

@@ -28,7 +28,7 @@ from spikeguard_server.domain.command_life import EXECUTED
 from spikeguard_server.report.facts import Curve, PostMortem
 from spikeguard_server.report.style import COLOURS
 from spikeguard_server.report.thinning import kept_indices
-from spikeguard_server.report.wording import BAND_SIGMAS, SIGMA, number
+from spikeguard_server.report.wording import SIGMA, number
 
 POINTS = 700  # of a segment
 MOST_MARKS = 40  # of values that are not finite, a stretch
@@ -197,7 +197,7 @@ def _draw_trend(axes: Axes, facts: PostMortem) -> None:
     first = max(steps[0], trend.step - (steps[1] - steps[0]) // 8)
     grid = [first + (steps[1] - first) * i / 120 for i in range(121)]
     middle = [trend.at(round(step)) for step in grid]
-    reach = BAND_SIGMAS * trend.scale
+    reach = trend.band * trend.scale
     low, high = [m - reach for m in middle], [m + reach for m in middle]
     axes.fill_between(grid, low, high, color=LIGHT["trend"], alpha=0.16, linewidth=0, zorder=1)
     axes.plot(
@@ -206,7 +206,7 @@ def _draw_trend(axes: Axes, facts: PostMortem) -> None:
         color=LIGHT["trend"],
         linewidth=1.1,
         linestyle=(0, (4, 3)),
-        label=f"trend before the spike, ± {BAND_SIGMAS:g} {SIGMA}",
+        label=f"trend before the spike, ± {trend.band:g} {SIGMA}",
         zorder=4,
     )
 

@@ -9,12 +9,10 @@ import math
 from datetime import datetime
 
 from spikeguard_protocol import Outcome
-from spikeguard_server.domain.detection_settings import DetectionSettings
 
 MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
-BAND_SIGMAS = DetectionSettings().band_z  # where a healed loss is back
 
 ENDINGS: dict[Outcome | None, str] = {
     Outcome.HEALED: "healed by itself",

@@ -29,7 +29,6 @@ from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.record import attempts_of, commands_of, left_out_of, timeline_of
 from spikeguard_server.report.symptoms import GRAD_NORMS, lead_of, spent_by, symptoms_of
 from spikeguard_server.report.wording import (
-    BAND_SIGMAS,
     ENDINGS,
     NOT_YET,
     SIGMA,
@@ -151,9 +150,9 @@ def _caption(facts: PostMortem) -> str:
     norm = any(s in curve.values for curve in facts.curves for s in GRAD_NORMS)
     what = "Loss and gradient norm" if norm else "Loss"
     words = [f"{what} around step {facts.incident.onset_step:,}."]
-    if facts.incident.trend is not None:
+    if (trend := facts.incident.trend) is not None:
         words.append(
-            f"The band is the trend before the spike, extrapolated, ± {BAND_SIGMAS:g} {SIGMA}."
+            f"The band is the trend before the spike, extrapolated, ± {trend.band:g} {SIGMA}."
         )
     if any(curve.kept_to is not None for curve in facts.curves):
         words.append("Steps that a rollback undid are drawn apart.")

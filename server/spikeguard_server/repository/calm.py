@@ -47,7 +47,13 @@ SELECT clock_timestamp(),
         WHERE s.run_id = %(run)s AND s.attempt = a.number AND s.segment = r.current_segment),
        {", ".join(f"a.{name}" for name in _ATTEMPT)},
        {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
-       CASE WHEN d.anchor > %(known)s THEN d.state END
+       CASE WHEN d.anchor > %(known)s THEN d.state END,
+       (coalesce(
+           (SELECT o.document FROM run_policies o WHERE o.run_id = %(run)s
+            ORDER BY o.version DESC LIMIT 1),
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s
+            ORDER BY p.version DESC LIMIT 1)
+       ) -> 'detection')::text
 FROM (SELECT) AS one
 LEFT JOIN attempts a ON a.run_id = %(run)s AND a.id = %(attempt)s
 LEFT JOIN detector_states d ON d.run_id = %(run)s
@@ -57,7 +63,7 @@ LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
 """
 
 
-_ASKED = {"run": KEY, "attempt": TEXT, "known": INT, "bearer": BYTES}
+_ASKED = {"run": KEY, "attempt": TEXT, "known": INT, "bearer": BYTES, "of": TEXT}
 _LOCKED, _FOUND = statement("lock", _LOCK, _ASKED), statement("read", _READ, _ASKED)
 
 
@@ -82,18 +88,26 @@ class Opening:
     commands: bool  # whether any is unfinished
     others: bool  # whether another attempt has not ended
     newest_step: int | None  # of the attempt's segment, if that is the run's current one
+    detection: str | None  # JSON: what the policy in force says of it
 
 
 def open_message(
-    connection: sql.Connection, run_id: UUID, attempt: str, known: int, bearer: bytes | None
+    connection: sql.Connection,
+    run_id: UUID,
+    project: str,
+    attempt: str,
+    known: int,
+    bearer: bytes | None,
 ) -> Opening:
     """Lock the run and read what there is, in one round trip.
 
     `known`: the detector's version that the caller has. `bearer`: hash of the token's secret.
     """
-    which = {"run": run_id, "attempt": attempt, "known": known, "bearer": bearer}
+    which = {
+        "run": run_id, "attempt": attempt, "known": known, "bearer": bearer, "of": project,
+    }  # fmt: skip
     locked, found = ask(connection, (_LOCKED, which), (_FOUND, which))
-    now, commands, others, token, project, run, newest_step, *rest = found[0]
+    now, commands, others, token, project, run, newest_step, *rest, detection = found[0]
     attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
     return Opening(
         now,
@@ -104,6 +118,7 @@ def open_message(
         commands,
         others,
         newest_step,
+        detection,
     )
 
 

@@ -81,7 +81,9 @@ def incident_of(row: Any, attempts: Attempts) -> Incident:
     """A row of `incidents` as the domain sees it."""
     trend = None
     if row.trend_step is not None:
-        trend = Trend(row.trend_step, row.trend_level, row.trend_slope, row.trend_scale)
+        trend = Trend(
+            row.trend_step, row.trend_level, row.trend_slope, row.trend_scale, row.trend_band
+        )
     recurred = None
     if row.recurred_attempt is not None:
         recurred = attempts.segment(row.recurred_attempt, row.recurred_segment)
@@ -156,6 +158,7 @@ def _columns(incident: Incident, attempts: Attempts) -> dict[str, Any]:
         "trend_level": trend.level if trend else None,
         "trend_slope": trend.slope if trend else None,
         "trend_scale": trend.scale if trend else None,
+        "trend_band": trend.band if trend else None,
         "dropped": incident.dropped,
         "anomalous_step": incident.anomalous_step,
         "recurrences": incident.recurrences,

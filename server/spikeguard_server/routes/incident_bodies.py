@@ -221,7 +221,11 @@ def trend_body(row: Row) -> TrendBody | None:
     if row.trend_step is None:
         return None
     return TrendBody(
-        step=row.trend_step, level=row.trend_level, slope=row.trend_slope, scale=row.trend_scale
+        step=row.trend_step,
+        level=row.trend_level,
+        slope=row.trend_slope,
+        scale=row.trend_scale,
+        band=row.trend_band,
     )
 
 

@@ -20,7 +20,7 @@ ReasonGiven = Annotated[str | None, _WHY]
 ATTEMPT = "9f2c51d07ab34e86"
 TIME = "2026-03-14T03:07:12.450Z"
 SEGMENT_EXAMPLE: dict[str, Any] = {"attempt": ATTEMPT, "number": 0}
-TREND_EXAMPLE = {"step": 4180, "level": 2.61, "slope": -0.00004, "scale": 0.011}
+TREND_EXAMPLE = {"step": 4180, "level": 2.61, "slope": -0.00004, "scale": 0.011, "band": 3.0}
 
 
 class Shape(BaseModel):
@@ -50,12 +50,16 @@ class PointRef(Shape):
 
 
 class TrendBody(Shape):
-    """Where the loss was heading: `level + slope * (s - step)`, in nats, with robust `scale`."""
+    """Where the loss was heading, straight in the logarithm of the step.
+
+    At step s: `level + slope * (step + 1) * log((s + 1) / (step + 1))`, in nats.
+    """
 
     step: int
     level: Number
     slope: Number
-    scale: Number
+    scale: Number = Field(description="robust standard deviation of the loss around it")
+    band: Number = Field(description="half width of the band of usual values, in scales")
 
 
 RUN_EXAMPLE: dict[str, Any] = {

@@ -10,6 +10,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, RunId, Samples
 from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import Kept, load_detection
 from spikeguard_server.ingest.passing import let_time_pass
@@ -54,6 +55,25 @@ def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> 
         job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
     assert value(engine, "select state_step from detector_states") == 0
     assert known(engine, "gpt") == undisturbed(engine, 240)
+
+
+@pytest.mark.parametrize("detector", ["robust_trend", "zscore"])
+def test_a_change_of_detection_is_known_to_every_replica(engine: sql.Engine, detector: str) -> None:
+    """Samples are read again by what they were judged by, not by what is in force now."""
+    job, memories = Job(engine, settings=SELDOM), (Monitors(), Monitors(), None)
+    job.start()
+    for turn, begin in enumerate(range(1, 241, 20)):
+        if turn in (3, 7):
+            settings = {"detector": detector, "threshold": 4 + turn}
+            with engine.begin() as connection:
+                put_policy(connection, "default", {"detection": settings}, "Root")
+        job.monitors = memories[turn % 3]
+        job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
+    key = run_key(RunId("default", "gpt"))
+    with engine.connect() as connection:
+        remembered = load_detection(connection, key, memories[1]).monitor.dump()
+    assert known(engine, "gpt") == remembered
+    assert value(engine, "select state_step from detector_states") == 160
 
 
 def test_more_runs_than_are_remembered_whole_need_no_samples_either(engine: sql.Engine) -> None:

@@ -6,7 +6,7 @@ calm are kept, so that another detector, chosen later, begins with what this one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ class Choice:
 
     settings: DetectionSettings = field(default_factory=DetectionSettings)
     plugin: Plugin | None = None
+    precursors: Mapping[str, float] = field(default_factory=dict)  # of leading signals: threshold
 
 
 @dataclass(slots=True)

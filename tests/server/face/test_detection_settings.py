@@ -1,0 +1,121 @@
+"""Detector and settings from the policy: per project, run and signal, from the next sample on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spikeguard_protocol import Role
+from spikeguard_server.errors import Unready
+from spikeguard_server.ingest.detection import choice_of
+
+if TYPE_CHECKING:
+    from tests.server.face.conftest import Job, Live
+
+DEAF = {"threshold": 900, "lift_limit": 1e6}
+
+
+def put(live: Live, job: Job, detection: dict[str, Any]) -> None:
+    with live.person("Root", Role.ADMIN) as admin:
+        path = f"{job.path}/policy"
+        answer = admin.put(path, json={"policy": {"detection": detection}})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["policy"]["detection"].items() >= detection.items()
+
+
+def incidents(live: Live, job: Job) -> list[dict[str, Any]]:
+    with live.client(Role.VIEWER) as viewer:
+        found = viewer.get("/v1/incidents", params={"run": f"{job.project}/{job.run}"}).json()
+        paths = [f"{job.path}/incidents/{one['number']}" for one in found["items"]]
+        return [viewer.get(path).json() for path in paths]
+
+
+def test_a_threshold_counts_from_the_next_sample_and_the_baseline_stays(
+    live: Live, job: Job
+) -> None:
+    """Deaf at first; after the change the very next rows are judged by what was learnt before."""
+    put(live, job, DEAF)
+    job.train(300)
+    job.train(3, excess=0.5)
+    assert incidents(live, job) == []
+    job.train(40)
+    put(live, job, {"threshold": 6, "lift_limit": 14})
+    job.train(3, excess=0.5)
+    (incident,) = incidents(live, job)
+    assert incident["onset_step"] == 344
+
+
+def test_a_run_is_judged_by_the_detector_and_the_band_of_its_policy(live: Live, job: Job) -> None:
+    put(live, job, {"detector": "zscore", "threshold": 12, "band": 4.5})
+    job.train(300)
+    job.train(2, excess=0.1)
+    assert incidents(live, job) == []
+    job.train(1, excess=0.9)
+    (incident,) = incidents(live, job)
+    assert incident["onset_step"] == 303  # one row is enough: its default of confirm_rows
+    trend = incident["trend"]
+    assert (trend["slope"], trend["band"]) == (0.0, 4.5)
+    with live.client(Role.VIEWER) as viewer:
+        path = f"{job.path}/incidents/{incident['number']}/series"
+        series = viewer.get(path).json()
+        assert series["trend"] == trend
+
+
+def test_the_audit_tells_what_changed_of_detection(live: Live, job: Job) -> None:
+    put(live, job, {"threshold": 7})
+    put(live, job, {"threshold": 5})
+    with live.client(Role.VIEWER) as viewer:
+        entries = viewer.get(f"{job.path}/audit").json()["items"]
+    changes = [change for one in entries for change in one.get("changes") or ()]
+    found = [one for one in changes if one["field"] == "detection.threshold"]
+    assert [(one["before"], one["after"]) for one in found] == [(7, 5), (None, 7)]
+
+
+@pytest.mark.parametrize(
+    ("detection", "field", "says"),
+    [
+        ({"treshold": 5}, "detection.treshold", "threshold"),
+        ({"threshold": 1}, "detection.threshold", "from 2 to 1000"),
+        ({"detector": "zcore"}, "detection.detector", "robust_trend, zscore, ewma"),
+        ({"detector": "ewma", "window": 10}, "detection.window", "half_life"),
+        ({"signals": {"loss": {"precursor_threshold": 9}}}, "detection.signals.loss", "grad_norm"),
+        (
+            {"signals": {"grad_norm": {"precursor_threshold": 1}}},
+            "detection.signals.grad_norm.precursor_threshold",
+            "from 2 to 1000",
+        ),
+        ([], "detection", "table"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_field_limit_and_remedy(
+    live: Live, detection: object, field: str, says: str
+) -> None:
+    with live.person("Root", Role.ADMIN) as admin:
+        body = {"project": "default", "policy": {"detection": detection}}
+        answer = admin.put("/v1/policy", json=body)
+    assert answer.status_code == 422
+    assert field in answer.text
+    assert says in answer.text
+
+
+def test_a_leading_signal_has_a_threshold_of_its_own(live: Live, job: Job) -> None:
+    put(live, job, {"signals": {"grad_norm": {"precursor_threshold": 900}}})
+    job.train(300, update_norm=1.0)
+    job.send(_with(job, grad_norm=1.0, update_norm=3.0))
+    with live.client(Role.VIEWER) as viewer:
+        warned = {one["signal"] for one in viewer.get(job.path).json()["precursors"]}
+    assert "grad_norm" not in warned
+    assert "update_norm" in warned
+
+
+def _with(job: Job, **signals: float) -> Any:
+    """Four more steps, on which the loss stays calm and the norms do not."""
+    samples = job.steps(4)
+    columns = {**samples.signals, **{name: (value,) * 4 for name, value in signals.items()}}
+    return type(samples)(samples.segment, samples.steps, columns, samples.positions)
+
+
+def test_a_server_without_the_detector_takes_no_message_and_loses_none() -> None:
+    with pytest.raises(Unready, match=r"lacks the detector.*detection\.detector: 'gone'"):
+        choice_of('{"detector": "gone"}')
