@@ -105,11 +105,6 @@ class Collector:
         self._rule: Rule | None = None
         self._saved: dict[str, Any] | None = None  # of a rule that the loop has not shown yet
 
-    @property
-    def parted(self) -> bool:
-        """Whether ranks hold different parts: norms are sums over them."""
-        return self._topology.parted
-
     def clip(self, max_norm: float | None) -> Tensor:
         """Take the norm before clipping, then clip if a limit is given; returns that norm.
 

@@ -64,6 +64,7 @@ class Guard:
         `handles`: what has been put into them and is removed at the end.
         """
         self._p, self._modules = parts, job.parts
+        self._parted = job.topology.parted
         self._reporter = Reporter(parts, forward)
         self._held = HeldSteps(parts)
         self._executor = Executor(
@@ -234,8 +235,8 @@ class Guard:
         """What torch makes of it. Where that fails too, or this rank holds a part of the model (its
         own norm is not the job's, and the others make no reduction for it), the gradients stay as
         they are, and the norm is NaN."""
-        with self._p.faults.shield("clip"):
-            if not self._p.collector.parted:
+        if not self._parted:
+            with self._p.faults.shield("clip"):
                 return torch.nn.utils.clip_grad_norm_(parameters(self._modules), limit)
         device = next((p.device for p in parameters(self._modules)), None)
         return torch.full((), math.nan, device=device)
