@@ -296,6 +296,7 @@ def test_killed_anywhere_between_skip_and_report_nothing_is_lost_or_told_twice(
     assert again.guard.faults in ({}, {"server (resume_from)": 1})
 
 
+@pytest.mark.slow
 def test_every_rank_writes_its_own_and_the_server_hears_of_all(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         job = Path(__file__).with_name("left_out_job.py")

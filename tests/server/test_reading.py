@@ -24,6 +24,7 @@ READS = {  # beside the `reading*` modules
     "attempts_of_runs",
     "incident_of",
     "ways_around",  # what the catalogue says of a role
+    "storable",  # whether a text can be stored; touches nothing
     "WriteCheck",  # takes room in a temporary file, no row
 }
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")

@@ -383,8 +383,9 @@ def test_of_a_run_that_was_started_again_and_again_the_newest_attempts_are_shown
     """Each may say much of itself, and whoever looks at the run gets all that is shown."""
     again = sql.text(
         "insert into attempts select (jsonb_populate_record(a, jsonb_build_object("
-        "'number', n, 'id', lpad(to_hex(n), 16, '0')))).* from attempts a join runs using (run_id)"
-        " cross join generate_series(2, 130) n where runs.name = :run and a.number = 1"
+        "'number', n, 'id', 'f' || lpad(to_hex(n), 15, '0')))).* from attempts a"
+        " join runs using (run_id) cross join generate_series(2, 130) n"
+        " where runs.name = :run and a.number = 1"
     )
     with live.engine.begin() as connection:
         connection.execute(again, {"run": job.run})
