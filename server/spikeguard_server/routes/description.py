@@ -16,6 +16,7 @@ from spikeguard_server.access import TABLE, Rule
 from spikeguard_server.errors import (
     Busy,
     Forbidden,
+    HeaderTooLarge,
     Malformed,
     NotSignedIn,
     TooLarge,
@@ -62,7 +63,8 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
-_ALWAYS = refusals(
+_LONG_HEADER = refusals(HeaderTooLarge(65536, 128))  # answered before anybody reads the path
+_ALWAYS = _LONG_HEADER | refusals(
     Unprocessable(
         "limit: Input should be less than or equal to 1000", "Ask for less", field="limit"
     ),
@@ -168,7 +170,8 @@ def _pages() -> dict[str, Any]:
     """Every way in which a page may be refused: in words for people."""
     html = {"text/html": {"schema": {"type": "string"}}}
     shown = {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
-    return {"303": {"description": "On to the login, or to where the person came from."}, **shown}
+    onward = {"303": {"description": "On to the login, or to where the person came from."}}
+    return onward | shown | {str(status): _plain(entry) for status, entry in _LONG_HEADER.items()}
 
 
 def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:
