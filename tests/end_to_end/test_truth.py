@@ -91,7 +91,7 @@ def test_two_figures_for_one_thing_in_one_view_are_a_contradiction() -> None:
 
 
 def test_a_message_of_a_decision_does_not_carry_the_title_of_a_new_spike() -> None:
-    title = "run#1: lingering spike at step 51, loss first"
+    title = "run#1: lingering spike at step 51, grad norm first"
     told = Said("message", title, 89, frozenset({"approved"}))
     assert false_statements(told, _happened())
     assert not false_statements(replace(told, topics=frozenset({"opened"})), _happened())

@@ -34,9 +34,9 @@ class FirstMove:
 
 
 def first_move_of(incident: Incident) -> FirstMove:
-    """The first to move; of two at one step the loss is named last, since it follows."""
+    """The first to move; at one step the loss comes first: a step has it before its gradient."""
     moves = incident.first_moves or {incident.signal: incident.onset_step}
-    signal = min(moves, key=lambda name: (moves[name], name == Signal.LOSS))
+    signal = min(moves, key=lambda name: (moves[name], name != Signal.LOSS))
     return FirstMove(signal, moves[signal])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from spikeguard_protocol import Kind
+from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import PARAGRAPH
 from spikeguard_server.domain.symptom import FirstMove
@@ -275,7 +275,8 @@ def title_of(
         return f"{spike.id}: {spike.decided}"
     if Topic.RECURRED in topics:
         return f"{spike.id}: {what} {_after(spike)}"
-    where = f", {word(spike.first.signal)} first" if what.endswith("spike") else ""
+    ahead = what.endswith("spike") and spike.first.signal != Signal.LOSS
+    where = f", {word(spike.first.signal)} first" if ahead else ""
     return f"{spike.id}: {what} at step {count(spike.onset_step)}{where}"
 
 

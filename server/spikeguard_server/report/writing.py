@@ -194,7 +194,7 @@ def _signals(facts: PostMortem) -> Table:
     incident, columns = facts.incident, 4 if facts.peaks else 3
     names = sorted(
         {*incident.worst_z, *incident.first_moves, *(facts.peaks.keys() - PACE)},
-        key=lambda name: (incident.first_moves.get(name, 2**60), name == Signal.LOSS, name),
+        key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
     )
     header = ("signal", "first moved", "largest deviation", "largest value")[:columns]
     rows = tuple(_signal_row(facts, name)[:columns] for name in names)
@@ -207,7 +207,7 @@ def _lead_sentence(signal: str, step: int, steps: int | None, loss_rose: bool) -
     if steps is None:
         return f"{word(signal)} moved first, at step {step:,}; the loss itself never moved."
     if steps == 0:
-        return f"The first signal to move was {word(signal)}, at step {step:,}."
+        return f"The first signal to move was the loss, at step {step:,}."
     return f"{word(signal)} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."
 
 
