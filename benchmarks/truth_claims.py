@@ -19,6 +19,7 @@ from spikeguard_trainer.faults import Fault
 
 NUMBER = r"(-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"
 VIEWS = ("page", "message", "terminal")  # what a person who decides has before them
+RISE_ROWS = 6  # by which a smoothed loss may show a rise late
 ONSET_STEPS = 60  # an onset lies at most so far behind the fault
 LEVEL_SHARE, LEVEL_NATS = 0.3, 0.2  # tolerance of a level difference: a trend is no twin
 ONE_VIEW_NATS, ONE_VIEW_SHARE = 0.03, 0.1  # two figures of one thing in one view
@@ -251,6 +252,21 @@ def _went_back(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
             yield "batches of it were trained on afterwards"
 
 
+def _came_with(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
+    """`skip batches 199 to 218 (20), with which it came back`: it rose there after going back."""
+    match = re.search(
+        rf"skip batch(?:es)? {NUMBER}(?: to {NUMBER} \(\d+\))?, with which it came", sentence
+    )
+    log, row = happened.log, said.row if said.row is not None else len(happened.log.rows)
+    back = max((b.row for b in log.returns if b.row < row), default=None)
+    if not match or back is None or said.where == "post-mortem":  # there more than one may be told
+        return
+    first, last = int(_number(match[1])), int(_number(match[2] or match[1]))
+    rose = [i for i in range(back, min(row, len(log.rows))) if log.smooth[i] > DAMAGED]
+    if rose and not first - RISE_ROWS <= log.rows[rose[0]].position <= last + RISE_ROWS:
+        yield f"it rose again at position {log.rows[rose[0]].position}"
+
+
 def _missing(happened: Happened, newest: int) -> bool:
     return all(back.newest != newest for back in happened.log.returns)
 
@@ -309,5 +325,5 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 _Check = Callable[[str, Said, Happened], Iterator[str]]
 _CHECKS: tuple[_Check, ...] = (
     _rose, _loss_before, _peak, _level, _never_moved, _ended, _on_trend, _nobody, _retrained,
-    _went_back, _onset, _dropped, _blames, _title,
+    _went_back, _came_with, _onset, _dropped, _blames, _title,
 )  # fmt: skip

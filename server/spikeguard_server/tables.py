@@ -273,6 +273,7 @@ incidents = sql.Table(
     _needed("dropped", sql.Boolean),
     sql.Column("anomalous_step", Count),
     _needed("recurrences", sql.Integer),
+    sql.Column("first_peak_step", Count),
     sql.Column("recurred_attempt", sql.Integer),
     sql.Column("recurred_segment", Count),
     sql.Column("recurred_step", Count),

@@ -36,9 +36,10 @@ def began_step(incident: Incident) -> int:
 
 
 def rise_batches(incident: Incident) -> BatchRange | None:
-    """What the steps from its onset to its peak trained on."""
-    batches = incident.onset_batches
-    return batches and rise_of(batches, incident.peak_step - incident.onset_step)
+    """What the steps from its onset to its peak before any command trained on."""
+    batches, first = incident.onset_batches, incident.first_peak_step
+    peak = incident.peak_step if first is None else first
+    return batches and rise_of(batches, peak - incident.onset_step)
 
 
 def few_batches(incident: Incident, policy: Policy) -> bool:

@@ -179,7 +179,7 @@ def _raised(mark: Mark | None) -> str:
     if mark is None or mark.ratio is None:
         return ""
     until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
-    return f" (raised {mark.ratio:.3g}-fold from step {mark.first_step:,}{until})"
+    return f" (raised from step {mark.first_step:,}{until})"
 
 
 def _returned(incident: Incident) -> str:

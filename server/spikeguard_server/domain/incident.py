@@ -35,6 +35,7 @@ class Incident:
     dropped: bool  # the reflex kept the onset's update out
     settled: bool  # the kind will not change without new evidence
     recurrences: int = 0  # times it came back after a command
+    first_peak_step: int | None = None  # of the rise before any command; None before one
     worst_z: Mapping[str, float] = field(default_factory=dict)
     first_moves: Mapping[str, int] = field(default_factory=dict)
     closed_step: int | None = None

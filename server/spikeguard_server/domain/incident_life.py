@@ -74,7 +74,8 @@ def acted(incident: Incident, verb: Verb) -> Incident:
     """The incident once a command was applied: a cure's effect is being judged from now on."""
     if verb not in CURES:
         return incident
-    return replace(incident, state=move(incident.state, IncidentEvent.ACT))
+    state = move(incident.state, IncidentEvent.ACT)
+    return replace(incident, state=state, first_peak_step=_before_command(incident))
 
 
 def _needed(incident: Incident | None, event: Event) -> Incident:
@@ -136,6 +137,12 @@ def _revised(incident: Incident, event: Revised) -> Incident:
     )
 
 
+def _before_command(incident: Incident) -> int:
+    """The step of the peak before any command: a spike that comes back can come back higher."""
+    known = incident.first_peak_step
+    return incident.peak_step if known is None else known
+
+
 def _first_moves(incident: Incident, apart_since: int | None) -> dict[str, int]:
     """Those of the opening, and since when ranks are apart, as long as they are."""
     rest = {name: step for name, step in incident.first_moves.items() if name != REPLICAS_APART}
@@ -159,6 +166,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         state=state,
         settled=False,
         recurrences=incident.recurrences + 1,
+        first_peak_step=_before_command(incident),
         anomalous_step=event.step,
         excess=event.excess,
         first_moves=_first_moves(incident, event.apart_since),

@@ -30,6 +30,7 @@ from spikeguard_server.domain.command_life import (
     legal_events,
     table_of_states,
 )
+from spikeguard_server.domain.damage import rise_batches
 from spikeguard_server.domain.events import (
     Closed,
     Judgement,
@@ -246,6 +247,18 @@ def test_a_recurrence_opens_it_again_and_remembers_both_onsets() -> None:
     assert (incident.state, incident.recurrences, incident.onset_step) == ("open", 1, 100)
     assert (incident.newest_segment, incident.newest_onset_step) == (AGAIN, 95)
     assert incident.newest_onset_batches == BatchRange(110, 111)
+
+
+def test_the_batches_of_its_first_rise_stay_what_they_were_when_it_comes_back_higher() -> None:
+    treated = acted(_folded(OPENED, _revised(120, 0.4)), Verb.ROLLBACK)
+    assert rise_batches(treated) == BatchRange(99, 102)
+    again = Recurred(127, 126, BatchRange(125, 126), WORSE)
+    incident = fold(treated, again, number=3, segment=AGAIN)
+    higher = Revised(130, WORSE, 128, 9.0, 4.0, {"loss": 99.0}, settled=False)
+    incident = fold(incident, higher, number=3, segment=AGAIN)
+    assert incident is not None
+    assert incident.peak_step == 128
+    assert rise_batches(incident) == BatchRange(99, 102)
 
 
 def test_what_never_left_has_not_come_back() -> None:

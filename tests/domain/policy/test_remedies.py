@@ -206,10 +206,19 @@ def test_where_it_came_back_is_looked_at_before_and_after() -> None:
     ("gone_back", "changes"),
     [
         (Rollback("mem-1190", 1190), {"recurred_batches": BatchRange(1230, 1231)}),
+        (
+            Rollback("mem-1190", 1190),
+            {
+                "recurred_step": 1231,
+                "recurred_batches": BatchRange(1230, 1231),
+                "first_peak_step": 1208,
+                "peak_step": 1233,
+            },
+        ),
         (Rollback("mem-1190", 1190), {"recurred_step": 1200, "recurred_batches": None}),
         (Rollback("mem-1190", 1190, BatchRange(1199, 1200)), {}),
     ],
-    ids=["elsewhere", "never left", "left out"],
+    ids=["elsewhere", "elsewhere and higher", "never left", "left out"],
 )
 def test_batches_with_which_it_did_not_come_back_are_not_skipped(
     gone_back: Rollback, changes: dict[str, Any]
@@ -289,7 +298,7 @@ def test_sources_of_earlier_incidents_are_to_be_checked_for_data_alone() -> None
 
 def test_follow_ups_name_what_is_known_of_the_cause() -> None:
     rate = incident(causes=blamed(Cause.LR_TOO_HIGH, mark=RAISED))
-    assert "raised 40-fold from step 1,198 to 1,204" in follow_ups_of(rate, DEFAULT_POLICY)[0]
+    assert "raised from step 1,198 to 1,204" in follow_ups_of(rate, DEFAULT_POLICY)[0]
     rank = incident(causes=blamed(Cause.WEIGHT_CORRUPTION, mark=Mark(1199, rank=3)))
     assert "of rank 3:" in follow_ups_of(rank, DEFAULT_POLICY)[0]
     for seen in (rate, rank):
