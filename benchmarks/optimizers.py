@@ -4,7 +4,8 @@ One row for each: a NaN skipped with weights and state bit-identical (in the fir
 the learning rate scaled for one step and put back, a rollback from memory and a restart from disk
 equal to training that was never left. Those of packages that are not installed (`pip install
 pytorch-optimizer torchao transformers`) and of checkouts that are not named (`MUON`:
-KellerJordan/Muon, `NANOCHAT`: karpathy/nanochat) are told as such. Runs on a CPU.
+KellerJordan/Muon, `NANOCHAT`: karpathy/nanochat, `MODDED_NANOGPT`:
+KellerJordan/modded-nanogpt) are told as such. Runs on a CPU.
 Law: nothing of the optimizers is replaced; what differs is named with where it differs.
 """
 
@@ -27,15 +28,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from spikeguard import CheckpointDirectory, Guard, Settings, attach, by_position
+from benchmarks import optimizers_modded
+from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach, by_position
 from spikeguard_protocol import Ack, Action, Medium, Order, Rollback, ScaleLr
 
 Parameters = list[Tensor]
 Make = Callable[[Parameters, Parameters], Any]  # of matrices and of everything else
 SETTINGS = Settings(snapshot_every=4, slow_signals_every=2)
+MODDED = optimizers_modded.__name__
 COLUMNS = ("skip", "scale_lr", "rollback", "restart")
 SCALED = 3  # the step that an order after the second one reaches
-CHECKOUTS = {"muon": "MUON", "nanochat.optim": "NANOCHAT"}
+CHECKOUTS = {"muon": "MUON", "nanochat.optim": "NANOCHAT", MODDED: optimizers_modded.CHECKOUT}
 
 
 class Kind(NamedTuple):
@@ -93,6 +96,8 @@ KINDS = (
     Kind("KellerJordan Muon + fused AdamW", "muon", beside_adamw("muon", "SingleDeviceMuon")),
     Kind("KellerJordan MuonWithAuxAdam", "muon", muon_with_adam),
     Kind("nanochat MuonAdamW", "nanochat.optim", muon_adamw),
+    Kind("modded-nanogpt NorMuon + fused AdamW", MODDED, optimizers_modded.nor_muon),
+    Kind("modded-nanogpt DistAdam", MODDED, optimizers_modded.dist_adam),
     Kind("transformers Adafactor", "transformers", alone("transformers", "Adafactor")),
     Kind("pytorch-optimizer Muon + AdamW", PACKAGE, beside_adamw(PACKAGE, "Muon", flagged=True)),
     Kind("pytorch-optimizer NorMuon + AdamW", PACKAGE, beside_adamw(PACKAGE, "NorMuon", True)),
@@ -278,6 +283,9 @@ TRIALS: dict[str, Callable[[Make, Path], str]] = dict(
 
 def tried(kind: Kind, folder: Path) -> list[str]:
     """What becomes of each trial."""
+    checkout = CHECKOUTS.get(kind.module)
+    if checkout is not None and checkout not in os.environ:
+        return [f"{checkout} names no checkout", "", "", ""]
     try:
         importlib.import_module(kind.module)
     except ImportError:
@@ -290,6 +298,8 @@ def _ended(trial: Callable[[Make, Path], str], make: Make, folder: Path) -> str:
         return trial(make, folder)
     except Differs as differs:
         return f"NO: {differs}"
+    except AttachError:
+        return "refused at attach"
     except Exception as error:
         return f"NO: {error!r:.80}"
 

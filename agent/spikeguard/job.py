@@ -110,9 +110,11 @@ def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
     if backward:
         raise AttachError(
             "optimizer",
-            f"{listed(backward)} {verb(backward, 'is', 'are')} updated within the backward pass, "
-            "before the norm of all gradients is known",
-            "Step the optimizers after the backward pass",
+            f"{listed(backward)} {verb(backward, 'has', 'have')} a hook with an optimizer at hand "
+            "within the backward pass: an update made there is made before the norm of all "
+            "gradients is known",
+            "Step the optimizers after the backward pass; where the hook only exchanges gradients, "
+            "exchange them after it too",
         )
 
 
