@@ -23,7 +23,7 @@ from typing import Any
 from spikeguard.errors import AttachError
 from spikeguard.lineage import plain_lineage, read_lineage
 from spikeguard.targets import Target, Tree
-from spikeguard_protocol import Medium, ProtocolError
+from spikeguard_protocol import Medium
 
 MANIFEST = "manifest.json"
 FORMAT = 3
@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> Target | None:
         if lineage[-1].step != plain["step"]:
             return None
         return Target(folder.name, plain["position"], lineage, Medium.DISK)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, ProtocolError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
 
 

@@ -1,7 +1,8 @@
 """The folder in which an attempt's outbox lies: claimed by one process, noted in, removed.
 
 Law: nothing here knows what a message is. The lock's file also holds the highest number of one.
-No link is followed: what is written and removed lies here, whoever else can write here.
+No link is followed: what is written and removed lies here, whoever else can write here. Where
+several users may write nothing lies that one of them could have put there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,30 @@ from typing import IO
 from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
 _NOTE = re.compile(r"([0-9]{12}) (open|ended)")
+
+
+def own_problem(top: Path, *names: str) -> str | None:
+    """Why another user could have put there, or exchange, what lies in `top`/`names`; None: nobody.
+
+    What is missing is made, for this user alone. `top` may be one that the system lets all write
+    in, as /tmp: what is below is this user's.
+    """
+    top.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (owner := top.stat().st_uid) not in (0, os.geteuid()):
+        return f"{top} belongs to user {owner}"
+    path = top
+    for name in names:
+        path /= name
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{path} is no folder"
+        if found.st_uid != os.geteuid():
+            return f"{path} belongs to user {found.st_uid}"
+        if found.st_mode & stat.S_IWOTH:
+            return f"all may write in {path}"
+    return None
 
 
 def attempt_folders(parent: Path) -> list[Path]:

@@ -30,7 +30,7 @@ def decoded(line: bytes) -> Record | None:
     """None for the torn last line of a killed process."""
     try:
         record: Record = from_json(Record, json.loads(line))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record
 

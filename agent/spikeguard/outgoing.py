@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from spikeguard.faults import Faults, log
+from spikeguard.folder import own_problem
 from spikeguard.leftovers import Held, Unheld, leftovers
 from spikeguard.mailbox import Mailbox
 from spikeguard.mounts import network_kind
@@ -76,9 +77,26 @@ def _open_outbox(
 
 
 def outbox_home(home: Path, run: RunId, settings: Settings) -> Path:
-    """The run's directory, or its place in the one that the settings name for all runs."""
-    moved = settings.outbox_directory
-    return Path(moved) / run.project / run.name if moved else home
+    """The run's directory, or its place in the one that the settings name for all runs.
+
+    That one may be for all users of a machine: what another one put there would be sent in this
+    job's name, and a link in place of a file would lead to this job's own files.
+    """
+    if not settings.outbox_directory:
+        return home
+    top, names = Path(settings.outbox_directory), (run.project, run.name)
+    try:
+        problem = own_problem(top, *names, "outbox")
+    except OSError:
+        problem = None  # told where the outbox is opened
+    if problem is None:
+        return top.joinpath(*names)
+    log.warning(
+        "%s: the outbox lies in the run's directory instead. Let SPIKEGUARD_OUTBOX_DIRECTORY "
+        "name a folder of this user's own",
+        problem,
+    )
+    return home
 
 
 def _warn_of_plain_http(server: str, settings: Settings) -> None:

@@ -21,7 +21,7 @@ class Protection:
         try:
             names = json.loads(self._path.read_text())
             return frozenset(name for name in names if isinstance(name, str))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return frozenset()
 
     def write(self, names: frozenset[str]) -> None:

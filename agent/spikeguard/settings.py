@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from spikeguard.errors import AttachError
 from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId, Verb
+from spikeguard_protocol.bearer import bearer
 
 GIB = 2**30
 MIB = 2**20
@@ -196,7 +197,9 @@ def read_connection(
     return Connection(
         _run_id(project or environment.get("SPIKEGUARD_PROJECT") or DEFAULT_PROJECT, name),
         address.rstrip("/") if address else None,
-        token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment),
+        _checked_token(
+            token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment)
+        ),
     )
 
 
@@ -269,15 +272,24 @@ def _check_address(address: str) -> None:
         )
 
 
+def _checked_token(token: str | None) -> str | None:
+    try:
+        bearer(token or "")
+    except ProtocolError as error:
+        raise AttachError(error.field, f"it is none: a token {error.limit}", error.remedy) from None
+    return token
+
+
 def _token_from_file(environment: Mapping[str, str]) -> str | None:
     path = environment.get("SPIKEGUARD_TOKEN_FILE")
     if not path:
         return None
     try:
         return Path(path).read_text().strip() or None
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
         raise AttachError(
             "token",
-            f"SPIKEGUARD_TOKEN_FILE cannot be read ({error.strerror})",
+            f"SPIKEGUARD_TOKEN_FILE cannot be read ({said})",
             "Make it readable for this user, or set SPIKEGUARD_TOKEN",
         ) from None

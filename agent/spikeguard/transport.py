@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ from spikeguard_protocol import (
     encode,
     read_ack,
 )
+from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.bounded_answer import answer_within
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import MAX_STEP
@@ -71,7 +72,7 @@ class Transport:
         self._path = f"{self._root}/v1/messages"
         self._headers = {"Content-Type": "application/json", "User-Agent": "spikeguard-agent"}
         if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = bearer(token)
         self._timeout_s = timeout_s
         self._connection: HTTPConnection | None = None
         self._waiting: HTTPConnection | None = None  # of another thread than the sender's
@@ -103,7 +104,7 @@ class Transport:
     def _post(self, message: Message) -> Verdict:
         try:
             return self._exchange(encode(message))
-        except (OSError, HTTPException, ValueError, TypeError, RecursionError) as error:
+        except Exception as error:  # also a length that no memory holds
             self.close()
             return Verdict(Advice.BACK_OFF, printable(f"{type(error).__name__}: {error}"[:500]))
 
@@ -127,7 +128,7 @@ class Transport:
             response = connection.getresponse()
             plain = json.loads(response.read()) if response.status == 200 else {}
             return plain.get("waiting") if isinstance(plain, dict) else None
-        except (OSError, HTTPException, ValueError, AttributeError, RecursionError):
+        except Exception:  # whatever was answered: messages bring orders too
             return None
         finally:
             self._waiting = None

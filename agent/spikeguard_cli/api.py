@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -16,6 +17,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials, load_login
 from spikeguard_protocol import Role
+from spikeguard_protocol.bearer import bearer
+from spikeguard_protocol.bounded_answer import BoundedHTTPHandler, BoundedHTTPSHandler
 from spikeguard_protocol.escaping import printable
 
 TIMEOUT_S = 15.0
@@ -25,7 +28,8 @@ class Refused(CommandFailed):
     """The server answered with an error."""
 
     def __init__(self, status: int, body: dict[str, Any]) -> None:
-        error = body.get("error", {})
+        error = body.get("error")
+        error = error if isinstance(error, dict) else {}
         message, remedy = error.get("message", f"HTTP {status}"), error.get("remedy")
         super().__init__(printable(f"{message}. {remedy}" if remedy else f"{message}"))
         self.status = status
@@ -42,7 +46,7 @@ class Api:
 
     def get(self, path: str, **query: str | int | None) -> Any:
         """The JSON answer to a GET."""
-        return json.loads(self.read(path, **query))
+        return _plain(self.read(path, **query))
 
     def read(self, path: str, **query: str | int | None) -> bytes:
         """The raw answer to a GET."""
@@ -50,15 +54,15 @@ class Api:
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to a POST of `body`."""
-        return json.loads(self._call("POST", path, json.dumps(body).encode()))
+        return _plain(self._call("POST", path, json.dumps(body).encode()))
 
     def put(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to a PUT of `body`."""
-        return json.loads(self._call("PUT", path, json.dumps(body).encode()))
+        return _plain(self._call("PUT", path, json.dumps(body).encode()))
 
     def put_document(self, path: str, document: bytes, **query: str | None) -> Any:
         """The JSON answer to a PUT of a document as it stands."""
-        return json.loads(self._call("PUT", _with_query(path, query), document))
+        return _plain(self._call("PUT", _with_query(path, query), document))
 
     def delete(self, path: str, **query: str | None) -> bytes:
         """The raw answer to a DELETE."""
@@ -106,7 +110,7 @@ class Api:
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         url = self.credentials.server + path
-        headers = {"Authorization": f"Bearer {self.credentials.token}"}
+        headers = {"Authorization": bearer(self.credentials.token)}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
@@ -115,12 +119,21 @@ class Api:
                 return bytes(answer.read())
         except HTTPError as error:
             raise _refused(error) from error
-        except (URLError, TimeoutError, ConnectionError) as error:
-            reason = getattr(error, "reason", error)
+        except (OSError, HTTPException, ValueError) as error:  # what comes back is no HTTP, or ends
+            reason = error.reason if isinstance(error, URLError) else error
             raise CommandFailed(
-                f"{self.credentials.server} does not answer ({reason}). "
+                f"{self.credentials.server} does not answer ({printable(str(reason))[:500]}). "
                 "Is the server up, and is this its address?"
             ) from error
+
+
+def _plain(answer: bytes) -> Any:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise CommandFailed(
+            f"the answer is no JSON ({error}). Is this the address of a spikeguard server?"
+        ) from error
 
 
 def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
@@ -150,16 +163,16 @@ class _NoRedirect(HTTPRedirectHandler):
         """Nowhere: the answer becomes an `HTTPError`."""
 
 
-_OPENER = build_opener(_NoRedirect)
+_OPENER = build_opener(_NoRedirect, BoundedHTTPHandler, BoundedHTTPSHandler)
 
 
 def _refused(error: HTTPError) -> CommandFailed:
     try:
         body = json.loads(error.read())
-    except ValueError:
+    except (OSError, HTTPException, ValueError, RecursionError):
         body = {}
     if 300 <= error.code < 400:
-        elsewhere = str(error.headers.get("Location"))[:200]
+        elsewhere = printable(str(error.headers.get("Location")))[:200]
         return CommandFailed(
             f"the server points elsewhere ({error.code}, {elsewhere}): no token is sent there. "
             "Name the address that answers itself"

@@ -24,6 +24,8 @@ from urllib.request import (
 
 from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_client.shapes import Command
+from spikeguard_protocol.bearer import bearer
+from spikeguard_protocol.bounded_answer import MAX_DOCUMENT
 
 T = TypeVar("T")
 PAGE = 200
@@ -62,7 +64,7 @@ class Calls:
     def __init__(self, server: str, token: str, timeout_s: float) -> None:
         self.server = server.rstrip("/")
         self.timeout_s = timeout_s
-        self._token = token
+        self._authorization = bearer(token)
 
     def get(self, shape: type[T], path: str, **query: Query) -> T:
         """What is there, as `shape`."""
@@ -94,9 +96,12 @@ class Calls:
         headers = {} if body is None else {"Content-Type": media}
         try:
             with self.open(method, path, body, headers, self.timeout_s) as answer:
-                return answer.read()
+                content = answer.read(MAX_DOCUMENT + 1)
         except (OSError, HTTPException) as error:
             raise self._unreachable(error) from error
+        if len(content) > MAX_DOCUMENT:
+            raise stranger(f"it is longer than {MAX_DOCUMENT} bytes")
+        return content
 
     def open(
         self,
@@ -107,7 +112,7 @@ class Calls:
         timeout_s: float,
     ) -> HTTPResponse:
         """The answer while it comes; whoever asks closes it."""
-        given = {"Authorization": f"Bearer {self._token}", **headers}
+        given = {"Authorization": self._authorization, **headers}
         request = Request(self.server + path, body, given, method=method)
         try:
             answer: HTTPResponse = self._opener.open(request, timeout=timeout_s)
@@ -151,7 +156,7 @@ def understood(shape: type[T], answer: bytes) -> T:
 def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
     try:
         return reading(json.loads(answer))
-    except (NotUnderstood, ValueError) as error:
+    except (NotUnderstood, ValueError, RecursionError) as error:
         raise stranger(str(error)) from error
 
 
@@ -160,7 +165,7 @@ def _refusal(error: HTTPError) -> ApiError:
     try:
         told = json.loads(error.read())["error"]
         message, remedy, code = told["message"], told["remedy"], told["code"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         told, remedy, code = {}, "See the server's log", f"http_{error.code}"
         message = f"The server answered {error.code}"
     return ApiError(message, remedy, code=code, status=error.code, error=told)

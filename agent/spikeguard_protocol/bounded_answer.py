@@ -9,10 +9,13 @@ from __future__ import annotations
 import io
 import socket
 import time
-from http.client import HTTPResponse
+from http.client import HTTPConnection, HTTPResponse
 from typing import Any
+from urllib.request import HTTPHandler, HTTPSHandler, Request
 
 MAX_ANSWER = 256 * 1024  # bytes of an answer, its head and all that comes before it included
+MAX_DOCUMENT = 64 * 2**20  # the same where people ask: a list, a post-mortem with its plots
+DOCUMENT_S = 300.0
 
 
 class BoundedReader(io.RawIOBase):
@@ -21,11 +24,13 @@ class BoundedReader(io.RawIOBase):
     The connection's own timeout bounds each read alone: a byte now and then would hold it for ever.
     """
 
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        self._connection, self._timeout_s = connection, timeout_s
+    def __init__(
+        self, connection: socket.socket, timeout_s: float, max_bytes: int = MAX_ANSWER
+    ) -> None:
+        self._connection, self._timeout_s, self._max_bytes = connection, timeout_s, max_bytes
         self._raw = connection.makefile("rb", buffering=0)
         self._deadline = time.monotonic() + timeout_s
-        self._left = MAX_ANSWER
+        self._left = max_bytes
 
     def readable(self) -> bool:
         return True
@@ -35,7 +40,7 @@ class BoundedReader(io.RawIOBase):
         if left_s <= 0:
             raise TimeoutError(f"the answer was not complete after {self._timeout_s:g} s")
         if self._left <= 0:
-            raise ValueError(f"the answer is longer than {MAX_ANSWER} bytes")
+            raise ValueError(f"the answer is longer than {self._max_bytes} bytes")
         self._connection.settimeout(left_s)
         read: int | None = self._raw.readinto(memoryview(buffer)[: self._left])
         self._left -= read or 0
@@ -49,14 +54,33 @@ class BoundedReader(io.RawIOBase):
 class _Answer(HTTPResponse):
     """An answer that is read within `BoundedReader`."""
 
-    timeout_s = 0.0
+    timeout_s, max_bytes = 0.0, MAX_ANSWER
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self.fp.close()
-        self.fp = io.BufferedReader(BoundedReader(sock, self.timeout_s))
+        self.fp = io.BufferedReader(BoundedReader(sock, self.timeout_s, self.max_bytes))
 
 
-def answer_within(timeout_s: float) -> type[HTTPResponse]:
-    """For a connection's `response_class`: the whole answer within `timeout_s`."""
-    return type("Answer", (_Answer,), {"timeout_s": timeout_s})
+def answer_within(timeout_s: float, max_bytes: int = MAX_ANSWER) -> type[HTTPResponse]:
+    """For a connection's `response_class`: the whole answer within `timeout_s` and `max_bytes`."""
+    return type("Answer", (_Answer,), {"timeout_s": timeout_s, "max_bytes": max_bytes})
+
+
+def _bounded(kind: type[HTTPConnection]) -> type[HTTPConnection]:
+    answer = answer_within(DOCUMENT_S, MAX_DOCUMENT)
+    return type(kind.__name__, (kind,), {"response_class": answer})
+
+
+class BoundedHTTPHandler(HTTPHandler):
+    """For `urllib`: an answer of at most `MAX_DOCUMENT` bytes, within `DOCUMENT_S`."""
+
+    def do_open(self, http_class: Any, req: Request, **arguments: Any) -> HTTPResponse:
+        return super().do_open(_bounded(http_class), req, **arguments)
+
+
+class BoundedHTTPSHandler(HTTPSHandler):
+    """The same over TLS."""
+
+    def do_open(self, http_class: Any, req: Request, **arguments: Any) -> HTTPResponse:
+        return super().do_open(_bounded(http_class), req, **arguments)

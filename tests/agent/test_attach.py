@@ -204,6 +204,17 @@ def test_the_environment_names_run_server_and_token(tmp_path: Path) -> None:
         read_connection("r", None, None, None, {"SPIKEGUARD_TOKEN_FILE": "/nowhere"})
 
 
+@pytest.mark.parametrize("content", [b"secret-1\n# of the job", b"\xff\xfes", "секрет".encode()])
+def test_a_token_that_no_header_takes_is_refused_and_not_repeated(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_bytes(content)
+    environment = {"SPIKEGUARD_TOKEN_FILE": str(tmp_path / "token")}
+    with pytest.raises(spikeguard.AttachError, match="token") as refused:
+        read_connection("r", None, None, None, environment)
+    assert "secret" not in str(refused.value)
+
+
 PLAIN = [
     ("http://spikeguard.example:8000", True),
     ("http://10.0.0.7:8000", True),

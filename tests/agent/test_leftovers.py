@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,12 @@ import spikeguard.outbox
 from spikeguard.leftovers import Unheld, leftovers
 from spikeguard.outbox import Outbox
 from spikeguard.room import Room
-from spikeguard_protocol import AttemptEnded, Gap, Record, RunId, Samples
+from spikeguard_protocol import AttemptEnded, Gap, Record, RunId, Samples, encode
 
 from .forks import exit_status, start_script
 from .job import FAST, Job
 from .test_outbox import everything, fill, outbox, sample
-from .wire import await_that
+from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
 
@@ -186,3 +187,63 @@ def test_links_that_somebody_put_there_lead_nowhere(tmp_path: Path) -> None:
     assert leftovers(parent, RUN) == []
     assert settings.read_text() == "what another program wrote\n"
     assert [path.name for path in letters.iterdir()] == ["000000000001.jsonl"]
+
+
+@pytest.mark.parametrize("how", ["open to all", "a link", "of another user"])
+def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written_to(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As below /tmp: whoever is first there says what is sent in the job's name, and where to."""
+    moved, forged = tmp_path / "local", "f" * 16
+    place = moved / "default/test/outbox"
+    (place / forged).mkdir(parents=True)
+    (place / forged / "000000000001.jsonl").write_bytes(encode(AttemptEnded("forged")) + b"\n")
+    if how == "open to all":
+        place.chmod(0o777)
+    elif how == "a link":
+        (moved / "default").rename(tmp_path / "theirs")
+        (moved / "default").symlink_to(tmp_path / "theirs")
+    elif os.geteuid() == 0:
+        os.chown(moved / "default", 65534, 65534)
+    else:
+        pytest.skip("giving a folder away needs root")
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, settings=replace(FAST, outbox_directory=str(moved)))
+        job.train_to(5)
+        await_that(lambda: (0, 5) in wire.column("loss"))
+        job.guard.finish()
+        assert list(wire.messages) == [job.guard.attempt]
+    assert [path.name for path in place.iterdir()] == [forged]
+    assert "the outbox lies in the run's directory instead" in caplog.text
+
+
+def test_an_outbox_on_a_disk_of_its_own_is_for_its_user_alone(tmp_path: Path) -> None:
+    moved = tmp_path / "local"
+    moved.mkdir()
+    moved.chmod(0o1777)
+    job = Job(tmp_path, settings=replace(FAST, outbox_directory=str(moved)))
+    job.train_to(3)
+    job.guard.finish()
+    assert list((moved / "default/test/outbox").glob("*/*.jsonl"))
+    assert (moved / "default").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("file", ["manifest", "protected", "message"])
+def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
+    tmp_path: Path, file: str
+) -> None:
+    first = Job(tmp_path)
+    first.train_to(30)
+    first.guard.finish()
+    found = {
+        "manifest": next((tmp_path / "checkpoints").glob("*/manifest.json")),
+        "protected": tmp_path / "guard/protected.json",
+        "message": next((tmp_path / "guard/outbox").glob("*/*.jsonl")),
+    }[file]
+    found.write_bytes(b"[" * 100_000)
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        job.guard.resume()
+        job.train_to(job.guard.steps + 3)
+        await_that(lambda: job.guard.attempt in wire.messages)
+        job.guard.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -23,6 +24,7 @@ from typing import Any
 import pytest
 
 from spikeguard_cli.main import main
+from spikeguard_client import ApiError, Client
 from spikeguard_protocol import BY_RESTART, Action, CheckpointNow, Order, action_words
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from tests.hostile import HOSTILE, acted_on
@@ -465,6 +467,78 @@ def test_text_of_a_server_cannot_drive_the_terminal(home: dict[str, str], server
         said = done.stdout + done.stderr
         assert r"gpt\x1b[2J\x9b1m\u202e\rok" in said
         assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
+
+
+def answering(*parts: bytes, times: int = 1) -> Iterator[str]:
+    """A server that answers the first call with `parts`, and the last of them `times` times."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError), listener.accept()[0] as connection:
+                connection.recv(65536)
+                for part in (*parts[:-1], *parts[-1:] * times):
+                    connection.sendall(part)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    thread.join(5)
+
+
+@pytest.mark.parametrize("answer", [
+    b"\x1b]52;c;Y3VybA==\x07\x1b[2J\nspikeguard: all is well\r\n\r\n",
+    b"HTTP/9\x1b]0;FORGED\x07 200 OK\r\n\r\n",
+    b"HTTP/1.1 302 F\r\nLocation: http://x\x1b[2J\r\n spikeguard: all is well\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\x1b[2J\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{}",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n\x1b[2J\n",
+    b"HTTP/1.1 422 X\r\nContent-Length: 12\r\n\r\n" + b'{"error":[]}',
+])  # fmt: skip
+def test_an_answer_that_is_none_of_the_api_is_one_line_that_drives_no_terminal(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in answering(answer):
+        monkeypatch.setenv("SPIKEGUARD_SERVER", url)
+        monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
+        assert main(["runs"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("spikeguard: ")
+    assert said.err.count("\n") == 1
+    assert acted_on(said.err) == []
+
+
+def test_an_answer_without_end_ends_at_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in answering(b"HTTP/1.1 200 OK\r\n\r\n[", b" " * 2**20, times=80):
+        monkeypatch.setenv("SPIKEGUARD_SERVER", url)
+        monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
+        assert main(["runs"]) == 1
+        assert "the answer is longer than 67108864 bytes" in capsys.readouterr().err
+    for url in answering(b"HTTP/1.1 200 OK\r\n\r\n[", b" " * 2**20, times=80):
+        with pytest.raises(ApiError, match="longer than 67108864 bytes"):
+            list(Client(url, "x").runs())
+
+
+@pytest.mark.parametrize("name", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])
+def test_a_token_with_more_beside_it_is_refused_and_not_repeated(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where somebody wrote a note into its file: `http.client` quotes what no header takes."""
+    given = "secret-1\n# of the job"
+    (tmp_path / "token").write_text(given)
+    monkeypatch.delenv("SPIKEGUARD_TOKEN", raising=False)
+    monkeypatch.setenv(name, given if name == "SPIKEGUARD_TOKEN" else str(tmp_path / "token"))
+    monkeypatch.setenv("SPIKEGUARD_SERVER", "http://127.0.0.1:9")
+    assert main(["runs"]) == 1
+    said = capsys.readouterr().err
+    assert "token: is one word" in said
+    assert "secret" not in said
+    assert main(["sync", str(tmp_path)]) == 1
+    with pytest.raises(ValueError, match="is one word") as refused:
+        Client("http://127.0.0.1:9", given)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.slow
