@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_server.replay.backtest import DEEPEST, sources
 from spikeguard_server.replay.backtest_command import BACKTEST
 from spikeguard_server.replay.progress import shown
+from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
 
 
@@ -70,6 +72,29 @@ def test_the_table_is_for_a_person(folder: Path, capsys: pytest.CaptureFixture[s
     assert lines[4].split()[:5] == ["3", "files", "1,500", "2", "13.33"]
     assert lines[5] == "not read: 1"
     assert lines[6].startswith("  torn.csv: line 2: 3 cells")
+
+
+def test_names_of_files_and_columns_drive_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = HOSTILE["title"] + HOSTILE["screen"]
+    (tmp_path / f"{hostile}.csv").write_text(f'"{hostile}\nFORGED",b\n1,2\n')
+    (tmp_path / "a\nFORGED.csv").write_text("b\n")
+    csv_of(tmp_path / "calm.csv", 0.0)
+    assert run(BACKTEST, str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert acted_on(shown) == []
+    assert "\nFORGED" not in shown
+
+
+def test_folders_in_one_another_are_searched_so_deep_and_no_deeper(tmp_path: Path) -> None:
+    """A thousand of them end a program that calls itself for each."""
+    at = tmp_path
+    for _ in range(DEEPEST + 5):
+        (at / "log.csv").write_text("step,loss\n")
+        at /= "d"
+        at.mkdir()
+    assert len(sources(tmp_path)) == DEEPEST + 1
 
 
 def test_it_fails_only_where_nothing_could_be_read(tmp_path: Path) -> None:

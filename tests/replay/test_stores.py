@@ -10,6 +10,7 @@ import json
 import math
 import sqlite3
 import struct
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -150,6 +151,42 @@ def test_one_run_of_mlflow_s_database_is_named_and_nan_is_nan(tmp_path: Path) ->
     assert first.values == {"loss": 2.5}
     assert math.isnan(second.values["loss"])
     assert third.values == {"loss": math.inf}
+
+
+ENDLESS = "with recursive n(x) as (select 1 union all select x + 1 from n)"
+RUNS = "create table runs(run_uuid, name, start_time); insert into runs values('a', 'b', 1);"
+METRICS = "create table metrics(key, value, is_nan, step, timestamp, run_uuid);"
+
+
+@pytest.mark.parametrize(("made", "said"), [
+    (f"create view runs as {ENDLESS} select x run_uuid, x name, x start_time from n;" + METRICS,
+     "no plain tables"),
+    (f"{RUNS} create view metrics as {ENDLESS} select 'loss' key, 1.0 value, 0 is_nan, x step, "
+     "x timestamp, 'a' run_uuid from n;", "no plain tables"),
+    (RUNS + "create table metrics(value, is_nan, step, timestamp, run_uuid,"
+     "key as (hex(zeroblob(99999999))));", "no plain tables"),
+    (f"{RUNS}{METRICS} insert into metrics values('loss', zeroblob(99999999), 0, 1, 1, 'a');",
+     "too big"),
+    (f"{RUNS}{METRICS} insert into metrics values('loss', null, 0, 1, 1, 'a');", "value None"),
+], ids=["runs", "metrics", "computed", "long", "typeless"])  # fmt: skip
+def test_a_database_that_mlflow_did_not_make_ends_in_one_line(
+    tmp_path: Path, made: str, said: str
+) -> None:
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as store:
+        store.executescript(made)
+    began = time.process_time()
+    with pytest.raises(CommandFailed, match=said):
+        read_samples(path)
+    assert time.process_time() - began < 2.0
+
+
+def test_a_file_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "loss.csv"
+    with path.open("wb") as file:
+        file.truncate(2**41)
+    with pytest.raises(CommandFailed, match="at most: cut the log"):
+        read_samples(path)
 
 
 def read_samples_of(path: Path, run: str) -> list[Sample]:

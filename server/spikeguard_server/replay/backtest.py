@@ -14,12 +14,14 @@ from typing import Any
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol import Kind
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.detectors.plugged import Choice
 from spikeguard_server.replay.findings import Findings, replay
 from spikeguard_server.replay.mlflow import RECORD, is_run
 from spikeguard_server.replay.reading import read_log
 
 PER = 10_000
+DEEPEST = 100  # folders in one another
 HEAD = ("file", "rows", "incidents", "per 10,000", "kinds")
 NUMBERS = (1, 2, 3)
 
@@ -76,17 +78,18 @@ def rate(lines: Sequence[Tested]) -> float | None:
     return sum(len(line.kinds) for line in lines) * PER / steps if steps else None
 
 
-def sources(folder: Path) -> list[Path]:
+def sources(folder: Path, depth: int = DEEPEST) -> list[Path]:
     """Every log under `folder`, sorted: files, and folders that are one run together.
 
-    What begins with a dot, and MLflow's record of an experiment, is passed over.
+    What begins with a dot, MLflow's record of an experiment, and what lies deeper than `depth`
+    folders, is passed over.
     """
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name == RECORD:
             continue
         if path.is_dir() and not path.is_symlink():
-            found += [path] if is_run(path) else sources(path)
+            found += [path] if is_run(path) else sources(path, depth - 1) if depth else []
         elif path.is_file():
             found.append(path)
     return found
@@ -121,7 +124,7 @@ def table(lines: Sequence[Tested]) -> str:
     parts = [aligned(HEAD, rows, numbers=NUMBERS)] if read else []
     if unread:
         parts.append(f"not read: {len(unread)}")
-        parts += [f"  {line.file}: {line.unread}" for line in unread]
+        parts += [printable(f"  {line.file}: {line.unread}") for line in unread]
     return "\n".join(parts)
 
 

@@ -82,7 +82,7 @@ def _draw(options: Namespace, samples: Sequence[Sample], findings: Findings) -> 
             f"--plot needs {error.name}: pip install 'spikeguard[replay]'"
         ) from None
     try:
-        draw(samples, findings, options.file.name, options.plot)
+        draw(samples, findings, printable(options.file.name), options.plot)
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
 

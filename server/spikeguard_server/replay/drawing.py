@@ -37,7 +37,7 @@ def draw(samples: Sequence[Sample], findings: Findings, title: str, path: Path) 
         height_ratios=[3, 1][: 1 + bool(norms[0])],
     )
     _draw_loss(axes[0][0], samples, findings)
-    axes[0][0].set_title(title, loc="left", fontsize=10, pad=24)
+    axes[0][0].set_title(title, loc="left", fontsize=10, pad=24, parse_math=False)
     if norms[0]:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
         axes[1][0].set(yscale="log", ylabel="grad norm")

@@ -21,6 +21,8 @@ from spikeguard_server.replay.points import Point
 SQLITE_MAGIC = b"SQLite format 3\0"
 RECORD = "meta.yaml"  # of a run or an experiment
 LARGEST = 1.7976931348623157e308  # what the database holds for an infinity
+LONGEST = 1_000_000  # bytes of a value of the database
+TABLES = ("runs", "metrics")
 Timed = tuple[float, Point]
 
 
@@ -53,6 +55,8 @@ def database_points(path: Path, run: str | None) -> tuple[list[Point], str]:
     """Every metric of one run of the database, and that run's name; raises `CommandFailed`."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
+            store.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+            _check_tables(path, store)
             runs = dict(
                 store.execute(
                     "select run_uuid, coalesce(name, run_uuid) from runs "
@@ -65,13 +69,34 @@ def database_points(path: Path, run: str | None) -> tuple[list[Point], str]:
                 "order by timestamp, step",
                 (chosen,),
             )
-            return [Point(step, key, _value(value, nan)) for step, key, value, nan in rows], runs[
-                chosen
-            ]
-    except sqlite3.Error as error:
+            return [_point(path, *row) for row in rows], str(runs[chosen])
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise CommandFailed(
             f"{path}: no MLflow tracking database ({error}): give a log, or export the metrics"
         ) from error
+
+
+def _check_tables(path: Path, store: sqlite3.Connection) -> None:
+    """A view may go on without end, and so may what is computed: a file of MLflow's has neither."""
+    made = store.execute(
+        "select m.name, m.type, (select count(*) from pragma_table_xinfo(m.name) x where x.hidden) "
+        "from sqlite_master m where m.name in (?, ?)",
+        TABLES,
+    )
+    if sorted(made) != [(name, "table", 0) for name in sorted(TABLES)]:
+        raise CommandFailed(
+            f"{path}: no MLflow tracking database (it has no plain tables "
+            f"{' and '.join(TABLES)}): give a log, or export the metrics"
+        )
+
+
+def _point(path: Path, step: object, key: object, value: object, nan: object) -> Point:
+    if not isinstance(step, int) or not isinstance(value, int | float):
+        raise CommandFailed(
+            f"{path}, metric {key}: value {value!r:.60} at step {step!r:.60}: "
+            "mend or remove the row"
+        )
+    return Point(step, str(key), _value(value, bool(nan)))
 
 
 def _chosen(path: Path, runs: dict[str, str], run: str | None) -> str:
@@ -85,7 +110,7 @@ def _chosen(path: Path, runs: dict[str, str], run: str | None) -> str:
     )
 
 
-def _value(value: float, nan: int) -> float:
+def _value(value: float, nan: bool) -> float:
     """The database can't hold non-finite numbers: NaN is flagged, an infinity is the largest."""
     if nan:
         return math.nan

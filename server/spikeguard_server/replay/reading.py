@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.sample import Sample
 from spikeguard_server.replay.mlflow import SQLITE_MAGIC, database_points, is_run, run_points
 from spikeguard_server.replay.points import Point, point_records
@@ -29,6 +30,7 @@ from spikeguard_server.replay.tensorboard import MARK, event_points
 from spikeguard_server.replay.wandb import EXPORT
 from spikeguard_server.replay.wanted import Format, Wanted
 
+LARGEST = 2 * 2**30  # bytes of a file; reading takes several times as much memory
 __all__ = ["Format", "Log", "Wanted", "guess_format", "read_log", "read_samples"]
 
 
@@ -46,11 +48,18 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def read_log(path: Path, wanted: Wanted = Wanted()) -> Log:  # noqa: B008
-    """Read a log in any format of `Format`; raises `CommandFailed`."""
+    """Read a log in any format of `Format`; raises `CommandFailed`, on one line."""
+    try:
+        return _read(path, wanted)
+    except CommandFailed as failed:  # it quotes names of files, columns and runs
+        raise CommandFailed(printable(str(failed))) from failed
+
+
+def _read(path: Path, wanted: Wanted) -> Log:
     try:
         if path.is_dir():
             return _folder(path, wanted)
-        data = path.read_bytes()
+        data = _bytes(path)
         if path.suffix.lower() == ".wandb":
             raise CommandFailed(f"{path}: {EXPORT}")
         if wanted.form in (None, Format.MLFLOW) and data.startswith(SQLITE_MAGIC):
@@ -64,6 +73,15 @@ def read_log(path: Path, wanted: Wanted = Wanted()) -> Log:  # noqa: B008
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         form = wanted.form or _BY_SUFFIX.get(path.suffix.lower(), Format.CSV)
         raise CommandFailed(f"{path}: cannot be read as {form} in UTF-8: {error}") from error
+
+
+def _bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise CommandFailed(
+            f"{path}: {size:,} bytes, {LARGEST:,} at most: cut the log in parts, or thin it out"
+        )
+    return path.read_bytes()
 
 
 def _text(path: Path, text: str, wanted: Wanted) -> Log:
@@ -83,7 +101,7 @@ def _folder(path: Path, wanted: Wanted) -> Log:
             f"{path}: a folder without event files and no MLflow run: "
             "give a file, or `spikeguard backtest` the folder"
         )
-    points = [point for one in files for point in event_points(one, one.read_bytes())]
+    points = [point for one in files for point in event_points(one, _bytes(one))]
     return _pointed(path, points, Format.TENSORBOARD, wanted)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spikeguard_cli.wording import table as aligned
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.replay.trial import Spike, Tally, Tried
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def listing(
         parts.append("without labels: an alarm may be a real spike")
     if unread := [one for one in tried if one.unread is not None]:
         parts.append(f"not read: {len(unread)}")
-        parts += [f"  {one.file}: {one.unread}" for one in unread]
+        parts += [printable(f"  {one.file}: {one.unread}") for one in unread]
     return "\n".join(parts)
 
 
