@@ -273,7 +273,7 @@ def title_of(
         return f"{spike.id}: {what}{again}, {asked}: {spike.waiting.brief}"
     if topics & OF_COMMAND and spike.decided is not None:
         return f"{spike.id}: {spike.decided}"
-    if Topic.RECURRED in topics:
+    if spike.recurrences:
         return f"{spike.id}: {what} {_after(spike)}"
     ahead = what.endswith("spike") and spike.first.signal != Signal.LOSS
     where = f", {word(spike.first.signal)} first" if ahead else ""
