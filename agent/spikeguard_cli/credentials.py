@@ -42,7 +42,8 @@ def save_credentials(credentials: Credentials, path: Path) -> None:
     """Write `credentials` so that no other user can read them at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    fresh.unlink(missing_ok=True)  # whoever was there first keeps no hold on it
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         plain = asdict(credentials)
         del plain["source"]

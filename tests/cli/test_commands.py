@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import BY_RESTART, Action, CheckpointNow, Order, action_words
@@ -169,6 +170,17 @@ def test_login_keeps_a_session_that_only_its_owner_can_read(tmp_path: Path, serv
     assert json.loads(file.read_text())["token"] == "s3ss10n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "s3ss10n" not in done.stdout + done.stderr
+
+
+def test_a_login_is_written_into_no_file_that_was_there_before(tmp_path: Path) -> None:
+    """As in a folder that others write in: the name of the file on its way is no secret."""
+    theirs, kept = tmp_path / "theirs", tmp_path / "credentials.json"
+    theirs.write_text("")
+    (tmp_path / f".{kept.name}.{os.getpid()}").symlink_to(theirs)
+    save_credentials(Credentials("http://127.0.0.1:9", "secret"), kept)
+    assert theirs.read_text() == ""
+    assert stat.S_IMODE(kept.lstat().st_mode) == 0o600
+    assert json.loads(kept.read_text())["token"] == "secret"
 
 
 @pytest.mark.slow

@@ -90,6 +90,11 @@ def test_every_container_is_closed_and_bounded(name: str) -> None:
     assert "privileged" not in service
 
 
+def test_the_database_asks_for_a_password_on_its_own_loopback_too() -> None:
+    asked = SERVICES["postgres"]["environment"]["POSTGRES_INITDB_ARGS"].split()
+    assert {"--auth-local=scram-sha-256", "--auth-host=scram-sha-256"} <= set(asked)
+
+
 @pytest.mark.parametrize("name", LASTING)
 def test_every_lasting_service_says_whether_it_is_healthy(name: str) -> None:
     service = SERVICES[name]
