@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt as CommonMark
 
-from spikeguard_protocol import BatchRange, CommandState, Outcome
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_server.domain.cause.layers import FirstLayer
 from spikeguard_server.domain.command_life import TAKEN_BACK
 from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
@@ -226,6 +226,25 @@ def test_steps_in_damage_that_no_rollback_undid_count_up_to_the_end_of_a_run_tha
     assert cost["seconds"] == pytest.approx(cost["in_damage"] * STEP_TIME_S)
     assert cost["money"] is not None
     assert cost["money"] > 0
+
+
+def test_steps_and_batches_that_a_job_says_lie_far_apart_are_counted_without_being_listed(
+    rolled_back: PostMortem,
+) -> None:
+    branch, far = replace(rolled_back.curves[0], kept_to=None), 10**12
+    values = {name: (*column, column[-1]) for name, column in branch.values.items()}
+    branch = replace(branch, steps=(*branch.steps, far), values=values)
+    incident = replace(rolled_back.incident, outcome=Outcome.RUN_ENDED, closed_step=far)
+    command = rolled_back.commands[-1]
+    assert isinstance(command.action, Rollback)
+    skips = [
+        replace(command, action=replace(command.action, skip=BatchRange(first, end)))
+        for first, end in ((5, 10), (2, 7), (10**9, far), (3, 4))
+    ]
+    facts = replace(rolled_back, commands=tuple(skips), curves=(branch,), incident=incident)
+    cost = body(facts)["cost"]
+    assert cost["in_damage"] == pytest.approx(far - incident.onset_step, abs=2)
+    assert cost["batches_skipped"] == 8 + far - 10**9
 
 
 def test_dropped_updates_count_each_once_and_with_the_time_that_they_took(

@@ -6,8 +6,8 @@ Law: pure figures derived from the facts; text is made elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
 from spikeguard_server.domain.command_life import EXECUTED
@@ -103,9 +103,12 @@ def spent_by(facts: PostMortem) -> Spent:
         damaged = _damaged_steps(curve, facts)
         dropped += len(out)
         stalled += len(still)
-        in_damage += len([step for step in damaged if step <= behind])
-        undone.take(curve, {step for step in curve.steps if step > behind})
-        kept.take(curve, {step for step in damaged | out | still if step <= behind})
+        if curve.kept_to is not None:
+            damaged = range(damaged.start, min(damaged.stop, curve.kept_to + 1))
+        in_damage += len(damaged)
+        undone.take(curve, _Steps(others={step for step in curve.steps if step > behind}))
+        others = {step for step in out | still if step <= behind and step not in damaged}
+        kept.take(curve, _Steps(damaged, others))
     again_s, kept_s = undone.seconds(again), kept.seconds(kept.steps)
     seconds = None if again_s is None or kept_s is None else again_s + kept_s
     lost = again + kept.steps
@@ -124,6 +127,20 @@ def spent_by(facts: PostMortem) -> Spent:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps of a curve: all of a stretch, however long, and others beside it."""
+
+    stretch: range = range(0)
+    others: set[int] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return len(self.stretch) + len(self.others)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self.stretch or step in self.others
+
+
 @dataclass
 class _Lost:
     """Lost steps, with the time of those that measured it."""
@@ -133,7 +150,7 @@ class _Lost:
     measured: int = 0
     measured_s: float = 0.0
 
-    def take(self, curve: Curve, lost: Collection[int]) -> None:
+    def take(self, curve: Curve, lost: _Steps) -> None:
         self.steps += len(lost)
         column = curve.values.get(Signal.STEP_TIME, ())
         for step, value in zip(curve.steps, column, strict=False):
@@ -176,15 +193,16 @@ def _stalled_steps(curve: Curve, facts: PostMortem) -> set[int]:
     return found
 
 
-def _damaged_steps(curve: Curve, facts: PostMortem) -> set[int]:
-    """From the onset to the last step whose loss stood out, on this segment."""
+def _damaged_steps(curve: Curve, facts: PostMortem) -> range:
+    """From the onset to the last step whose loss stood out, on this segment. Nothing bounds how far
+    apart the two lie."""
     incident, losses = facts.incident, curve.values.get(Signal.LOSS, ())
     out = [
         step
         for step, value in zip(curve.steps, losses, strict=False)
         if value is not None and _within(step, curve, facts) and _stood_out(step, value, incident)
     ]
-    return set(range(min(out), max(out) + 1)) if out else set()
+    return range(min(out), max(out) + 1) if out else range(0)
 
 
 def _within(step: int, curve: Curve, facts: PostMortem) -> bool:
@@ -207,8 +225,13 @@ def _executed(facts: PostMortem) -> Iterator[tuple[CommandFact, Rollback]]:
 
 
 def _union(ranges: list[BatchRange]) -> int:
-    """Positions covered; a widened skip covers the narrower one."""
-    return len({position for skip in ranges for position in range(skip.first, skip.end)})
+    """Positions covered; a widened skip covers the narrower one. A job says how many a step reads,
+    so they are not counted one by one."""
+    covered = reached = 0
+    for skip in sorted(ranges, key=lambda skip: skip.first):
+        covered += max(0, skip.end - max(skip.first, reached))
+        reached = max(reached, skip.end)
+    return covered
 
 
 def _off_trend(facts: PostMortem, trained_again: int) -> int:
