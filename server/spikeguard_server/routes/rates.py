@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access import hash_secret
 from spikeguard_server.errors import Busy, ServiceError
 from spikeguard_server.routes.familiar import Familiar
@@ -31,7 +32,8 @@ BURST_S: Final = 3.0  # a bucket holds so many seconds' worth of calls
 MAX_CALLERS: Final = 10_000  # remembered; the one that called longest ago is forgotten
 FREE: Final = ("/healthz", "/readyz")
 COOKIE: Final = b"spikeguard_session="
-_ORDERS: Final = re.compile(r"/v1/runs/[^/]+/[^/]+/orders")
+_NAME: Final = NAME_PATTERN.pattern  # of bounded length: paths of orders are remembered
+_ORDERS: Final = re.compile(f"/v1/runs/{_NAME}/{_NAME}/orders")
 RUNS: Final = 10.0  # times the rate: what one token may ask for the orders of all its runs
 
 

@@ -103,7 +103,13 @@ def test_runs_that_share_a_token_wait_for_orders_each_at_its_rate_and_all_within
         callers = callers_of(scope(path, "job"), familiar)
         taken += not any(rates.take(caller, 0.0, times) for caller, times in callers.items())
     assert taken == BURST * RUNS
-    for path in ("/orders", "/v1/runs/orders", "/v1/runs/a/b/c/orders"):
+    long = "a" * 60_000  # no run is called that, and what is remembered of a caller is bounded
+    for path in (
+        "/orders",
+        "/v1/runs/orders",
+        "/v1/runs/a/b/c/orders",
+        f"/v1/runs/a/{long}/orders",
+    ):
         assert callers_of(scope(path, "job"), familiar) == {hash_secret("job"): 1.0}
 
 
