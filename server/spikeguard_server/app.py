@@ -59,6 +59,7 @@ from spikeguard_server.repository.clock import watch_of
 from spikeguard_server.repository.outage import TOLD, outage_of
 from spikeguard_server.repository.tokens import working_hashes
 from spikeguard_server.routes.answers import Answer, answer_of
+from spikeguard_server.routes.calls import Calls
 from spikeguard_server.routes.description import DESCRIPTION, TAGS, describe
 from spikeguard_server.routes.door import Services, guard, is_page
 from spikeguard_server.routes.every import include_all
@@ -111,6 +112,7 @@ def create_app(
         monitors=Monitors(settings.monitors_kept),
         ticker=Ticker(settings, engine) if ticker else None,
         provider=_provider(settings),
+        calls=Calls((_callers(settings) + 1) // 2),
     )
     watch_of(engine).tell = services.metrics.count_clock_jump
     bell = Bell(settings)

@@ -2,8 +2,8 @@
 
 Law: the database is asked only while somebody follows, once for all. Who does not read is let go,
 and comes back with the place that they had reached. Nothing is told twice in a stream, and nothing
-left out between two streams that are joined by a place. No token holds more streams than are left
-to all others.
+left out between two streams that are joined by a place. No token holds more streams, with those of
+its sessions, than are left to all others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Follower:
     project: str | None
     run_id: UUID | None
     loop: asyncio.AbstractEventLoop
-    token_id: int  # whose stream it is
+    grant: int  # the token whose stream it is, or that of one of its sessions
     queue: asyncio.Queue[Happening | None] = field(default_factory=asyncio.Queue)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     place: Seen = field(default_factory=Seen)  # where it began, once it is ready
@@ -98,14 +98,14 @@ class Feed:
         for follower in followers:
             follower.tell([None])
 
-    def join(self, project: str | None, run_id: UUID | None, token_id: int) -> Follower:
+    def join(self, project: str | None, run_id: UUID | None, grant: int) -> Follower:
         """Follow from now on, until `leave`; raise `Busy` where too many do, or where this token
         does too often."""
-        follower = Follower(project, run_id, asyncio.get_running_loop(), token_id)
+        follower = Follower(project, run_id, asyncio.get_running_loop(), grant)
         with self._lock:
             if self._stopping.is_set():
                 raise Busy("This server is stopping", "Ask again: another one answers")
-            self._shares.take(token_id)
+            self._shares.take(grant)
             self._followers.add(follower)
         self._wanted.set()
         return follower
@@ -115,7 +115,7 @@ class Feed:
         with self._lock:
             if follower in self._followers:
                 self._followers.remove(follower)
-                self._shares.give_back(follower.token_id)
+                self._shares.give_back(follower.grant)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -7,7 +7,7 @@ Law: nothing global. `authorize` stands before every endpoint and looks up the c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sql
 from fastapi import Depends, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
-from spikeguard_server.access import TABLE, Caller, hash_secret, judge
+from spikeguard_server.access import TABLE, Caller, Rule, hash_secret, judge
 from spikeguard_server.actors import Actor
 from spikeguard_server.domain.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
@@ -32,6 +33,7 @@ from spikeguard_server.metrics import Metrics
 from spikeguard_server.repository.outage import WriteCheck
 from spikeguard_server.repository.reading import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.routes.calls import UNCOUNTED, Calls
 from spikeguard_server.routes.familiar import Familiar
 from spikeguard_server.routes.limits import careful_headers
 from spikeguard_server.routes.looks import Looks
@@ -84,6 +86,7 @@ class Services:
     metrics: Metrics
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
+    calls: Calls
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
     familiar: Familiar = field(default_factory=Familiar)
     write_check: WriteCheck = field(default_factory=WriteCheck)
@@ -118,7 +121,7 @@ class Services:
         return self.settings.public_url.startswith("https://")
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
@@ -168,14 +171,26 @@ def sign_in(services: Services, secret: str | None) -> Caller:
     return caller
 
 
-def _authorize(request: Request, services: ServicesDep) -> Caller | None:
-    """Judge the call; None only where it needs no token."""
+async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[Caller | None]:
+    """Judge the call, and let it have its turn; None only where it needs no token. Nothing here
+    waits for a thread where the call itself needs none: load balancers ask while all are busy."""
     path = request.scope["route"].path
     rule = TABLE[request.method, path]
     if services.primary is not None and not reads(request.method, path):
         raise ReadsOnly(services.primary)
     if rule.public:
-        return None
+        yield None
+        return
+    caller = await run_in_threadpool(_judged, request, services, rule)
+    if path in UNCOUNTED:
+        yield caller
+        return
+    async with services.calls.one_of(caller.grant):
+        yield caller
+
+
+def _judged(request: Request, services: Services, rule: Rule) -> Caller:
+    """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
     secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
     caller = sign_in(services, secret)
     judge(caller, rule, named_only=services.named_only)
@@ -212,10 +227,10 @@ def bearer_secret(request: Request) -> str | None:
     return secret.strip() if scheme.lower() == "bearer" else None
 
 
-guard = Depends(_authorize)
+guard = Depends(_authorize, scope="function")  # its turn ends before a slow reader has the answer
 
 
-def _caller(caller: Annotated[Caller | None, guard]) -> Caller:
+async def _caller(caller: Annotated[Caller | None, guard]) -> Caller:
     assert caller is not None, "a public call was given a caller"
     return caller
 
@@ -234,7 +249,7 @@ Project = Annotated[str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT])]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[3])]
 
 
-def _run(project: Project, name: Name) -> RunId:
+async def _run(project: Project, name: Name) -> RunId:
     return RunId(project, name)
 
 

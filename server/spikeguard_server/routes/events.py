@@ -91,7 +91,7 @@ async def follow(
     place = read_seen(last_event_id or after or "")
     key = await run_in_threadpool(_key, services, project, run) if run is not None else None
     feed: Feed = request.app.state.feed
-    follower = feed.join(project, key, caller.token_id)
+    follower = feed.join(project, key, caller.grant)
     secret = bearer_secret(request) or ""
     return EventStream(_stream(services, feed, follower, place, secret))
 

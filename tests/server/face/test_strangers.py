@@ -19,6 +19,7 @@ from spikeguard_server.errors import Busy
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.routes.calls import Calls
 from spikeguard_server.routes.door import Services
 from spikeguard_server.routes.messages import JUDGES, MAX_STRANGERS, MessageDoor
 from spikeguard_server.routes.rates import Rates
@@ -42,7 +43,9 @@ class Entrance:
 def entrance(engine: sql.Engine) -> Entrance:
     with engine.begin() as connection:
         token, _ = issue_token(connection, Grant(Role.AGENT), "test")
-    services = Services(Settings(), engine, Metrics(CollectorRegistry()), Monitors(), None)
+    services = Services(
+        Settings(), engine, Metrics(CollectorRegistry()), Monitors(), None, Calls(1)
+    )
     services.familiar.note([hash_secret(token)])
     found = Entrance(MessageDoor(services, Turns(1, 1), Rates(1000.0)), token)
 

@@ -1,0 +1,58 @@
+"""Calls of one grant that are answered at once: what more it asks waits here.
+
+Invariants: lives in the event loop's thread. The threads that answer calls have one queue, and
+whoever fills it makes everybody wait: so a token, with all sessions that it opened, holds half of
+them at most. What waits long by design (events, orders, tests of channels) holds no thread and is
+not counted.
+"""
+
+from __future__ import annotations
+
+from asyncio import Semaphore
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from spikeguard_server.errors import Busy
+
+MOST_WAITING: Final = 200  # of one grant
+UNCOUNTED: Final = frozenset(
+    {
+        "/v1/events",
+        "/v1/runs/{project}/{name}/orders",
+        "/v1/channels/{project}/{channel}/test",
+    }
+)
+
+
+@dataclass(slots=True)
+class _Lane:
+    turns: Semaphore
+    count: int = 0  # calls that are answered or wait
+
+
+class Calls:
+    """Lets `at_once` calls of each grant through, and so many wait."""
+
+    def __init__(self, at_once: int, waiting: int = MOST_WAITING) -> None:
+        self._at_once, self._most = at_once, at_once + waiting
+        self._lanes: dict[Hashable, _Lane] = {}
+
+    @asynccontextmanager
+    async def one_of(self, grant: Hashable) -> AsyncIterator[None]:
+        """A call of `grant` is answered; raise `Busy` where too many of its calls wait."""
+        lane = self._lanes.setdefault(grant, _Lane(Semaphore(self._at_once)))
+        if lane.count >= self._most:
+            raise Busy(
+                f"{lane.count} calls with this token are being answered or wait already",
+                "Ask for less at once, and wait for the answers", limit=self._most,
+            )  # fmt: skip
+        lane.count += 1
+        try:
+            async with lane.turns:
+                yield
+        finally:
+            lane.count -= 1
+            if not lane.count:
+                del self._lanes[grant]
