@@ -122,6 +122,17 @@ def test_who_floods_many_runs_waits_behind_its_own_messages_too(turns: Turns) ->
     assert seen.index("healthy") <= 2
 
 
+def test_one_client_never_has_all_threads() -> None:
+    """Three runs of it are being taken for long, and a fourth waits; another client's does not."""
+    turns = Turns(workers=4, waiting=WAITING)
+    gates = [blocked(turns, run, "slow") for run in "abc"]
+    fourth = turns.take("slow", "d", 1, lambda: "slow")
+    assert turns.take("quick", "a", 1, lambda: "quick").result(PATIENCE_S) == "quick"
+    assert not fourth.done()
+    let_go(gates, [fourth])
+    turns.stop(PATIENCE_S)
+
+
 def served(order: Round, costs: dict[str, float], turns: int) -> Counter[str]:
     """How often each is served where all always have something to do."""
     found = Counter[str]()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from time import thread_time
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -24,6 +26,14 @@ from spikeguard_server.repository.runs import AttemptRow, RunRow, extend_segment
 from spikeguard_server.repository.samples import write_samples
 from spikeguard_server.repository.situations import targets_with_health
 from spikeguard_server.settings import Settings
+
+MOST_CPU_S: Final = (
+    10.0  # of one message; an agent's of 512 kB, a dozen signals a row, takes 4 s at worst
+)
+
+
+class TooCostly(Exception):
+    """To judge a message takes longer than others can wait: its samples are stored alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class Intake:
     calm: bool = False  # nothing but samples of a run on which nothing is open and nobody waits
     unwritten: Samples | None = None  # of a calm message, until its end or until it is disturbed
     failure: str | None = None  # why the domain is not asked about this message
+    began_s: float = field(default_factory=thread_time)
     _incident: Incident | None = None
 
     @property
@@ -64,6 +75,11 @@ class Intake:
     @property
     def silent_after(self) -> timedelta:
         return timedelta(seconds=self.settings.silent_after_s)
+
+    def check_cost(self) -> None:
+        """Raise `TooCostly` where this thread has computed for too long."""
+        if self.failure is None and thread_time() - self.began_s > MOST_CPU_S:
+            raise TooCostly(f"to judge it took more than {MOST_CPU_S:g} s of a core")
 
     def disturb(self) -> None:
         """Something was seen in a calm message: from here on it is like any other."""

@@ -22,7 +22,7 @@ from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.aftermath import keep_aftermath
 from spikeguard_server.ingest.detection import Monitors, choice_of
 from spikeguard_server.ingest.failing import detection_after, go_on_without
-from spikeguard_server.ingest.intake import Intake, is_history
+from spikeguard_server.ingest.intake import Intake, TooCostly, is_history
 from spikeguard_server.ingest.proposals import answer_incident
 from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
@@ -84,6 +84,9 @@ def receive(
         return _receive(engine, letter)
     except _TOLD:
         raise
+    except TooCostly as error:
+        _log.warning("message %d of %s: %s", message.sequence, message.run_id, error)
+        return _receive(engine, replace(letter, failure=str(error)))
     except Exception as error:
         _log.exception("detection failed on message %d of %s", message.sequence, message.run_id)
         told = f"{type(error).__name__}: {error}"[:500]

@@ -54,6 +54,7 @@ def take_records(intake: Intake, message: Message) -> None:
     """Let every record of `message` have its effect."""
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
     for record in message.records:
+        intake.check_cost()
         _take(intake, record, targets)
     take_skipped(intake, [r for r in message.records if isinstance(r, BatchesSkipped)])
 

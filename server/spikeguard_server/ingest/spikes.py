@@ -48,6 +48,7 @@ def tell(intake: Intake, events: Iterable[Event]) -> None:
         intake.detection.place.attempt, intake.detection.place.segment
     )
     for event in told:
+        intake.check_cost()
         before = incident
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
@@ -69,6 +70,7 @@ def tell(intake: Intake, events: Iterable[Event]) -> None:
 
 def _warned(intake: Intake, event: Event) -> bool:
     """Write a precursor; False for any other event."""
+    intake.check_cost()
     if not isinstance(event, Precursor):
         return False
     add_precursor(

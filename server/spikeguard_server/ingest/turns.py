@@ -25,6 +25,7 @@ from spikeguard_server.repository.baton import in_turn
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
 MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
+SPARED: Final = 3  # from so many threads on no client has all of them
 SMOOTHING: Final = 0.1  # weight of the newest message in what one usually takes
 WAIT: Final = "Wait, then send it again"
 
@@ -43,6 +44,7 @@ class _Client:
     lines: dict[Hashable, deque[_Job]] = field(default_factory=dict)
     order: Round = field(default_factory=Round)  # of lines that nobody works on
     count: int = 0  # messages that wait or are being taken
+    working: int = 0  # of them, those that are being taken
     bytes: int = 0
 
     def add(self, line: Hashable, job: _Job) -> None:
@@ -150,7 +152,9 @@ class Turns:
             )  # fmt: skip
 
     def _enter(self, client: Hashable, mine: _Client) -> None:
-        if mine.order:
+        """One thread is left to all others: what a message says may take seconds to judge."""
+        most = self.workers if self.workers < SPARED else self.workers - 1
+        if mine.order and mine.working < most:
             self._order.enter(client)
             self._change.notify()
 
@@ -181,6 +185,7 @@ class Turns:
             line = mine.order.next()
             mine.order.charge(line, usual_s)
             self._order.charge(client, usual_s)
+            mine.working += 1
             self._enter(client, mine)
             return _Turn(client, line, mine.lines[line].popleft(), usual_s)
 
@@ -193,6 +198,7 @@ class Turns:
             mine.order.charge(turn.line, more_s)
             self._order.charge(turn.client, more_s)
             mine.finish(turn.line, turn.job)
+            mine.working -= 1
             self._enter(turn.client, mine)
             if not mine.count:
                 del self._clients[turn.client]

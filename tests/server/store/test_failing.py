@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded
@@ -76,3 +79,21 @@ def test_a_run_can_end_while_its_detector_fails(engine: sql.Engine) -> None:
     poison(engine)
     job.send(AttemptEnded("finished"))
     assert value(engine, "select state from runs") == "ended"
+
+
+def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_judged(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,000 steps every third is NaN, and most of them are an event."""
+    job = Job(engine)
+    job.start()
+    job.train(1, 200)
+    with monkeypatch.context() as patch:
+        patch.setattr("spikeguard_server.ingest.intake.MOST_CPU_S", 0.1)
+        job.train(201, 1200, lambda step: math.nan if step % 3 == 0 else 2.0, batch=1000)
+    assert value(engine, "select count(*) from samples") == 1200
+    assert rows(engine, NOTED) == [("detection.failed",)]
+    reason = value(engine, "select reason from audit where action = 'detection.failed'")
+    assert reason.endswith("not judged: to judge it took more than 0.1 s of a core")
+    job.train(1201, 1210)
+    assert value(engine, "select failures from detector_states") == 0
