@@ -19,6 +19,8 @@ from spikeguard_server.domain.incident import Incident
 from spikeguard_server.repository.text import storable
 from spikeguard_server.tables import layer_norms
 
+MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
+
 _LAYER = ("layer_signal", "layer_name", "layer_step", "layer_ratio", "layers_moved", "layers_known")
 
 
@@ -89,18 +91,31 @@ def read_layers(
 ) -> list[LayerRow]:
     """Norms by layer of the segment `place` (attempt, segment) around an onset.
 
-    `before` and `after`: (step, rows), the newest rows before a step and the first from it on.
-    `signal`: of this one only.
+    `before` and `after`: (step, rows), the newest rows before a step and the first from it on, of
+    each as many as hold `MOST_NORMS`. `signal`: of this one only.
     """
     c = layer_norms.c
-    mine = sql.select(c.step, c.signal, c.names, c.norms).where(
-        c.run_id == run_id, c.attempt == place[0], c.segment == place[1]
-    )
-    mine = mine if signal is None else mine.where(c.signal == signal)
-    early = mine.where(c.step < before[0]).order_by(c.step.desc()).limit(before[1])
-    late = mine.where(c.step >= after[0]).order_by(c.step).limit(after[1])
-    rows: Sequence[Any] = [*connection.execute(early), *connection.execute(late)]
+    mine = sql.and_(c.run_id == run_id, c.attempt == place[0], c.segment == place[1])
+    mine = mine if signal is None else mine & (c.signal == signal)
+    rows: Sequence[Any] = [
+        *_nearest(connection, mine & (c.step < before[0]), c.step.desc(), before[1]),
+        *_nearest(connection, mine & (c.step >= after[0]), c.step.asc(), after[1]),
+    ]
     return [
         LayerRow(row.step, row.signal, dict(zip(row.names, row.norms, strict=True)))
         for row in sorted(rows, key=lambda row: (row.step, row.signal))
     ]
+
+
+def _nearest(
+    connection: sql.Connection,
+    which: sql.ColumnElement[bool],
+    order: sql.ColumnElement[Any],
+    most: int,
+) -> Sequence[Any]:
+    """The first `most` rows, fewer where they hold more norms than anybody can look at."""
+    c = layer_norms.c
+    norms = sql.func.sum(sql.func.cardinality(c.norms)).over(order_by=(order, c.signal))
+    near = sql.select(c.step, c.signal, c.names, c.norms, norms.label("so_far")).where(which)
+    found = near.order_by(order, c.signal).limit(most).subquery()
+    return connection.execute(sql.select(found).where(found.c.so_far <= MOST_NORMS)).all()

@@ -7,7 +7,7 @@ was not measured before is filled in. Whoever writes holds the run's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from spikeguard_server.repository.packing import Numbers, floats, packed, whole
 from spikeguard_server.repository.pipeline import FLOATS, INT, INT4, INTS, KEY, TEXTS
 from spikeguard_server.tables_curves import pieces
 
+AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
 PIECE: Final = 1024  # steps of a piece that was put together from smaller ones, at most
 
 EXTRAS = ("extra_names", "extra_values")
@@ -125,14 +126,36 @@ def delete_pieces(connection: sql.Connection, key: SegmentKey, first: int, last:
     connection.execute(sql.delete(pieces).where(_of(key), pieces.c.first_step.between(first, last)))
 
 
+class Head(NamedTuple):
+    """Where a piece begins and ends, and how many steps it holds."""
+
+    first: int
+    last: int
+    steps: int
+
+
 def heads(
     connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
-) -> list[tuple[int, int]]:
-    """(first step, last step) of the pieces that hold any of [first, last], in order."""
+) -> list[Head]:
+    """The pieces that hold any of [first, last], in order."""
     c = pieces.c
-    query = sql.select(c.first_step, c.last_step).where(_of(key), c.last_step >= first)
+    dense = c.last_step - c.first_step + 1  # a piece names its steps where some are missing
+    count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
+    query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
     query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
-    return [(row[0], row[1]) for row in connection.execute(query)]
+    return [Head(*row) for row in connection.execute(query)]
+
+
+def in_parts(found: Sequence[Head]) -> Iterator[Sequence[Head]]:
+    """`found` in parts of `AT_ONCE` steps at most, or of one piece."""
+    begin = count = 0
+    for place, head in enumerate(found):
+        if place > begin and count + head.steps > AT_ONCE:
+            yield found[begin:place]
+            begin, count = place, 0
+        count += head.steps
+    if found:
+        yield found[begin:]
 
 
 def _of(key: SegmentKey) -> sql.ColumnElement[bool]:

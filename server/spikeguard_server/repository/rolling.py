@@ -19,9 +19,11 @@ from spikeguard_server.repository.pieces import (
     COLUMNS,
     PIECE_TYPES,
     VALUES,
+    Head,
     SegmentKey,
     delete_pieces,
     heads,
+    in_parts,
     insert_piece,
     read_curves,
     row_of,
@@ -83,9 +85,8 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
     if end <= begin:
         return True
     found = heads(connection, key, begin, end - 1, HEADS)
-    reach = end if len(found) < HEADS else max(found[-1][0] // BLOCK * BLOCK, begin + BLOCK)
-    reach = min(reach, end)
-    if len(found) == HEADS:  # of the last block there may be more
+    reach = min(_reach(found, begin, end), end)
+    if reach < end:  # of the last block there may be more
         found = heads(connection, key, begin, reach - 1)
     blocks = _blocks(read_curves(connection, key, begin, reach - 1))
     rows = [(_ROLLED, {**key._asdict(), **_rolled(block)}) for block in blocks]
@@ -93,6 +94,15 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
     for block in blocks:
         _put_together(connection, key, block, found)
     return bool(reach == end)
+
+
+def _reach(found: Sequence[Head], begin: int, end: int) -> int:
+    """Where the blocks end that can be rolled up at once, of `HEADS` pieces from `begin` on."""
+    first = next(in_parts(found), ())
+    beyond = found[len(first)] if len(first) < len(found) else None
+    if beyond is None and len(found) == HEADS:
+        beyond = found[-1]
+    return end if beyond is None else max(beyond.first // BLOCK * BLOCK, begin + BLOCK)
 
 
 def unroll(connection: sql.Connection, key: SegmentKey, step: int) -> None:
@@ -124,11 +134,11 @@ def _rolled(block: Curves) -> dict[str, Any]:
 
 
 def _put_together(
-    connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[tuple[int, int]]
+    connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[Head]
 ) -> None:
     """Make one piece of many small ones of `found` that lie within the block."""
     first = int(block.steps[0]) // BLOCK * BLOCK
-    inside = [(a, b) for a, b in found if a >= first and b < first + BLOCK]
+    inside = [head for head in found if head.first >= first and head.last < first + BLOCK]
     if len(inside) > SMALL_PIECES:
-        delete_pieces(connection, key, inside[0][0], inside[-1][0])
-        insert_piece(connection, key, row_of(block.between(inside[0][0], inside[-1][1])))
+        delete_pieces(connection, key, inside[0].first, inside[-1].first)
+        insert_piece(connection, key, row_of(block.between(inside[0].first, inside[-1].last)))

@@ -6,21 +6,25 @@ before. NaN and infinities are values like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 from uuid import UUID
 
+import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
+from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server import tables
 from spikeguard_server.domain.sample import Sample, SampleColumns
 from spikeguard_server.repository.curves import Curves, curves_of, merge
 from spikeguard_server.repository.pieces import (
     PIECE,
+    Head,
     SegmentKey,
     delete_pieces,
     heads,
+    in_parts,
     insert_piece,
     piece_of,
     read_curves,
@@ -53,11 +57,33 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None
     """Merge steps into the pieces that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
-    if found := heads(connection, key, first, last):
-        stored = read_curves(connection, key, found[0][0], found[-1][1])
-        delete_pieces(connection, key, found[0][0], found[-1][0])
-        fresh = merge(stored, fresh)
-    for part in fresh.cut(PIECE):
+    found = heads(connection, key, first, last)
+    if not found:
+        _insert(connection, key, fresh)
+        return
+    for begin, end, part in _parts(found, fresh):
+        if part.steps[-1] >= begin:
+            stored = read_curves(connection, key, begin, end)
+            delete_pieces(connection, key, begin, end)
+            part = merge(stored, part)
+        _insert(connection, key, part)
+
+
+def _parts(found: Sequence[Head], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
+    """(first step, last step) of pieces that follow one another and are read at once, and the steps
+    of `fresh` that lie before the next ones: two steps may lie at both ends of a run."""
+    begin = 0
+    for pieces in in_parts(found):
+        reach = len(fresh)
+        if pieces[-1] != found[-1]:
+            reach = int(np.searchsorted(fresh.steps, pieces[-1].last, "right"))
+        if reach > begin:
+            yield pieces[0].first, pieces[-1].last, fresh.at(slice(begin, reach))
+        begin = reach
+
+
+def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
+    for part in curves.cut(PIECE):
         insert_piece(connection, key, row_of(part))
 
 
@@ -103,15 +129,28 @@ def write_layer_norms(
     key = SegmentKey(run_id, attempt, detail.segment)
     said = {
         "step": detail.step, "signal": storable(detail.signal)[:64],
-        "names": [storable(name) for name in detail.norms], "norms": list(detail.norms.values()),
+        "names": [storable(name)[-MAX_NAME:] for name in detail.norms],
+        "norms": list(detail.norms.values()),
     }  # fmt: skip
     connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})
 
 
+# With an incident are kept: the first samples of each segment, and so many in all. Its post-mortem
+# is made of all of them at once, and nothing else bounds how long it stays open.
+KEPT_OF_SEGMENT: Final = 10_000
+KEPT: Final = 40_000
+_MINE = (
+    "SELECT count(*) FROM incident_samples WHERE run_id = %(run_id)s AND incident = %(incident)s"
+)
 _COPY = f"""
 INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
 SELECT run_id, %(incident)s::int, attempt, segment, step, {", ".join(MEASURED)}
 FROM samples_between(%(run_id)s, %(attempt)s, %(segment)s, %(first)s, %(last)s)
+ORDER BY step
+LIMIT greatest(0, least(
+    %(most)s - ({_MINE}),
+    %(most_of_segment)s - ({_MINE} AND attempt = %(attempt)s AND segment = %(segment)s)
+))
 ON CONFLICT DO NOTHING
 """
 
@@ -122,7 +161,11 @@ def copy_to_incident(
     incident: int,
     places: Sequence[tuple[int, int, int, int]],
 ) -> None:
-    """Keep the samples of each (attempt, segment, first, last) with the incident."""
+    """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
+    is room for them."""
     for attempt, segment, first, last in places:
-        which = {"attempt": attempt, "segment": segment, "first": first, "last": last}
-        connection.exec_driver_sql(_COPY, {"run_id": run_id, "incident": incident, **which})
+        which = {
+            "run_id": run_id, "incident": incident, "attempt": attempt, "segment": segment,
+            "first": first, "last": last, "most": KEPT, "most_of_segment": KEPT_OF_SEGMENT,
+        }  # fmt: skip
+        connection.exec_driver_sql(_COPY, which)

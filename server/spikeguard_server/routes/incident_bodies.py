@@ -16,6 +16,7 @@ from spikeguard_protocol import (
     RunId,
     Verb,
 )
+from spikeguard_protocol.messages import MAX_LAYERS
 from spikeguard_server.domain.cause.layers import LayerRow
 from spikeguard_server.domain.cause.suspicion import worth_showing
 from spikeguard_server.domain.command_life import EXECUTED, IN_FLIGHT, WAITING
@@ -236,8 +237,9 @@ def series_body(series: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
 
 
 def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
-    """Norms by layer as a table; a layer that a step did not tell of has no norm there."""
-    names = list(dict.fromkeys(name for told in found for name in told.norms))
+    """Norms by layer as a table; a layer that a step did not tell of has no norm there. As many
+    layers as one step may tell of: where each tells of others, the table is their product."""
+    names = list(dict.fromkeys(name for told in found for name in told.norms))[:MAX_LAYERS]
     return LayersBody(
         signal=signal,
         onset_step=row.onset_step,

@@ -287,6 +287,24 @@ def test_norms_by_layer_around_an_incident_come_as_a_table(live: Live, job: Job)
             assert client.get(path, params=query).status_code == 422
 
 
+def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
+    live: Live, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten steps of six layers each would be a table of 60 by 10; of the norms 20 are read on each
+    side of the onset."""
+    monkeypatch.setattr("spikeguard_server.routes.incident_bodies.MAX_LAYERS", 6)
+    monkeypatch.setattr("spikeguard_server.repository.causes.MOST_NORMS", 20)
+    job.spike()
+    onset = job.incident()["onset_step"]
+    for step in range(onset - 5, onset + 5):
+        named = {"x" * 1_900 + f"{step}.{layer}": 1.0 for layer in range(6)}
+        job.send(LayerNorms(0, step, "grad_norm", named))
+    told = get(live, f"{job.path}/incidents/1/layers")
+    assert told["steps"] == list(range(onset - 3, onset + 3))
+    assert [len(row) for row in told["norms"]] == [6] * 6
+    assert max(map(len, told["layers"])) == 200
+
+
 def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:
     with live.client(Role.VIEWER) as client:
         answer = client.get(f"{spiked.path}/incidents/1/postmortem")

@@ -129,3 +129,23 @@ def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
     assert waits == pytest.approx([1.0, 2.0, 4.0], abs=0.9)
     with spiked.connect() as connection:
         assert due_reports(connection, 100) == []
+
+
+def test_of_an_incident_that_never_closes_the_first_samples_of_each_segment_are_kept(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.repository.samples.KEPT_OF_SEGMENT", 300)
+    monkeypatch.setattr("spikeguard_server.repository.samples.KEPT", 400)
+    job = Job(engine)
+    job.start()
+    job.train(1, 900, spiking(ONSET), batch=50)
+    assert value(engine, "select open_incident from runs") == 1
+    kept = rows(engine, "select min(step), max(step), count(*) from incident_samples")
+    assert kept == [(ONSET - 200, ONSET + 99, 300)]
+    job.roll_back("gpt#1.1", 300, at_step=900, position=300)
+    job.train(301, 600, lambda _: 9.0, segment=1, batch=50)
+    counts = "select segment, count(*) from incident_samples group by segment order by segment"
+    assert rows(engine, counts) == [(0, 300), (1, 100)]
+    job.send(AttemptEnded("finished"))
+    symptoms, _ = report(engine)
+    assert symptoms["peak_step"] is not None

@@ -197,3 +197,44 @@ def test_thinning_keeps_every_extreme_of_every_stretch(
             not math.isfinite(v) for v in mine
         )
     assert len(kept) <= 2 + 3 * (1 + (len(column) - 1) // width)
+
+
+def test_two_steps_at_both_ends_of_a_run_are_filled_in_without_the_run_between_them(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 150)
+    job = Job(engine)
+    job.start()
+    for first in range(1, 2000, 100):
+        job.train(first, first + 99, batch=100, save_every=10**9)
+    written = "select first_step, xmin::text from pieces order by first_step"
+    before = dict(rows(engine, written))
+    job.send(sent([5, 1950, 5000], mine=(1.0, 2.0, 3.0)))
+    after = dict(rows(engine, written))
+    assert {first for first in before if after.get(first) == before[first]} == {
+        first for first in before if first not in (1, 1901)
+    }
+    back = {sample.step: sample.values for sample in stored(engine).samples()}
+    assert [*back] == [*range(1, 2001), 5000]
+    assert [back[step]["mine"] for step in (5, 1950, 5000)] == [1.0, 2.0, 3.0]
+    assert back[5]["loss"] > 0
+    assert sum("mine" in values for values in back.values()) == 3
+
+
+def test_a_long_way_is_rolled_up_a_few_steps_at_a_time(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read at once depends on how much lies there, not on how many pieces hold it."""
+    job = Job(engine)
+    job.start()
+    for first in range(0, 9 * BLOCK, 512):
+        job.train(first, first + 511, batch=512, save_every=10**9, shift=1)
+    monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 2 * BLOCK)
+    reached = []
+    while not reached or reached[-1] < 9 * BLOCK:
+        roll(engine)
+        reached.append(value(engine, "select rolled_to from segments"))
+    assert reached == [2 * BLOCK, 4 * BLOCK, 6 * BLOCK, 8 * BLOCK, 9 * BLOCK]
+    assert rows(engine, "select first_step, count from rollups order by 1") == [
+        (block * BLOCK, BLOCK) for block in range(9)
+    ]
