@@ -6,7 +6,8 @@ Law: pure. A step number alone names nothing; every answer is per segment.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from spikeguard_client import Segment
 from spikeguard_dashboard.series import Stretch
@@ -41,14 +42,20 @@ def _parent(segment: Segment) -> Key | None:
 def _tips(by_key: Mapping[Key, Segment]) -> list[Key]:
     """The current segments that no other current one continues."""
     current = [key for key, segment in by_key.items() if segment["current"]]
-    inner = {step for key in current for step in _way_back(by_key, key)[1:]}
+    inner = set[Key]()
+    for key in current:
+        for step in islice(_way_back(by_key, key), 1, None):
+            if step in inner:
+                break  # and so are those before it
+            inner.add(step)
     return [key for key in current if key not in inner]
 
 
-def _way_back(by_key: Mapping[Key, Segment], key: Key) -> list[Key]:
+def _way_back(by_key: Mapping[Key, Segment], key: Key | None) -> Iterator[Key]:
     """`key` and its ancestors; a parent that is unknown or comes twice ends the way."""
-    way = [key]
-    while (parent := _parent(by_key[way[-1]])) in by_key and parent not in way:
-        assert parent is not None
-        way.append(parent)
-    return way
+    seen = set[Key]()
+    while key in by_key and key not in seen:
+        assert key is not None
+        seen.add(key)
+        yield key
+        key = _parent(by_key[key])

@@ -126,6 +126,7 @@ class Policy:
         return self.approval.get(verb, Approval())
 
 
+MOST_FACTORS = 100  # as many as there may be rollbacks of an incident
 LIMITS: Mapping[str, tuple[float, float]] = {
     "version": (1, 2**31 - 1),
     "act_confidence": (0.0, 1.0),
@@ -162,10 +163,11 @@ def _check_range(name: str, value: float | None, least: float, most: float) -> N
 
 
 def _check_lr_factors(factors: tuple[float, ...]) -> None:
-    if not factors or not all(0.0 < factor < 1.0 for factor in factors):
+    if not 1 <= len(factors) <= MOST_FACTORS or not all(0.0 < factor < 1.0 for factor in factors):
         raise PolicyError(
-            "lr_factors", "holds at least one number in (0, 1)", "The default is [0.5, 0.333]"
-        )
+            "lr_factors", f"holds 1 to {MOST_FACTORS} numbers in (0, 1)",
+            "The default is [0.5, 0.333]",
+        )  # fmt: skip
 
 
 def _check_escalation(waits: tuple[float, ...]) -> None:

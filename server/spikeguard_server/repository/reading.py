@@ -21,6 +21,7 @@ from spikeguard_server.tables import attempts, run_key, runs, segments
 from spikeguard_server.tables_run_counts import deleted_runs
 
 MAX_LIMIT = 1000
+MAX_SEGMENTS = 1000  # of a run, that are shown
 Row = sql.Row[Any]
 Reader = Callable[[str], Any]
 
@@ -88,7 +89,8 @@ def attempt_ids(connection: sql.Connection, run_id: UUID) -> Mapping[int, str]:
 
 
 def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
-    """Every segment of a run, oldest first."""
+    """The newest segments of a run, oldest first. Who looks at the run is shown each of them, and
+    one query a segment brings its curve."""
     query = (
         sql.select(segments, attempts.c.id)
         .join(
@@ -98,9 +100,10 @@ def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
             ),
         )
         .where(segments.c.run_id == run_id)
-        .order_by(segments.c.attempt, segments.c.segment)
+        .order_by(segments.c.attempt.desc(), segments.c.segment.desc())
+        .limit(MAX_SEGMENTS)
     )
-    return [_segment(row) for row in connection.execute(query)]
+    return [_segment(row) for row in reversed(connection.execute(query).all())]
 
 
 def current_line(connection: sql.Connection, run_id: UUID, found: Sequence[SegmentRow]) -> Lineage:

@@ -110,8 +110,9 @@ def read_seen(text: str) -> Seen:
     try:
         at_s, known = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         at = datetime.fromtimestamp(float(at_s), UTC)
+        _ = at - WINDOW  # from there it is read
         numbers = {UUID(hex=run): (int(number), at) for run, number in known.items()}
-    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
         raise Unprocessable(
             "This place was not made by this stream",
             "Send the id of the last event as it came, or none",

@@ -12,6 +12,8 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_protocol import Medium, TargetSaved
 from spikeguard_server import tables
 
+MAX_TARGETS = 1000  # of a run, that are looked at: whoever looks at the run, or a proposal, waits
+
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
@@ -58,14 +60,16 @@ def delete_target(
 
 
 def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[TargetRow]:
-    """What `attempt` could roll back to: all on disk, and what it holds in memory itself."""
+    """What `attempt` could roll back to, by step: of all on disk, and of what it holds in memory
+    itself, those of the highest steps."""
     c = tables.targets.c
     rows = connection.execute(
         sql.select(c.name, c.attempt, c.segment, c.step, c.position, c.medium)
         .where(c.run_id == run_id, c.deleted_at.is_(None))
         .where(sql.or_(c.medium == Medium.DISK.value, c.attempt == attempt))
-        .order_by(c.step)
-    )
+        .order_by(c.step.desc(), c.name)
+        .limit(MAX_TARGETS)
+    ).all()[::-1]
     return [TargetRow(*row[:5], medium=Medium(row.medium)) for row in rows]
 
 

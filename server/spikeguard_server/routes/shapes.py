@@ -243,8 +243,8 @@ class RunDetail(RunBody):
     model_config = example(RUN_DETAIL_EXAMPLE)
 
     attempts: list[AttemptBody]  # newest first, at most 100
-    segments: list[SegmentBody]
-    targets: list[TargetBody]
+    segments: list[SegmentBody]  # oldest first, the newest 1000
+    targets: list[TargetBody]  # newest first, at most 1000
     precursors: list[WarningBody]  # newest first, at most 20
 
 

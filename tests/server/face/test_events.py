@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import signal
 import threading
 import time
@@ -132,6 +133,19 @@ def test_a_stream_that_broke_before_it_told_anything_goes_on_where_it_began(
         note(connection, job, "run.between")
     again = client.events("default", run=job.run, after=place.removeprefix("id: "))
     assert next(e for e in again if e["number"] > 1)["action"] == "run.between"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"[" * 5_900, b"[-62135596800,{}]", b"[NaN,{}]", b"[1e300,{}]", b'[0,{"x":1}]', b"[0,[]]"],
+    ids=["deep", "year 1", "NaN", "far", "no run", "no table"],
+)
+def test_a_place_that_no_stream_told_is_refused(live: Live, written: bytes) -> None:
+    place = base64.urlsafe_b64encode(written).decode().rstrip("=")
+    with live.client(Role.VIEWER) as viewer:
+        answer = viewer.get("/v1/events", params={"after": place})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == "last_event_id"
 
 
 def test_an_id_without_an_event_is_a_place_to_go_on_from() -> None:

@@ -395,6 +395,28 @@ def test_a_run_says_look_at_the_job_unless_it_ended_on_purpose(
     assert "look at the job" in run_row(run) if told else run_row(run)[-1] == "-"
 
 
+def test_of_a_run_with_very_many_segments_and_targets_the_newest_are_shown(
+    live: Live, job: Job
+) -> None:
+    """Its token may tell of as many as it likes, and each is one more query for who looks."""
+    job.train(2)
+    job.send(job.saved())
+    more = (
+        "insert into segments select (jsonb_populate_record(s, jsonb_build_object('segment', n))).*"
+        " from segments s join runs using (run_id) cross join generate_series(1, 1100) n"
+        " where runs.name = :run",
+        "insert into targets select (jsonb_populate_record(t, jsonb_build_object('name', n::text,"
+        " 'step', n + 2))).* from targets t join runs using (run_id)"
+        " cross join generate_series(1, 1100) n where runs.name = :run",
+    )
+    with live.engine.begin() as connection:
+        for statement in more:
+            connection.execute(sql.text(statement), {"run": job.run})
+    told = get(live, job.path)
+    assert [segment["number"] for segment in told["segments"]] == list(range(101, 1101))
+    assert [target["step"] for target in told["targets"]] == list(range(1102, 102, -1))
+
+
 def test_of_a_run_that_was_started_again_and_again_the_newest_attempts_are_shown(
     live: Live, job: Job
 ) -> None:
