@@ -230,7 +230,7 @@ def test_a_long_way_is_rolled_up_a_few_steps_at_a_time(
     for first in range(0, 9 * BLOCK, 512):
         job.train(first, first + 511, batch=512, save_every=10**9, shift=1)
     monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 2 * BLOCK)
-    reached = []
+    reached = list[int]()
     while not reached or reached[-1] < 9 * BLOCK:
         roll(engine)
         reached.append(value(engine, "select rolled_to from segments"))
