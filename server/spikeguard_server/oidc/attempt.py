@@ -72,12 +72,12 @@ def read_attempt(cookie: str, now_s: float) -> Attempt | None:
         secret, begun_at, next_path, project, fresh = json.loads(
             base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4))
         )
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, binascii.Error, RecursionError):
         return None
     kinds = ((secret, str), (begun_at, int), (next_path, str), (project, str), (fresh, bool))
     if not all(type(value) is kind for value, kind in kinds) or len(secret) < 32:
         return None
-    if not -SKEW_S <= now_s - begun_at <= LASTS_S:
+    if not secret.isascii() or not now_s - LASTS_S <= begun_at <= now_s + SKEW_S:
         return None
     return Attempt(secret, begun_at, next_path, project, fresh)
 

@@ -230,6 +230,20 @@ def test_an_answer_counts_once_in_the_browser_that_began_it(desk: Desk) -> None:
         assert desk.finish(mallory, code, state).status_code == 403
 
 
+@pytest.mark.parametrize(
+    "written",
+    [b"[" * 2_900, b'["%b",%b,"","",false]' % (32 * b"a", 400 * b"9"),
+     b'["%b",%d,"","",false]' % (32 * rb"\ud800", time.time())],
+    ids=["deep", "far", "no text"],
+)  # fmt: skip
+def test_what_no_sign_in_put_into_the_browser_is_none(desk: Desk, written: bytes) -> None:
+    with desk.browser() as browser:
+        browser.cookies.set("spikeguard_oidc", base64.urlsafe_b64encode(written).decode())
+        answer = desk.finish(browser, "code", "state")
+        assert answer.status_code == 403
+        assert "was not begun in this browser" in answer.text
+
+
 def test_nobody_is_sent_elsewhere_and_no_caller_says_where_the_provider_answers_to(
     desk: Desk,
 ) -> None:
