@@ -104,6 +104,27 @@ def test_tokens_unlike_any_text_are_a_bad_batch() -> None:
     assert "entropy of 5.5 nats" in reasons(found)
 
 
+def test_tokens_are_looked_at_where_the_loss_stood_out_and_not_a_step_early() -> None:
+    """Two high losses by chance right before bad data make the onset a step early."""
+    odd = {"grad_norm": 3.0, "token_entropy": 5.0, "unseen_tokens": 0.6}
+
+    def change(step: int) -> Mapping[str, float]:
+        if step == ONSET:
+            return {"loss": measured(step)["loss"] + 0.09, "grad_norm": 1.7}
+        heights = [7.9, 8.3, 8.0, 7.5, 7.2, 7.0, 6.1, 5.4]
+        bad = ONSET < step <= ONSET + len(heights)
+        return {"loss": heights[step - ONSET - 1], **odd} if bad else {}
+
+    events = told(change, rows=ONSET + 5)
+    opened = next(event for event in events if isinstance(event, Opened))
+    assert opened.onset_step == ONSET
+    found = newest(events)
+    assert found[0].cause is Cause.BAD_BATCH
+    assert found[0].mark is not None
+    assert found[0].mark.first_step == ONSET + 1
+    assert "entropy of 5 nats" in reasons(found)
+
+
 def test_tokens_of_which_most_are_new_are_no_ordinary_text() -> None:
     """16 rows of one byte each: the entropy is that of text, 87 % of them were never seen."""
     odd = {"token_entropy": 3.0, "unseen_tokens": 0.87}

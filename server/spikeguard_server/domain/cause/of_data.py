@@ -164,14 +164,15 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
 def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
     """Whether a few sequences of the onset carry what the mean shows: weights harm all alike."""
     found, trend = _at_onset(evidence, WORST_SEQUENCE), evidence.trend
-    mean = evidence.after.get(Signal.LOSS.value, Trace()).at(evidence.onset_step)
+    struck = _struck(evidence)
+    mean = evidence.after.get(Signal.LOSS.value, Trace()).at(struck)
     if found is None or trend is None or mean is None or not math.isfinite(mean):
         return
     if not sequences_fit(evidence) or not is_steady(evidence, WORST_SEQUENCE):
         return
     value, before = found
     middle, deviations = away(value, before)
-    rise, share = value - middle, mean - trend.at(evidence.onset_step)
+    rise, share = value - middle, mean - trend.at(struck)
     if rise <= 0.0 or deviations < STRANGE or rise < FEW * max(share, trend.scale):
         return
     yield Clue(
@@ -193,13 +194,21 @@ def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
 
 
 def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:
-    """The steps from the onset on whose tokens stand out; the last is None while all that are
+    """The steps from the struck one on whose tokens stand out; the last is None while all that are
     known do."""
-    before = calm_values(evidence, name)
-    rows = evidence.after.get(name, Trace()).rows()
+    before, struck = calm_values(evidence, name), _struck(evidence)
+    rows = [row for row in evidence.after.get(name, Trace()).rows() if row[0] >= struck]
     calm = next((row for row, (_, v) in enumerate(rows) if not stands_out(v, before)), None)
     last = rows[calm - 1][0] if calm else None
-    return Mark(evidence.onset_step, last)
+    return Mark(struck, last)
+
+
+def _struck(evidence: Evidence) -> int:
+    """The step whose batch is looked at: that behind the onset where the loss stands out only
+    there, since noise can place an onset a step early."""
+    rows = excesses(evidence)[:2]
+    early = len(rows) == 2 and rows[0][1] < SUDDEN <= rows[1][1]
+    return rows[1][0] if early else evidence.onset_step
 
 
 def _strange(value: float, before: list[float]) -> bool:
@@ -208,7 +217,7 @@ def _strange(value: float, before: list[float]) -> bool:
 
 def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None:
     before = calm_values(evidence, name)
-    value = evidence.after.get(name, Trace()).at(evidence.onset_step)
+    value = evidence.after.get(name, Trace()).at(_struck(evidence))
     if value is None or not math.isfinite(value) or len(before) < 5:
         return None
     return value, before
