@@ -25,11 +25,15 @@ def own_problem(top: Path, *names: str) -> str | None:
     """Why another user could have put there, or exchange, what lies in `top`/`names`; None: nobody.
 
     What is missing is made, for this user alone. `top` may be one that the system lets all write
-    in, as /tmp: what is below is this user's.
+    in, as /tmp: what is below is this user's. Whoever owns a folder above `top`, or a link on the
+    way to it, can exchange all that is below.
     """
     top.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (owner := top.stat().st_uid) not in (0, os.geteuid()):
-        return f"{top} belongs to user {owner}"
+    real = top.resolve()
+    for place in (top.absolute(), real):
+        for path in (place, *place.parents):
+            if (owner := path.lstat().st_uid) not in _trusted(path, real):
+                return f"{path} belongs to user {owner}"
     path = top
     for name in names:
         path /= name
@@ -43,6 +47,12 @@ def own_problem(top: Path, *names: str) -> str | None:
         if found.st_mode & stat.S_IWOTH:
             return f"all may write in {path}"
     return None
+
+
+def _trusted(path: Path, top: Path) -> set[int]:
+    """Whose folders do no harm there; whoever owns the root may be unmapped in a container."""
+    ours = {0, os.geteuid()}
+    return ours if path == top else ours | {os.stat("/").st_uid}
 
 
 def attempt_folders(parent: Path) -> list[Path]:

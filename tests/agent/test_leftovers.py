@@ -189,7 +189,9 @@ def test_links_that_somebody_put_there_lead_nowhere(tmp_path: Path) -> None:
     assert [path.name for path in letters.iterdir()] == ["000000000001.jsonl"]
 
 
-@pytest.mark.parametrize("how", ["open to all", "a link", "of another user"])
+@pytest.mark.parametrize(
+    "how", ["open to all", "a link", "of another user", "below another user's", "by their link"]
+)
 def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written_to(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,10 +205,20 @@ def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written
     elif how == "a link":
         (moved / "default").rename(tmp_path / "theirs")
         (moved / "default").symlink_to(tmp_path / "theirs")
-    elif os.geteuid() == 0:
+    elif os.geteuid() != 0:
+        pytest.skip("giving a folder away needs root")
+    elif how == "of another user":
         os.chown(moved / "default", 65534, 65534)
     else:
-        pytest.skip("giving a folder away needs root")
+        theirs = tmp_path / "theirs"
+        if how == "by their link":
+            theirs.symlink_to(tmp_path)
+        else:
+            theirs.mkdir()
+            moved.rename(theirs / moved.name)
+        os.chown(theirs, 65534, 65534, follow_symlinks=False)
+        moved = theirs / moved.name
+        place = moved / "default/test/outbox"
     with served(Wire()) as wire:
         job = Job(tmp_path, server=wire.url, settings=replace(FAST, outbox_directory=str(moved)))
         job.train_to(5)
