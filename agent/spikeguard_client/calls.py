@@ -163,9 +163,9 @@ def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
 def _refusal(error: HTTPError) -> ApiError:
     """The server's own words where it gave them in the agreed shape."""
     try:
-        told = json.loads(error.read())["error"]
+        told = json.loads(error.read(MAX_DOCUMENT))["error"]
         message, remedy, code = told["message"], told["remedy"], told["code"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
         told, remedy, code = {}, "See the server's log", f"http_{error.code}"
         message = f"The server answered {error.code}"
     return ApiError(message, remedy, code=code, status=error.code, error=told)

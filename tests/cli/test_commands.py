@@ -533,6 +533,12 @@ def test_an_answer_without_end_ends_at_a_limit(
             list(Client(url, "x").runs())
 
 
+def test_a_refusal_is_read_to_a_limit_too_whatever_length_it_claims() -> None:
+    for url in answering(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n{}" % 10**18):
+        with pytest.raises(ApiError, match="The server answered 500"):
+            list(Client(url, "x").runs())
+
+
 @pytest.mark.parametrize("name", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])
 def test_a_token_with_more_beside_it_is_refused_and_not_repeated(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
