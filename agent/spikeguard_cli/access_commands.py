@@ -20,6 +20,7 @@ from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, Role, RunId
+from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import channel_path, confirm_path, incident_path, run_path
 
 DAY_S = 86_400.0
@@ -56,7 +57,7 @@ def _create(api: Api, options: Namespace) -> int:
         "reason": options.reason,
     }
     made = api.post("/v1/tokens", {k: v for k, v in wanted.items() if v is not None})
-    print(made["token"])
+    print(printable(made["token"]))
     say(
         f"token {made['id']}: {token_words(made)}. It is shown this once; whoever holds it may do "
         "this.",

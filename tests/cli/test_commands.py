@@ -533,6 +533,19 @@ def test_an_answer_without_end_ends_at_a_limit(
             list(Client(url, "x").runs())
 
 
+def test_a_made_up_token_drives_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {"id": 1, "role": "agent", "person": None, "run": None, "project": None, "name": "n",
+            "session": False, "expires_in_s": 9.0, "created_by": "ada"}  # fmt: skip
+    body = json.dumps(made | {"token": "\x1b]52;c;Y3VybA==\x07\x1b[2J"}).encode()
+    for url in answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body):
+        monkeypatch.setenv("SPIKEGUARD_SERVER", url)
+        monkeypatch.setenv("SPIKEGUARD_TOKEN", "x")
+        assert main(["token", "create", "--role", "agent"]) == 0
+    assert acted_on(capsys.readouterr().out) == []
+
+
 def test_a_refusal_is_read_to_a_limit_too_whatever_length_it_claims() -> None:
     for url in answering(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n{}" % 10**18):
         with pytest.raises(ApiError, match="The server answered 500"):
