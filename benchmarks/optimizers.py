@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib
+import importlib.util
 import logging
 import math
 import os
@@ -47,6 +47,7 @@ class Kind(NamedTuple):
     name: str
     module: str  # that has to be there
     make: Make
+    refused: bool = False  # at `attach()`
 
 
 def plain(name: str, **given: Any) -> Make:
@@ -97,7 +98,7 @@ KINDS = (
     Kind("KellerJordan MuonWithAuxAdam", "muon", muon_with_adam),
     Kind("nanochat MuonAdamW", "nanochat.optim", muon_adamw),
     Kind("modded-nanogpt NorMuon + fused AdamW", MODDED, optimizers_modded.nor_muon),
-    Kind("modded-nanogpt DistAdam", MODDED, optimizers_modded.dist_adam),
+    Kind("modded-nanogpt DistAdam", MODDED, optimizers_modded.dist_adam, refused=True),
     Kind("transformers Adafactor", "transformers", alone("transformers", "Adafactor")),
     Kind("pytorch-optimizer Muon + AdamW", PACKAGE, beside_adamw(PACKAGE, "Muon", flagged=True)),
     Kind("pytorch-optimizer NorMuon + AdamW", PACKAGE, beside_adamw(PACKAGE, "NorMuon", True)),
@@ -283,14 +284,18 @@ TRIALS: dict[str, Callable[[Make, Path], str]] = dict(
 
 def tried(kind: Kind, folder: Path) -> list[str]:
     """What becomes of each trial."""
+    if why := missing(kind):
+        return [why, "", "", ""]
+    return [_ended(trial, kind.make, folder / name) for name, trial in TRIALS.items()]
+
+
+def missing(kind: Kind) -> str:
+    """What a row needs and is not here; empty where nothing is."""
     checkout = CHECKOUTS.get(kind.module)
     if checkout is not None and checkout not in os.environ:
-        return [f"{checkout} names no checkout", "", "", ""]
-    try:
-        importlib.import_module(kind.module)
-    except ImportError:
-        return [f"{kind.module} is not there", "", "", ""]
-    return [_ended(trial, kind.make, folder / name) for name, trial in TRIALS.items()]
+        return f"{checkout} names no checkout"
+    there = importlib.util.find_spec(kind.module.split(".")[0])
+    return "" if there else f"{kind.module} is not there"
 
 
 def _ended(trial: Callable[[Make, Path], str], make: Make, folder: Path) -> str:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from spikeguard.shards import local
 from spikeguard.targets import Tree
 
+_PLAIN = {int, float, str, bool, type(None)}
 _MARK = "spikeguard.part"  # in a rank's own tree, where a shared tensor stood
 
 
@@ -61,11 +62,21 @@ def divided(
                 key: walk(item, f"{name}.{key}" if name else str(key))
                 for key, item in value.items()
             }
-        if type(value) in (list, tuple):
+        if type(value) in (list, tuple) and not is_plain(value):
             return type(value)(walk(item, f"{name}.{n}") for n, item in enumerate(value))
         return value
 
     return walk(tree, ""), parts
+
+
+def is_plain(tree: Any) -> bool:
+    """Whether it is a tuple of constants, as the 625 of Python's generator: one piece."""
+    return type(tree) is tuple and set(map(type, tree)) <= _PLAIN
+
+
+def is_mark(value: Any) -> bool:
+    """Whether it stands where a shared tensor stood; there is no tensor in it."""
+    return isinstance(value, dict) and _MARK in value
 
 
 def joined(own: Tree) -> tuple[Tree, dict[str, Part]]:
@@ -97,9 +108,9 @@ def joined_with(own: Tree, tensors: Mapping[str, Tensor]) -> Tree:
 
 def _put_back(value: Any, tensor_of: Callable[[Tree], Tensor]) -> Any:
     """`value` with a tensor for each mark."""
+    if is_mark(value):
+        return tensor_of(value)
     if isinstance(value, dict):
-        if _MARK in value:
-            return tensor_of(value)
         return {key: _put_back(item, tensor_of) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_put_back(item, tensor_of) for item in value)

@@ -30,10 +30,9 @@ from spikeguard.optimizer_attributes import OptimizerAttributes
 from spikeguard.optimizers import names_of
 from spikeguard.packed import is_packed, is_taken_apart, put_into, put_together, taken_apart
 from spikeguard.shards import local
+from spikeguard.shared_parts import is_mark, is_plain
 from spikeguard.targets import Tree, shape_mismatch
 from spikeguard.topology import Topology
-
-_PLAIN = {int, float, str, bool, type(None)}
 
 
 class TrainingState:
@@ -359,10 +358,12 @@ def host_copy(tree: Any, into: Any = None, later: Later | None = None) -> Any:
         if is_packed(tree):
             return host_copy(taken_apart(tree.detach()), into, later)
         return _tensor_to_host(local(tree).detach(), into, later)
+    if is_mark(tree):
+        return tree
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
         return {key: host_copy(value, old.get(key), later) for key, value in tree.items()}
-    if _is_plain(tree):
+    if is_plain(tree):
         return tree
     if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
         olds = (
@@ -386,7 +387,7 @@ def _tensor_to_host(tensor: Tensor, into: Any, later: Later | None) -> Tensor:
 
 def event_after_copy(tree: Any) -> torch.cuda.Event | None:
     """After what was queued so far, where `tree` holds a CUDA tensor; None where it holds none."""
-    if not _on_cuda(tree):
+    if not torch.cuda.is_initialized() or not _on_cuda(tree):
         return None
     event = torch.cuda.Event()
     event.record()
@@ -411,13 +412,8 @@ def tree_bytes(tree: Any) -> int:
 def _items(tree: Any) -> Collection[Any]:
     """What may hold a tensor in it."""
     if isinstance(tree, dict):
-        return tree.values()
-    return tree if type(tree) in (list, tuple) and not _is_plain(tree) else ()
-
-
-def _is_plain(tree: Any) -> bool:
-    """Whether it is a tuple of constants, as the 625 of Python's generator: one piece."""
-    return type(tree) is tuple and set(map(type, tree)) <= _PLAIN
+        return () if is_mark(tree) else tree.values()
+    return tree if type(tree) in (list, tuple) and not is_plain(tree) else ()
 
 
 def _local(value: Any) -> Any:

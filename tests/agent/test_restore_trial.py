@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from benchmarks.optimizers import KINDS, Kind, Training
+from benchmarks.optimizers import KINDS, Kind, Training, missing
 from spikeguard import AttachError, attach
 
-HERE = [kind for kind in KINDS if importlib.util.find_spec(kind.module.split(".")[0])]
+HERE = [kind for kind in KINDS if not (missing(kind) or kind.refused)]
 
 
 class Choosy:
