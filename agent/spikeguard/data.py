@@ -215,7 +215,7 @@ class DataFeed:
         self.taken = taken
         if taken == self.micro_batches:
             self.alike = 0
-        if any(items[0] for items in self._beside) and not self.mixed:
+        if self._beside and not self.mixed and any(items[0] for items in self._beside):
             self.mixed = self.unusual = True
         if self.items_per_step is not None:  # a position is a step, whatever went into it
             self._fetched.clear()

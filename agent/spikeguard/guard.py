@@ -251,7 +251,7 @@ class Guard:
             self._begin()
         parts = self._p
         try:
-            if self._held.pending:
+            if parts.feed.undoing:
                 self._held.finish_step()
                 return
         except AttemptAborted:

@@ -39,11 +39,6 @@ class HeldSteps:
         self._p = parts
         self._back: tuple[Target, Tree] | None = None
 
-    @property
-    def pending(self) -> bool:
-        """Whether the next step is one of them."""
-        return self._p.feed.undoing > 0
-
     def begin(self, target: Target, tree: Tree) -> None:
         """The run went back to `target`: they are undone where all ranks hold as much."""
         feed = self._p.feed
