@@ -66,7 +66,9 @@ class Guard:
         self._p, self._modules = parts, job.parts
         self._parted = job.topology.parted
         self._reporter = Reporter(parts, forward)
-        self._held = HeldSteps(parts)
+        self._held = HeldSteps(
+            parts.world, parts.feed, parts.rates, parts.collector, parts.recovery, parts.faults
+        )
         self._executor = Executor(
             parts.world,
             parts.progress,

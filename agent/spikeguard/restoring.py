@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spikeguard.collector import Collector
+from spikeguard.data import DataFeed
 from spikeguard.errors import AttemptAborted
-from spikeguard.parts import Parts
+from spikeguard.faults import Faults
+from spikeguard.learning_rate import ScaledRates
+from spikeguard.recovery import Recovery
 from spikeguard.targets import Target, Tree
 from spikeguard.world import World, all_agree, share_each
 
@@ -35,15 +39,24 @@ def restore_on_all(world: World, target: Target, restore: Callable[[], None]) ->
 class HeldSteps:
     """The steps to come that the loop makes of what it had fetched before a rollback."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._p = parts
+    def __init__(
+        self,
+        world: World,
+        feed: DataFeed,
+        rates: ScaledRates,
+        collector: Collector,
+        recovery: Recovery,
+        faults: Faults,
+    ) -> None:
+        self._world, self._feed, self._rates = world, feed, rates
+        self._collector, self._recovery, self._faults = collector, recovery, faults
         self._back: tuple[Target, Tree] | None = None
 
     def begin(self, target: Target, tree: Tree) -> None:
         """The run went back to `target`: they are undone where all ranks hold as much."""
-        feed = self._p.feed
+        feed = self._feed
         try:
-            held = share_each(self._p.world, str(feed.undoing))
+            held = share_each(self._world, str(feed.undoing))
         except Exception as error:
             problem = f"the ranks could not agree on what they hold: {error!r}"
             raise AttemptAborted(problem) from error
@@ -53,11 +66,11 @@ class HeldSteps:
 
     def finish_step(self) -> None:
         """One of them was made. Raises `AttemptAborted` where going back once more fails."""
-        parts = self._p
-        with parts.faults.shield("collect"):
-            parts.rates.after_step()
-            parts.collector.reset()
-        if not parts.feed.undo_step() or self._back is None:
+        with self._faults.shield("collect"):
+            self._rates.after_step()
+            self._collector.reset()
+        if not self._feed.undo_step() or self._back is None:
             return
         (target, tree), self._back = self._back, None
-        restore_on_all(parts.world, target, lambda: parts.recovery.restore_training(target, tree))
+        restore = self._recovery.restore_training
+        restore_on_all(self._world, target, lambda: restore(target, tree))
