@@ -202,10 +202,14 @@ class DataFeed:
         taken, self._handed_before = handed - self._handed_before, handed
         fetched = self._fetched
         done = fetched.popleft().position if fetched else self.position
-        if taken != self.micro_batches or fetched or self._stale or self._beside:
+        if fetched or self._stale or self._beside:
             self._finish_unusual(done, taken)
-        else:
+        elif taken == self.micro_batches:
             self.position, self.alike = done + 1, 0
+        elif handed:
+            self._finish_unusual(done, taken)
+        else:  # the loop reads nothing through the guard
+            self.position = self._next = done + 1
         return done
 
     def _finish_unusual(self, done: int, taken: int) -> None:
