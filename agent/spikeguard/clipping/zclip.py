@@ -1,7 +1,8 @@
 """ZClip: clip a gradient norm that stands out from those before it; and its hybrid with AdaGC.
 
-Source: Kumar et al., ZClip, arXiv 2504.02507 (2025), held against the authors' published code
-(bluorion-com/ZClip). Without the paper's numbers: of its text only the beginning was at hand.
+Source: Kumar et al., ZClip, arXiv 2504.02507 (2025): figure 3 has what a z-score is brought to,
+tables 6 and 7 the defaults 2.5 and 0.97; held against the authors' published code
+(bluorion-com/ZClip). No equation is numbered here: of the text only parts were at hand.
 
     z_t = (g_t - mu_{t-1}) / sigma_{t-1}                          g_t: global norm before clipping
     g*_t = mu_{t-1} + (z_thres^2 / z_t) sigma_{t-1}  where z_t > z_thres  (reciprocal)
