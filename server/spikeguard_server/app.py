@@ -48,7 +48,7 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.feed import Feed
 from spikeguard_server.ingest import Monitors, Turns
-from spikeguard_server.ingest.bell import Bell
+from spikeguard_server.ingest.bell import MAX_WAITS, Bell
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.button import AT_DESK as BUTTONS_AT_DESK
 from spikeguard_server.notify.button import Button
@@ -113,6 +113,7 @@ def create_app(
         ticker=Ticker(settings, engine) if ticker else None,
         provider=_provider(settings),
         calls=Calls((_callers(settings) + 1) // 2),
+        lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
     )
     watch_of(engine).tell = services.metrics.count_clock_jump
     bell = Bell(settings)

@@ -83,7 +83,8 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         written_at=now,
         curves=curves,
         followed_to=row.followed_to,
-        revisions=_revisions(connection, run.run_id, number),
+        revisions=_revisions(connection, run.run_id, number, row.revisions),
+        revision_count=row.revisions,
         commands=commands,
         left_out=left_out,
         left_out_count=left_out_count,
@@ -126,8 +127,10 @@ def _curve(
     )
 
 
-def _revisions(connection: sql.Connection, run_id: UUID, number: int) -> tuple[RevisionFact, ...]:
-    rows = revisions_of(connection, run_id, number)
+def _revisions(
+    connection: sql.Connection, run_id: UUID, number: int, written: int
+) -> tuple[RevisionFact, ...]:
+    rows = revisions_of(connection, run_id, number, written)
     return tuple(RevisionFact(r.step, r.at, Kind(r.kind), r.confidence, r.reason) for r in rows)
 
 

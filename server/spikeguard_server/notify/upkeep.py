@@ -7,17 +7,19 @@ shown, or that it changed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sql
 
 from spikeguard_server.domain.changes import Change, channel_changes
 from spikeguard_server.domain.channel import Channel, channel_from_mapping
 from spikeguard_server.domain.telling import NewSilence
-from spikeguard_server.errors import NotFound
+from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.repository.audit import append
 from spikeguard_server.repository.channels import (
     add_silence,
+    count_channels,
+    count_silences,
     end_silence,
     find_channel,
     lock_channels,
@@ -26,6 +28,9 @@ from spikeguard_server.repository.channels import (
 )
 from spikeguard_server.repository.conversations import wake
 from spikeguard_server.tables import FLEET
+
+MOST_CHANNELS: Final = 200  # of a project
+MOST_SILENCES: Final = 1000  # of a project, in force or to come
 
 
 def put_channel(
@@ -37,6 +42,8 @@ def put_channel(
     known = find_channel(connection, project, name)
     kept = plain if known is None else {"target": known.target, **plain}
     channel = channel_from_mapping(project, name, kept)
+    if known is None and count_channels(connection, project) >= MOST_CHANNELS:
+        raise _too_many("channels", project, MOST_CHANNELS, "Remove one first: DELETE /v1/channels")
     write_channel(connection, channel, by)
     action = "channel.created" if known is None else "channel.changed"
     _record(connection, by, action, project, name, reason, channel_changes(known, channel))
@@ -58,6 +65,10 @@ def drop_channel(
 
 def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
     """Put a silence over something; its number."""
+    if count_silences(connection, wanted.project) >= MOST_SILENCES:
+        raise _too_many(
+            "silences in force or to come", wanted.project, MOST_SILENCES, "End one first"
+        )
     number = add_silence(connection, wanted, by)
     over = f"{wanted.project}/{wanted.run or '*'}#{wanted.incident or '*'}"
     append(
@@ -82,6 +93,14 @@ def speak_again(
         subject=f"silence {number} of {project}", reason=reason,
     )  # fmt: skip
     wake(connection, project)
+
+
+def _too_many(what: str, project: str, limit: int, remedy: str) -> Unprocessable:
+    """Whoever tells people goes over all of them, in one thread for all projects."""
+    return Unprocessable(
+        f"Project {project} has {limit} {what}, the most that it may", remedy,
+        field="project", limit=limit,
+    )  # fmt: skip
 
 
 def _record(

@@ -112,7 +112,8 @@ class PostMortem:
     written_at: datetime
     curves: tuple[Curve, ...]  # in the order in which they were trained
     followed_to: int | None = None  # samples up to this step still come; None = all are here
-    revisions: tuple[RevisionFact, ...] = ()  # oldest first
+    revisions: tuple[RevisionFact, ...] = ()  # oldest first; of many the first and the last
+    revision_count: int = 0  # how many there were
     commands: tuple[CommandFact, ...] = ()  # oldest first
     left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
     left_out_count: int = 0

@@ -49,6 +49,7 @@ def _body(facts: PostMortem) -> dict[str, Any]:
             "peaks": plain(facts.peaks),
         },
         "revisions": plain(facts.revisions),
+        "revision_count": max(facts.revision_count, len(facts.revisions)),
         "commands": [_command(command) for command in facts.commands],
         "left_out": plain(facts.left_out),
         "left_out_count": facts.left_out_count,

@@ -234,7 +234,7 @@ def _classification(facts: PostMortem) -> tuple[Block, ...]:
         (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
         for r in _telling(facts)
     )
-    left_out = len(facts.revisions) - len(rows)
+    left_out = max(facts.revision_count, len(facts.revisions)) - len(rows)
     table = Table(
         ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
     )

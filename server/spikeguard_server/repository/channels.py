@@ -62,6 +62,12 @@ def channels_of(
     return found, sorted({row.name for row in rows} - {channel.name for channel in found})
 
 
+def count_channels(connection: sql.Connection, project: str) -> int:
+    """How many channels the project has."""
+    query = sql.select(sql.func.count()).where(_C.project == project)
+    return connection.execute(query).scalar_one()
+
+
 def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None:
     """Write a channel, new or in the place of the one of its name."""
     values = {
@@ -104,6 +110,12 @@ def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
         )
     )  # fmt: skip
     return number
+
+
+def count_silences(connection: sql.Connection, project: str) -> int:
+    """How many silences of the project last or are to come."""
+    query = sql.select(sql.func.count()).where(_S.project == project, _S.ends_at > sql.func.now())
+    return connection.execute(query).scalar_one()
 
 
 def end_silence(connection: sql.Connection, project: str, number: int, by: str) -> bool:

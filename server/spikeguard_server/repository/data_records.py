@@ -22,6 +22,7 @@ from spikeguard_server.tables_skipped import skipped_batches
 MOST_NAMES: Final = 16  # of a batch on one rank
 MOST_BATCHES: Final = 64  # of a command, counted on every rank
 MOST_ROWS: Final = 1_000
+MOST_LOOKED_AT: Final = 50_000  # rows of the run, the newest: of 1,000 ranks 50 batches
 MOST_EARLIER: Final = 10  # incidents that are compared, the newest
 
 _C = skipped_batches.c
@@ -51,12 +52,17 @@ def _blames_data(incident: Incident, policy: Policy) -> bool:
 
 def _names_by_incident(connection: sql.Connection, run_id: UUID) -> dict[int, list[str]]:
     """Incident -> names of what its commands left out."""
-    place = sql.func.row_number().over(partition_by=_C.command, order_by=(_C.batch_first, _C.rank))
-    names = _C.names[1:MOST_NAMES].label("names")
-    named = sql.and_(
-        _C.run_id == run_id, _C.command.is_not(None), sql.func.cardinality(_C.names) > 0
+    order = (_C.told_at.desc(), _C.batch_first.desc(), _C.rank.desc())
+    mine = sql.select(skipped_batches).where(_C.run_id == run_id).order_by(*order)
+    told = mine.limit(MOST_LOOKED_AT).subquery().c
+    place = sql.func.row_number().over(
+        partition_by=told.command, order_by=(told.batch_first, told.rank)
     )
-    rows = sql.select(_C.command, names, _C.told_at, place.label("place")).where(named).subquery()
+    names = told.names[1:MOST_NAMES].label("names")
+    named = told.command.is_not(None) & (sql.func.cardinality(told.names) > 0)
+    rows = (
+        sql.select(told.command, names, told.told_at, place.label("place")).where(named).subquery()
+    )
     first = sql.select(rows.c.command, rows.c.names).where(rows.c.place <= MOST_BATCHES)
     found: dict[int, list[str]] = {}
     for row in connection.execute(first.order_by(rows.c.told_at.desc()).limit(MOST_ROWS)):

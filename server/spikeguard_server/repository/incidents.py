@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -22,6 +22,9 @@ from spikeguard_server.domain.incident import Incident
 from spikeguard_server.repository.causes import causes_of, explained_columns, first_layer_of
 from spikeguard_server.repository.detectors import Place
 from spikeguard_server.repository.text import storable
+
+MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
+MOST_PRECURSORS: Final = 1000  # of an incident, that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,13 @@ def add_revisions(
         for number, held in enumerate(history, newest - len(history) + 1)
     ]
     connection.execute(sql.insert(tables.incident_revisions), rows)
+
+
+def shown_revisions(written: int) -> sql.ColumnElement[bool]:
+    """Which of the revisions that an incident has come to anybody is shown: while a loss climbs
+    there is one every few steps, for as long as the incident is open."""
+    number = tables.incident_revisions.c.number
+    return (number <= MOST_REVISIONS) | (number > written - MOST_REVISIONS)
 
 
 def add_precursor(

@@ -22,6 +22,9 @@ from spikeguard_server.repository.pipeline import FLOATS, INT, INT4, INTS, KEY, 
 from spikeguard_server.tables_curves import pieces
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
+BLOCKS_AT_ONCE: Final = 500  # roll-ups that are read at once
+# Roll-ups that are read of a run, the newest: of one whose steps lie far apart each sample has one.
+MOST_BLOCKS: Final = 20_000
 PIECE: Final = 1024  # steps of a piece that was put together from smaller ones, at most
 
 EXTRAS = ("extra_names", "extra_values")
@@ -175,17 +178,34 @@ def read_curves(
     return join(_curves(row) for row in rows).between(first, last)
 
 
-def read_rollups(
+def curves_in_parts(
+    connection: sql.Connection, key: SegmentKey, first: int, last: int, names: Iterable[str]
+) -> Iterator[Curves]:
+    """What is stored of steps [first, last], some pieces at a time."""
+    for part in in_parts(heads(connection, key, first, last)):
+        yield read_curves(
+            connection, key, max(first, part[0].first), min(last, part[-1].last), names
+        )
+
+
+def rollups_in_parts(
     connection: sql.Connection,
     key: SegmentKey,
     first: int,
     last: int,
     names: Iterable[str] | None = None,
-) -> tuple[Curves, int]:
-    """The extremes of the blocks that begin in [first, last], and how many steps they stand for."""
-    rows = _read(connection, "rollups", key, first, last, names)
-    inside = [row for row in rows if row["first_step"] >= first]
-    return join(_curves(row) for row in inside), sum(row["count"] for row in inside)
+    most: int = MOST_BLOCKS,
+) -> Iterator[tuple[Curves, int]]:
+    """The extremes of the newest `most` blocks that begin in [first, last], and how many steps they
+    stand for; some blocks at a time, the newest first."""
+    while most > 0 and last >= first:
+        limit = min(BLOCKS_AT_ONCE, most)
+        rows = _read(connection, "rollups", key, first, last, names, limit)
+        if rows:
+            yield join(_curves(row) for row in reversed(rows)), sum(row["count"] for row in rows)
+        if len(rows) < limit:
+            return
+        most, last = most - limit, rows[-1]["first_step"] - 1
 
 
 def _read(
@@ -195,14 +215,20 @@ def _read(
     first: int,
     last: int,
     names: Iterable[str] | None,
+    limit: int | None = None,
 ) -> list[dict[str, Any]]:
+    """Pieces that hold any of [first, last], in order; of roll-ups the newest that begin there."""
     columns = ["first_step", "last_step", *_wanted(names)] + ["count"] * (table == "rollups")
+    begins, order = "last_step >= %(first)s", "first_step"
+    if table == "rollups":
+        begins, order = "first_step >= %(first)s", "first_step DESC LIMIT %(limit)s"
     statement = f"""
         SELECT {", ".join(columns)} FROM {table}
         WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-        AND last_step >= %(first)s AND first_step <= %(last)s ORDER BY first_step
+        AND {begins} AND first_step <= %(last)s ORDER BY {order}
     """
-    rows = read_arrays(connection, statement, {**key._asdict(), "first": first, "last": last})
+    which = {**key._asdict(), "first": first, "last": last, "limit": limit}
+    rows = read_arrays(connection, statement, which)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 

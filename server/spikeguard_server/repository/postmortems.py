@@ -12,6 +12,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server import tables
+from spikeguard_server.repository.incidents import MOST_PRECURSORS, shown_revisions
 from spikeguard_server.repository.samples import MEASURED
 
 
@@ -37,12 +38,14 @@ def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Seque
     ).all()
 
 
-def revisions_of(connection: sql.Connection, run_id: UUID, number: int) -> Sequence[sql.Row[Any]]:
-    """What the incident was held to be, oldest first."""
+def revisions_of(
+    connection: sql.Connection, run_id: UUID, number: int, written: int
+) -> Sequence[sql.Row[Any]]:
+    """What the incident was held to be, oldest first: of `written` the first and the last."""
     c = tables.incident_revisions.c
     query: sql.Select[Any] = (
         sql.select(c.step, c.at, c.kind, c.confidence, c.reason)
-        .where(c.run_id == run_id, c.incident == number)
+        .where(c.run_id == run_id, c.incident == number, shown_revisions(written))
         .order_by(c.number)
     )
     return connection.execute(query).all()
@@ -67,6 +70,7 @@ def precursors_of(connection: sql.Connection, run_id: UUID, number: int) -> Sequ
         sql.select(c.step, c.signal, c.value, c.z)
         .where(c.run_id == run_id, c.incident == number)
         .order_by(c.attempt, c.segment, c.step, c.signal)
+        .limit(MOST_PRECURSORS)
     )
     return connection.execute(query).all()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -91,7 +91,21 @@ def attempt_ids(connection: sql.Connection, run_id: UUID) -> Mapping[int, str]:
 def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
     """The newest segments of a run, oldest first. Who looks at the run is shown each of them, and
     one query a segment brings its curve."""
-    query = (
+    newest = _segments(run_id).limit(MAX_SEGMENTS)
+    return [_segment(row) for row in reversed(connection.execute(newest).all())]
+
+
+def named_segments(
+    connection: sql.Connection, run_id: UUID, places: Collection[tuple[int, int]]
+) -> list[SegmentRow]:
+    """The segments of these attempts and numbers, however old, oldest first."""
+    here = sql.tuple_(segments.c.attempt, segments.c.segment).in_(places)
+    found = connection.execute(_segments(run_id).where(here)).all()
+    return [_segment(row) for row in reversed(found)]
+
+
+def _segments(run_id: UUID) -> sql.Select[Any]:
+    return (
         sql.select(segments, attempts.c.id)
         .join(
             attempts,
@@ -101,9 +115,7 @@ def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
         )
         .where(segments.c.run_id == run_id)
         .order_by(segments.c.attempt.desc(), segments.c.segment.desc())
-        .limit(MAX_SEGMENTS)
     )
-    return [_segment(row) for row in reversed(connection.execute(query).all())]
 
 
 def current_line(connection: sql.Connection, run_id: UUID, found: Sequence[SegmentRow]) -> Lineage:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import STANDARD_SIGNALS, IncidentState, RunId
 from spikeguard_server.errors import NotFound
+from spikeguard_server.repository.incidents import MOST_PRECURSORS, shown_revisions
 from spikeguard_server.repository.reading import PageWanted, Row
 from spikeguard_server.repository.reading_runs import cut, waiting
 from spikeguard_server.tables import (
@@ -30,6 +31,7 @@ from spikeguard_server.tables import (
 )
 
 Key = tuple[UUID, int]  # run, incident
+MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: 
 def read_evidence(connection: sql.Connection, row: Row) -> Evidence:
     """What backs an incident up."""
     return Evidence(
-        revisions=_of_incident(connection, incident_revisions, row, incident_revisions.c.number),
-        precursors=_of_incident(connection, precursors, row, precursors.c.step),
+        revisions=_revisions_of(connection, row),
+        precursors=_precursors_of(connection, row),
         peaks=_peaks(connection, row),
         has_report=_has_report(connection, row),
     )
@@ -191,8 +193,13 @@ def _revisions(
     if not keys:
         return {}
     c = command_revisions.c
-    query = sql.select(command_revisions).where(
-        sql.tuple_(c.run_id, c.incident, c.command).in_(keys)
+    k = commands.c
+    of_command = (k.run_id == c.run_id) & (k.incident == c.incident) & (k.number == c.command)
+    query = (
+        sql.select(command_revisions)
+        .join(commands, of_command)
+        .where(sql.tuple_(c.run_id, c.incident, c.command).in_(keys))
+        .where(c.number > k.revision - MOST_REVISIONS)
     )
     found: dict[tuple[UUID, int, int], list[Row]] = {}
     for row in connection.execute(query.order_by(c.number)):
@@ -200,11 +207,16 @@ def _revisions(
     return found
 
 
-def _of_incident(
-    connection: sql.Connection, table: sql.Table, row: Row, order: sql.ColumnElement[Any]
-) -> Sequence[Row]:
-    mine = (table.c.run_id == row.run_id) & (table.c.incident == row.number)
-    return connection.execute(sql.select(table).where(mine).order_by(order)).all()
+def _revisions_of(connection: sql.Connection, row: Row) -> Sequence[Row]:
+    c = incident_revisions.c
+    mine = (c.run_id == row.run_id) & (c.incident == row.number) & shown_revisions(row.revisions)
+    return connection.execute(sql.select(incident_revisions).where(mine).order_by(c.number)).all()
+
+
+def _precursors_of(connection: sql.Connection, row: Row) -> Sequence[Row]:
+    c = precursors.c
+    mine = sql.select(precursors).where(c.run_id == row.run_id, c.incident == row.number)
+    return connection.execute(mine.order_by(c.step).limit(MOST_PRECURSORS)).all()
 
 
 def _peaks(connection: sql.Connection, row: Row) -> dict[str, float]:

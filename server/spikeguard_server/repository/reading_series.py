@@ -3,13 +3,14 @@
 Law: thinning keeps, of every signal in every stretch of steps, the lowest and the highest finite
 value and the first one that is not finite; what is kept is kept as a whole sample, and never more
 samples than were asked for. Where a stretch is as wide as what a roll-up tells apart, roll-ups are
-read in place of samples, so that a run of a million steps is never read whole.
+read in place of samples, so that a run of a million steps is never read whole. What is read is
+thinned part by part, so that nothing a job sends makes a look at it take all memory.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -21,10 +22,18 @@ from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.repository.curves import Column, Curves, join, keep
 from spikeguard_server.repository.driver import read_arrays
-from spikeguard_server.repository.pieces import SegmentKey, read_curves, read_rollups
+from spikeguard_server.repository.pieces import (
+    MOST_BLOCKS,
+    SegmentKey,
+    curves_in_parts,
+    read_curves,
+    rollups_in_parts,
+)
 from spikeguard_server.repository.reading import (
+    MAX_SEGMENTS,
     SegmentRow,
     current_line,
+    named_segments,
     read_segments,
 )
 from spikeguard_server.repository.rolling import BLOCK, SPAN
@@ -67,7 +76,8 @@ def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dic
         if span := spans[entry.attempt, entry.id.number]:
             points = max(2, window.points * span // total) if total > window.points else span
             key = SegmentKey(run_id, entry.attempt, entry.id.number)
-            curves, thinned = _stretch(connection, key, entry.row, window, points)
+            blocks = max(2, MOST_BLOCKS * span // total)
+            curves, thinned = _stretch(connection, key, entry.row, window, points, blocks)
             truncated = truncated or thinned
             if len(curves):
                 stretches.append(_shown(entry, entry.id in line.last_steps, curves, window))
@@ -79,9 +89,10 @@ def read_incident_series(
     connection: sql.Connection, run_id: UUID, incident: int, window: Window
 ) -> dict[str, Any]:
     """The curves around an incident, from the copy that outlives the run's samples."""
-    found = {(e.attempt, e.id.number): e for e in read_segments(connection, run_id)}
-    line = current_line(connection, run_id, list(found.values()))
-    copies = _copies(connection, run_id, incident, window)
+    line = current_line(connection, run_id, read_segments(connection, run_id))
+    copies = dict([*_copies(connection, run_id, incident, window).items()][-MAX_SEGMENTS:])
+    named = named_segments(connection, run_id, copies)
+    found = {(entry.attempt, entry.id.number): entry for entry in named}
     total, stretches, truncated = sum(map(len, copies.values())), [], False
     for place, copy in copies.items():
         points = max(2, window.points * len(copy) // total)
@@ -138,13 +149,18 @@ def _span(entry: SegmentRow, window: Window) -> int:
 
 
 def _stretch(
-    connection: sql.Connection, key: SegmentKey, row: Any, window: Window, points: int
+    connection: sql.Connection,
+    key: SegmentKey,
+    row: Any,
+    window: Window,
+    points: int,
+    blocks: int,
 ) -> tuple[Curves, bool]:
     """At most `points` samples of a segment, and whether some were left out."""
     first, last = max(window.first, row.first_step), min(window.last, row.last_step)
     span = last - first + 1
     width = -(-span // max(1, points // (2 * len(window.signals))))
-    curves, count = _read(connection, key, row, (first, last), width, window.signals)
+    curves, count = _read(connection, key, row, (first, last), width, window.signals, blocks)
     if len(curves) > points:
         curves = _thinned(curves, window.signals, points, width)
     return curves, len(curves) < count
@@ -157,21 +173,38 @@ def _read(
     steps: tuple[int, int],
     width: int,
     names: tuple[str, ...],
+    blocks: int,
 ) -> tuple[Curves, int]:
     """The samples of [first, last], or their extremes where `width` steps become one stretch, and
-    how many samples there are."""
+    how many samples there are. `blocks`: of so many roll-ups at most, the newest."""
     first, last = steps
     begin = -(-first // BLOCK) * BLOCK if first > row.first_step else first  # a block's beginning
     end = min((last + 1) // BLOCK * BLOCK, row.rolled_to or 0)
     if width < SPAN or end <= begin:
-        curves = read_curves(connection, key, first, last, names)
-        if len(curves) or not row.rolled_to:
-            return curves, len(curves)
-        return read_rollups(connection, key, first, last, names)  # the samples are gone
-    middle, count = read_rollups(connection, key, begin, end - 1, names)
+        parts = curves_in_parts(connection, key, first, last, names)
+        curves, count = _joined(((part, len(part)) for part in parts), names, width, order=1)
+        if count or not row.rolled_to:
+            return curves, count
+        begin, end = first, last + 1  # the samples are gone
+    newest_first = rollups_in_parts(connection, key, begin, end - 1, names, blocks)
+    middle, count = _joined(newest_first, names, width, order=-1)
     before = read_curves(connection, key, first, begin - 1, names)
     after = read_curves(connection, key, end, last, names)
     return join([before, middle, after]), len(before) + count + len(after)
+
+
+def _joined(
+    parts: Iterable[tuple[Curves, int]], names: tuple[str, ...], width: int, *, order: int
+) -> tuple[Curves, int]:
+    """Parts as one, and how many samples they stand for; thinned on the way where there is more
+    than one. `order`: 1 for the oldest first, -1 for the newest first."""
+    found, count = list[Curves](), 0
+    for curves, samples in parts:
+        if found:
+            found[-1] = found[-1].at(keep(found[-1], names, found[-1].steps // width))
+        found.append(curves)
+        count += samples
+    return join(found[::order]), count
 
 
 def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) -> Curves:

@@ -3,7 +3,7 @@
 Invariants: lives in the event loop's thread. The threads that answer calls have one queue, and
 whoever fills it makes everybody wait: so a token, with all sessions that it opened, holds half of
 them at most. What waits long by design (events, orders, tests of channels) holds no thread and is
-not counted.
+not counted; what it asks of the database is, with what every call asks before it is let in.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class Services:
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
     calls: Calls
+    lookups: Calls  # what calls ask the database before they have their turn, or beside it
     fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
     familiar: Familiar = field(default_factory=Familiar)
     write_check: WriteCheck = field(default_factory=WriteCheck)
@@ -154,7 +155,7 @@ def find_by_secret(services: Services, secret: str | None) -> Caller | None:
     if caller is None:
         services.familiar.forget(hashed)
     else:
-        services.familiar.note([hashed])
+        services.familiar.note([hashed], caller.grant)
     return caller
 
 
@@ -181,7 +182,9 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
     if rule.public:
         yield None
         return
-    caller = await run_in_threadpool(_judged, request, services, rule)
+    secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
+    async with services.lookups.one_of(services.familiar.holder(hash_secret(secret or ""))):
+        caller = await run_in_threadpool(_judged, request, services, rule, secret)
     if path in UNCOUNTED:
         yield caller
         return
@@ -189,9 +192,8 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
         yield caller
 
 
-def _judged(request: Request, services: Services, rule: Rule) -> Caller:
+def _judged(request: Request, services: Services, rule: Rule, secret: str | None) -> Caller:
     """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
-    secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
     caller = sign_in(services, secret)
     judge(caller, rule, named_only=services.named_only)
     if project := request.path_params.get("project"):

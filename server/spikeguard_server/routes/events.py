@@ -44,6 +44,7 @@ from spikeguard_server.routes.door import (
 
 router = APIRouter(tags=["notifications"])
 READY_S: Final = 10.0
+AT_ONCE: Final = 100  # events that are missed, in one piece
 Last = tuple[datetime, UUID, int] | None
 _NAME = f"^{NAME_PATTERN.pattern}$"
 EVENT_EXAMPLE = (
@@ -112,8 +113,8 @@ async def _stream(
             # for whom it breaks before it tells anything
             yield b"id: %b\n\n" % seen.write().encode()
         elif seen.at is not None:
-            async for entry in _missed(services.engine, follower, seen):
-                yield _event(entry, seen)
+            async for events in _missed(services, follower, seen):
+                yield events
         checked, sign_s = monotonic(), services.settings.stream_sign_s
         while True:
             if monotonic() - checked >= sign_s:
@@ -143,28 +144,33 @@ async def _wait(ready: asyncio.Event, within_s: float) -> None:
         await asyncio.wait_for(ready.wait(), within_s)
 
 
-async def _missed(engine: sql.Engine, follower: Follower, seen: Seen) -> AsyncIterator[Happening]:
-    """What happened since the place that was reached."""
+async def _missed(services: Services, follower: Follower, seen: Seen) -> AsyncIterator[bytes]:
+    """What happened since the place that was reached: read and written in a thread, for which the
+    streams of one token take turns, since it may be years."""
     assert seen.at is not None
     since = seen.at - WINDOW
     after: Last = None
     while True:
-        page = await run_in_threadpool(_page, engine, follower, since, after)
-        for entry in page:
-            if seen.fresh(entry):
-                yield entry
-        if len(page) < PAGE:
+        async with services.lookups.one_of(follower.grant):
+            told, after = await run_in_threadpool(
+                _page, services.engine, follower, since, after, seen
+            )
+        for begin in range(0, len(told), AT_ONCE):
+            yield b"".join(told[begin : begin + AT_ONCE])
+        if after is None:
             return
-        after = (page[-1].at, page[-1].run_id, page[-1].number)
 
 
 def _page(
-    engine: sql.Engine, follower: Follower, since: datetime, after: Last
-) -> Sequence[Happening]:
+    engine: sql.Engine, follower: Follower, since: datetime, after: Last, seen: Seen
+) -> tuple[Sequence[bytes], Last]:
+    """What is fresh of the next page, and where that ends; None for the last one."""
     with engine.connect() as connection:
-        return happened_since(
+        page = happened_since(
             connection, since, project=follower.project, run_id=follower.run_id, after=after
         )
+    told = [_event(entry, seen) for entry in page if seen.fresh(entry)]
+    return told, (page[-1].at, page[-1].run_id, page[-1].number) if len(page) == PAGE else None
 
 
 def _still_good(services: Services, follower: Follower, secret: str) -> bool:

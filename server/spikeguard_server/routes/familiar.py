@@ -7,7 +7,7 @@ who may do what.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Final
 
@@ -19,16 +19,22 @@ class Familiar:
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._lock = most, Lock()
-        self._hashes: OrderedDict[bytes, None] = OrderedDict()
+        self._hashes: OrderedDict[bytes, int | None] = OrderedDict()  # with the token behind each
 
     def __contains__(self, hashed: bytes) -> bool:
         return hashed in self._hashes
 
-    def note(self, hashed: Iterable[bytes]) -> None:
-        """These work; the newest last."""
+    def holder(self, hashed: bytes) -> Hashable:
+        """The token that stands behind a secret, where that is known, else the secret's hash: one
+        key for whoever holds both."""
+        known = self._hashes.get(hashed)
+        return hashed if known is None else known
+
+    def note(self, hashed: Iterable[bytes], grant: int | None = None) -> None:
+        """These work; the newest last. `grant`: the token that stands behind them."""
         with self._lock:
             for each in hashed:
-                self._hashes[each] = None
+                self._hashes[each] = grant
                 self._hashes.move_to_end(each)
             while len(self._hashes) > self._most:
                 self._hashes.popitem(last=False)

@@ -218,7 +218,7 @@ class CommandBody(Shape):
     result: str | None
     end_reason: str | None = Field(description="why it ended without reaching the job")
     judgement: str | None
-    revisions: list[CommandRevision]
+    revisions: list[CommandRevision] = Field(description="the newest 20")
 
 
 class FirstMoveBody(Shape):
@@ -354,7 +354,7 @@ class IncidentDetail(IncidentBody):
 
     model_config = example(DETAIL_EXAMPLE)
 
-    revisions: list[IncidentRevision]
+    revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")
     remedy: RemedyBody

@@ -16,7 +16,7 @@ from spikeguard_server.errors import Busy
 from spikeguard_server.ingest.bell import MAX_WAITS, Bell
 from spikeguard_server.repository.reading_orders import has_orders
 from spikeguard_server.routes.answers import Answer, refusals
-from spikeguard_server.routes.door import RunDep, ServicesDep
+from spikeguard_server.routes.door import CallerDep, RunDep, ServicesDep
 from spikeguard_server.routes.shapes import Shape, example
 from spikeguard_server.tables import run_key
 
@@ -41,14 +41,19 @@ class Waiting(Shape):
     responses=refusals(Busy("Too many wait already", "Ask again later", limit=MAX_WAITS)),
 )
 async def wait_for_orders(
-    services: ServicesDep, run: RunDep, request: Request, wait_s: Seconds = LONGEST_S
+    services: ServicesDep,
+    caller: CallerDep,
+    run: RunDep,
+    request: Request,
+    wait_s: Seconds = LONGEST_S,
 ) -> Answer:
     """Answers as soon as a command of the run changes; then send a message to get the order."""
     bell: Bell = request.app.state.bell
     key = run_key(run)
     wait = bell.join(key)
     try:
-        waiting = await run_in_threadpool(_look, services.engine, key)
+        async with services.lookups.one_of(caller.grant):
+            waiting = await run_in_threadpool(_look, services.engine, key)
         waiting = waiting or await bell.rings(wait, min(wait_s, LONGEST_S))
     finally:
         bell.leave(wait)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -248,3 +249,55 @@ def test_who_reads_much_at_once_keeps_neither_others_nor_the_health_check_waitin
             assert ask("/v1/runs", other, 10.0) == 200
             assert ask("/healthz", other, 10.0) == 200
         assert {each.result() for each in waiting} == {200}
+
+
+@pytest.mark.parametrize(
+    ("role", "path", "table"),
+    [
+        (Role.AGENT, "/v1/runs/p/run-{}/orders?wait_s=0", "commands"),
+        (Role.VIEWER, "/v1/events?project=p&after=WzEuMCx7fV0", "deleted_runs"),
+    ],
+    ids=["orders", "events that were missed"],
+)
+def test_what_waits_for_long_keeps_no_other_token_waiting(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch, role: Role, path: str, table: str
+) -> None:
+    """Twenty polls for orders, or streams that catch up, which the database keeps waiting."""
+    monkeypatch.setattr("spikeguard_server.routes.events.READY_S", 0.1)
+    with databases.lent() as url, serving(Settings(database_url=url)) as address, ExitStack() as on:
+        engine = open_engine(Settings(database_url=url))
+        on.callback(engine.dispose)
+        with engine.begin() as connection:
+            mine = issue_token(connection, Grant(role), "test")[0]
+            other = issue_token(connection, Grant(Role.VIEWER), "test")[0]
+        calling = on.enter_context(ThreadPoolExecutor(20))
+        calls = on.enter_context(httpx.Client(base_url=address, timeout=60))
+
+        def poll(number: int) -> bytes:
+            headers = {"Authorization": f"Bearer {mine}"}
+            with calls.stream("GET", path.format(number), headers=headers) as answer:
+                return b"".join(answer.iter_raw()) if role is Role.AGENT else until(over, answer)
+
+        over = Event()
+        with engine.begin() as connection:
+            connection.execute(sql.text(f"lock table {table} in access exclusive mode"))
+            waiting = [calling.submit(poll, number) for number in range(20)]
+            blocked = sql.text("select count(*) from pg_locks where not granted")
+            seen = [0]
+            until_s = time.monotonic() + 10
+            while seen[-1] < 2 or seen[-1] != seen[-2]:  # as many as there ever will be
+                assert time.monotonic() < until_s
+                time.sleep(0.5)
+                seen.append(connection.scalar(blocked) or 0)
+            headers = {"Authorization": f"Bearer {other}"}
+            assert calls.get("/v1/me", headers=headers, timeout=8).status_code == 200
+        over.set()
+        assert all(each.result() for each in waiting)
+
+
+def until(over: Event, stream: httpx.Response) -> bytes:
+    """What came first of a stream that is held open until then."""
+    parts = stream.iter_raw()  # it ends the stream when it is let go
+    first = next(parts)
+    over.wait(30)
+    return first

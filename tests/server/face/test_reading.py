@@ -19,7 +19,11 @@ from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     LayerNorms,
+    Medium,
     Role,
+    Samples,
+    TargetDeleted,
+    TargetSaved,
     abilities_to_settings,
 )
 from spikeguard_protocol.encoding import float_from_json
@@ -346,13 +350,18 @@ def test_a_closed_incident_has_a_post_mortem_to_read_and_to_keep(
 def ended(new_job: Callable[[str], Job]) -> Job:
     """A job that ended in the middle of a spike, once its post-mortem was written."""
     job = new_job("ended").spike()
+    end(job)
+    assert job.incident()["state"] == "closed"
+    return job
+
+
+def end(job: Job) -> None:
+    """End the job, and wait for its post-mortem."""
     job.send(AttemptEnded("stopped"))
     until = time.monotonic() + 60
     while not job.incident()["has_postmortem"]:
         assert time.monotonic() < until, job.incident()
         time.sleep(0.2)
-    assert job.incident()["state"] == "closed"
-    return job
 
 
 def test_a_gradient_that_is_not_finite_is_called_that(live: Live, job: Job) -> None:
@@ -415,6 +424,47 @@ def test_of_a_run_with_very_many_segments_and_targets_the_newest_are_shown(
     told = get(live, job.path)
     assert [segment["number"] for segment in told["segments"]] == list(range(101, 1101))
     assert [target["step"] for target in told["targets"]] == list(range(1102, 102, -1))
+
+
+def test_a_spike_of_long_ago_is_shown_however_often_the_run_went_on_elsewhere(
+    live: Live, new_job: Callable[[str], Job]
+) -> None:
+    job = new_job("often-restarted").spike()
+    more = (
+        "insert into segments select (jsonb_populate_record(s, jsonb_build_object('segment', n))).*"
+        " from segments s join runs using (run_id) cross join generate_series(1, 1100) n"
+        " where runs.name = :run"
+    )
+    with live.engine.begin() as connection:
+        connection.execute(sql.text(more), {"run": job.run})
+    told = get(live, f"{job.path}/incidents/1/series")
+    assert [segment["number"] for segment in told["segments"]] == [0]
+
+
+def test_what_changes_all_the_time_is_told_in_bounds(
+    live: Live, new_job: Callable[[str], Job]
+) -> None:
+    """A loss that climbs for long is judged anew every few steps, and a target that comes and goes
+    has its proposal revised each time. Whoever looks, and the post-mortem, get so many of them."""
+    job = new_job("never-the-same").spike()
+    target = job.incident()["proposal"]["arguments"]
+    saved = TargetSaved(target["target"], 0, target["step"], target["step"], Medium.DISK)
+    for _ in range(13):
+        job.send(TargetDeleted(saved.name))
+        job.send(saved)
+    with live.client(Role.VIEWER) as client:
+        listed = client.get("/v1/incidents", params={"run": f"default/{job.run}"}).json()["items"]
+    told = listed[0]["proposal"]
+    numbers = [revision["number"] for revision in told["revisions"]]
+    assert numbers == list(range(told["revision"] - 19, told["revision"] + 1))
+    steps = tuple(range(job.step + 1, job.step + 5_001))
+    job.send(Samples(0, steps, {"loss": tuple(5 + 0.01 * n for n in steps)}, (None,) * 5_000))
+    numbers = [revision["number"] for revision in job.incident()["revisions"]]
+    assert numbers[:500] == list(range(1, 501))
+    assert (len(numbers), numbers[-1] > 1_000) == (1_000, True)
+    end(job)
+    document = get(live, f"{job.path}/incidents/1/postmortem", format="json")
+    assert (len(document["revisions"]), document["revision_count"] > 1_000) == (1_000, True)
 
 
 def test_of_a_run_that_was_started_again_and_again_the_newest_attempts_are_shown(

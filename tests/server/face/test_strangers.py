@@ -44,7 +44,7 @@ def entrance(engine: sql.Engine) -> Entrance:
     with engine.begin() as connection:
         token, _ = issue_token(connection, Grant(Role.AGENT), "test")
     services = Services(
-        Settings(), engine, Metrics(CollectorRegistry()), Monitors(), None, Calls(1)
+        Settings(), engine, Metrics(CollectorRegistry()), Monitors(), None, Calls(1), Calls(1)
     )
     services.familiar.note([hash_secret(token)])
     found = Entrance(MessageDoor(services, Turns(1, 1), Rates(1000.0)), token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,12 @@ from spikeguard_protocol import BatchRange, RunId, Samples
 from spikeguard_server.housekeeping import roll
 from spikeguard_server.repository.curves import Column, Curves, keep
 from spikeguard_server.repository.packing import packed
-from spikeguard_server.repository.pieces import SegmentKey, read_curves, read_rollups
+from spikeguard_server.repository.pieces import (
+    MOST_BLOCKS,
+    SegmentKey,
+    read_curves,
+    rollups_in_parts,
+)
 from spikeguard_server.repository.reading_series import Window, read_series
 from spikeguard_server.repository.rolling import BLOCK, SPAN
 from spikeguard_server.tables import run_key
@@ -106,7 +112,7 @@ def test_a_roll_up_keeps_the_extremes_of_every_stretch_as_whole_samples(engine: 
     roll(engine)
     assert value(engine, "select rolled_to from segments") == 3 * BLOCK
     with engine.connect() as connection:
-        curves, stands_for = read_rollups(connection, KEY, 0, 10**6)
+        [(curves, stands_for)] = rollups_in_parts(connection, KEY, 0, 10**6)
     assert stands_for == 3 * BLOCK - 1
     kept = dict(zip(curves.steps.tolist(), curves.signals["loss"].list(), strict=True))
     assert (kept[701], kept[2001]) == (99.0, -99.0)
@@ -142,7 +148,7 @@ def test_what_changes_behind_a_roll_up_is_rolled_up_anew(engine: sql.Engine) -> 
     roll(engine)
     assert value(engine, "select rolled_to from segments") == 2 * BLOCK
     with engine.connect() as connection:
-        curves, stands_for = read_rollups(connection, KEY, 0, 10**6)
+        [(curves, stands_for)] = rollups_in_parts(connection, KEY, 0, 10**6)
     assert curves.signals["mine"].values[curves.signals["mine"].there].tolist() == [7.0]
     assert stands_for == 2 * BLOCK - 1  # there is no step 0
 
@@ -238,3 +244,53 @@ def test_a_long_way_is_rolled_up_a_few_steps_at_a_time(
     assert rows(engine, "select first_step, count from rollups order by 1") == [
         (block * BLOCK, BLOCK) for block in range(9)
     ]
+
+
+def test_a_look_at_a_run_whose_steps_lie_far_apart_takes_little_memory(engine: sql.Engine) -> None:
+    """Each of its samples has a roll-up of its own; the newest are read, some at a time."""
+    job = Job(engine)
+    job.start()
+    job.send(sent([1], loss=(2.0,)))
+    blocks = MOST_BLOCKS + 5000
+    with engine.begin() as connection:
+        for statement in (
+            "insert into rollups (run_id, attempt, segment, shelf, first_step, last_step, count,"
+            " loss) select run_id, attempt, segment, shelf, n * 1024, n * 1024, 1, '{2.0}'"
+            f" from segments cross join generate_series(1, {blocks}) n",
+            f"update segments set last_step = {blocks + 1} * 1024 - 1,"
+            f" rolled_to = {blocks + 1} * 1024",
+        ):
+            connection.execute(sql.text(statement))
+    tracemalloc.start()
+    shown = series(engine, "loss", points=200)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
+    assert shown["truncated"]
+    steps = shown["segments"][0]["steps"]
+    assert (steps[0], steps[-1]) == ((blocks - MOST_BLOCKS + 1) * 1024, blocks * 1024)
+    assert len(steps) <= 200
+
+
+def test_curves_that_are_read_in_parts_keep_their_extremes(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 300)
+    monkeypatch.setattr("spikeguard_server.repository.pieces.BLOCKS_AT_ONCE", 2)
+    job = Job(engine)
+    job.start()
+    count = 9 * BLOCK
+    loss = CURVE.normal(2.0, 0.01, count).tolist()
+    loss[40], loss[3000], loss[5000], loss[-1] = 99.0, math.nan, -99.0, 77.0
+    for begin in range(0, count, 250):
+        part = range(begin + 1, min(begin + 250, count) + 1)
+        job.send(columns(part, lambda s: loss[s - 1]))
+    for _ in range(2):  # from samples, then from roll-ups
+        found = series(engine, "loss", points=50)["segments"][0]
+        kept = dict(zip(found["steps"], found["values"]["loss"], strict=True))
+        assert {kept[41], kept[5001], kept[count]} == {99.0, -99.0, 77.0}
+        assert math.isnan(kept[3001])
+        assert sorted(kept) == found["steps"]
+        assert len(kept) <= 50
+        while value(engine, "select coalesce(min(rolled_to), 0) from segments") < count:
+            roll(engine)
