@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from threading import Barrier
 
-from spikeguard.journal import Journal
-from spikeguard.outbox import Outbox
-from spikeguard.transport import Advice, Transport, Verdict
+from spikeguard.commands.journal import Journal
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_protocol import (
     Ack,
     AttemptEnded,

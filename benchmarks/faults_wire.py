@@ -14,7 +14,7 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 from benchmarks.faults_job import TrainingJob
-from spikeguard.transport import Verdict
+from spikeguard.uplink.transport import Verdict
 from spikeguard_protocol import Message, encode
 
 SHARE = 0.12  # of the messages, to each kind of mischief

@@ -166,7 +166,7 @@ class Training:
         self.guard.step()
 
     def order(self, action: Action) -> None:
-        self.guard._p.mailbox.hear(
+        self.guard._p.inbox.hear(
             Ack(1, (Order("trial#1.1", self.guard.attempt, action, 600.0, None),))
         )
 

@@ -25,13 +25,13 @@ import torch
 from benchmarks.agent_overhead_loops import REFERENCE, SMALL, Loop, Size, guarded
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard.collector import Collector
-from spikeguard.flight_recorder import FlightRecorder
-from spikeguard.norms import combine, each_norm, global_norm
-from spikeguard.signals.activations import Activations
-from spikeguard.signals.attention import AttentionLogits
-from spikeguard.signals.sequences import WorstSequence
-from spikeguard.signals.tokens import TokenStatistics
+from spikeguard.measure.collector import Collector
+from spikeguard.measure.flight_recorder import FlightRecorder
+from spikeguard.measure.norms import combine, each_norm, global_norm
+from spikeguard.measure.signals.activations import Activations
+from spikeguard.measure.signals.attention import AttentionLogits
+from spikeguard.measure.signals.sequences import WorstSequence
+from spikeguard.measure.signals.tokens import TokenStatistics
 
 TOKENS = "token statistics"
 SEQUENCES = "worst sequence"

@@ -22,7 +22,7 @@ import torch
 import spikeguard
 from benchmarks.real_jobs_loops import LR, WARMUP, started
 from benchmarks.real_jobs_text import CONTEXT, ROWS, SEED, Plan, text
-from spikeguard.by_position import ByPosition
+from spikeguard.data.by_position import ByPosition
 from spikeguard_trainer.schedule import lr_share
 
 

@@ -21,7 +21,7 @@ import torch
 from benchmarks.destabilised import SHAPE, SIGNALS, Job
 from benchmarks.naming_plan import Healthy
 from benchmarks.naming_score import SLOW
-from spikeguard.learning_rate import LrScale
+from spikeguard.optim.learning_rate import LrScale
 from spikeguard_protocol import (
     Action,
     BatchRange,

@@ -29,7 +29,7 @@ from benchmarks.machine import machine
 from benchmarks.rewind_sizes import table
 from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, Settings, attach
-from spikeguard.targets import Target
+from spikeguard.state.targets import Target
 from spikeguard_protocol import Ack, Medium, Order, ResultState, Rollback
 
 BACK = 30  # steps, at least
@@ -95,7 +95,7 @@ class Run:
         action = Rollback(target.name, target.step)
         order = Order(command, self.guard.attempt, action, 60.0, None)
         self.loop.calls.clear()
-        self.guard._p.mailbox.hear(Ack(1, (order,)))
+        self.guard._p.inbox.hear(Ack(1, (order,)))
         self.loop.step_on_held()
         began = time.perf_counter()
         next(self._batches)

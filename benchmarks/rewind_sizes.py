@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from spikeguard import Settings
-from spikeguard.mapped_memory import lay_out
-from spikeguard.node_memory import Place, keepers
-from spikeguard.snapshot_budget import rank_limit
-from spikeguard.snapshots import Snapshots
+from spikeguard.state.mapped_memory import lay_out
+from spikeguard.state.node_memory import Place, keepers
+from spikeguard.state.snapshot_budget import rank_limit
+from spikeguard.state.snapshots import Snapshots
 
 Shape = tuple[int, ...]
 GB = 10**9

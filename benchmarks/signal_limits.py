@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.agent_overhead_loops import LARGE, REFERENCE, SMALL, Loop, Size
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard.norms import (
+from spikeguard.measure.norms import (
     combine,
     each_norm,
     global_norm,
@@ -34,11 +34,11 @@ from spikeguard.norms import (
     sampled_rows,
     second_moments,
 )
-from spikeguard.replicas import bits_of
+from spikeguard.measure.update_norms import Moved, all_parameters, samples_of, unchanged
 from spikeguard.settings import Settings
-from spikeguard.topology import Topology
-from spikeguard.training_state import TrainingState, host_copy, tree_bytes
-from spikeguard.updates import Moved, all_parameters, samples_of, unchanged
+from spikeguard.state.training_state import TrainingState, host_copy, tree_bytes
+from spikeguard.topology.layout import Topology
+from spikeguard.topology.replicas import bits_of
 
 READ, COPY = "one read of a flat tensor", "one copy of a flat tensor"
 SNAPSHOT, PINNED = "snapshot", "one copy of a flat tensor to the host"

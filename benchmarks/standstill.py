@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard.updates import samples_of, unchanged
+from spikeguard.measure.update_norms import samples_of, unchanged
 from spikeguard_trainer.data import BatchLoader, read_corpus
 from spikeguard_trainer.model import Shape, Transformer
 from spikeguard_trainer.schedule import make_optimizer

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.faults_job import Script, TrainingJob
 from benchmarks.faults_wire import plainly
-from spikeguard.transport import Advice, Verdict
+from spikeguard.uplink.transport import Advice, Verdict
 from spikeguard_protocol import AttemptEnded, Message
 
 LOOK_S = 0.05

@@ -44,6 +44,11 @@ SERVER_LAYERS = {  # inside the server: what a part must never reach
     "repository": ("routes", "app", "ingest", "ticker", "pages"),
     "ingest": ("routes", "app", "pages"),
 }
+AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
+    *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
+)
+AGENT_SHARED = {"errors", "faults", "settings"}
+AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
     "time",
@@ -109,6 +114,36 @@ def test_nothing_else_in_the_agent_loads_an_integration() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         if path.parent.name != "integrations":
             assert "spikeguard.integrations" not in _imports(path), path.relative_to(ROOT)
+
+
+def _parts_of_the_agent(path: Path) -> set[str]:
+    """The modules and packages right below `spikeguard` that `path` imports."""
+    names = (name.split(".") for name in _imports(path) if name.startswith("spikeguard."))
+    parts = {name[1] for name in names}
+    return {p for p in parts if any(PACKAGES["spikeguard"].glob(f"{p}.py")) or p in _FOLDERS}
+
+
+_FOLDERS = {path.parent.name for path in PACKAGES["spikeguard"].glob("*/__init__.py")}
+
+
+@pytest.mark.parametrize("layer", AGENT_LAYERS)
+def test_the_packages_of_the_agent_import_those_below(layer: str) -> None:
+    may = {*AGENT_LAYERS[: AGENT_LAYERS.index(layer) + 1], *AGENT_SHARED}
+    paths = list(_files(PACKAGES["spikeguard"] / layer))
+    assert paths, f"the agent has no package called {layer}"
+    for path in paths:
+        reached = _parts_of_the_agent(path) - may
+        assert not reached, f"{path.relative_to(ROOT)} imports {reached}"
+
+
+def test_the_agents_commands_need_no_training_loop() -> None:
+    for path in _files(PACKAGES["spikeguard"] / "cli"):
+        reached = _parts_of_the_agent(path) - AGENT_CLI_MAY
+        assert not reached, f"{path.relative_to(ROOT)} imports {reached}"
+
+
+def test_every_package_of_the_agent_has_its_place() -> None:
+    assert {*AGENT_LAYERS, "cli", "integrations"} == _FOLDERS
 
 
 @pytest.mark.parametrize(("part", "may"), [("domain", DOMAIN_MAY), ("report", REPORT_MAY)])

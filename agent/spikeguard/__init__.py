@@ -15,14 +15,14 @@ the device wait, except that a half-applied command ends the attempt (`AttemptAb
 """
 
 from spikeguard.attach import attach
-from spikeguard.by_position import by_position
-from spikeguard.checkpoints import CheckpointDirectory
+from spikeguard.data.by_position import by_position
 from spikeguard.errors import AttachError, AttemptAborted, ResumeError, SpikeguardError
-from spikeguard.forward import Forward
 from spikeguard.guard import Guard
-from spikeguard.guarded import guard_of
+from spikeguard.registry import guard_of
 from spikeguard.settings import Settings
-from spikeguard.user_checkpoints import UserCheckpoints
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.user_checkpoints import UserCheckpoints
+from spikeguard.uplink.tracker import Forward
 
 __all__ = [
     "AttachError",

@@ -14,15 +14,15 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from spikeguard.checkpoints import CheckpointDirectory
-from spikeguard.data import DataFeed
+from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttachError
-from spikeguard.forward import Forward
-from spikeguard.guarded import held_by
-from spikeguard.model_parts import parameters
-from spikeguard.optimizers import trained_by
+from spikeguard.optim.optimizers import trained_by
+from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
-from spikeguard.tied import check_tied
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.topology.model_parts import parameters
+from spikeguard.topology.tied import check_tied
+from spikeguard.uplink.tracker import Forward
 
 RANKS: tuple[type, ...] = (ProcessGroup, DeviceMesh)
 _Kind = type | tuple[type, ...]
@@ -133,7 +133,8 @@ def _check_feed(feed: Any) -> None:
         raise AttachError(
             "feed",
             f"it is {feed!r:.80}",
-            "Leave it out, or give spikeguard.hosted.HostedFeed where a framework owns the loop",
+            "Leave it out, or give spikeguard.integrations.framework_loop.FrameworkFeed where a "
+            "framework owns the loop",
         )
 
 

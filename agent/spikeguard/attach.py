@@ -18,54 +18,55 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spikeguard import order_limits
-from spikeguard.abilities import (
+from spikeguard.arguments import check_arguments, check_forward
+from spikeguard.commands import order_limits
+from spikeguard.commands.inbox import DetailBudget, Inbox
+from spikeguard.commands.journal import Journal
+from spikeguard.commands.order_keys import OrderKeys, read_keys
+from spikeguard.commands.recovery import Recovery
+from spikeguard.data.batch_names import NameBatch
+from spikeguard.data.feed import DataFeed
+from spikeguard.data.skip_log import SkipLog
+from spikeguard.data.skipped import FOLDER
+from spikeguard.errors import AttachError
+from spikeguard.faults import Faults, log
+from spikeguard.guard import Guard
+from spikeguard.job import Job, describe, refused_on_all_ranks
+from spikeguard.loop.agreement import Agreement
+from spikeguard.loop.capabilities import (
     data_abilities,
     log_table,
     rewind_ability,
     update_abilities,
     within_limits,
 )
-from spikeguard.agreement import Agreement
-from spikeguard.arguments import check_arguments, check_forward
-from spikeguard.checkpoints import CheckpointDirectory
-from spikeguard.collector import Collector
-from spikeguard.data import DataFeed
-from spikeguard.errors import AttachError
-from spikeguard.faults import Faults, log
-from spikeguard.folder import live_attempts
-from spikeguard.forward import Forward
-from spikeguard.guard import Guard
-from spikeguard.host_copies import HostCopies
-from spikeguard.job import Job, describe, refused_on_all_ranks
-from spikeguard.journal import Journal
-from spikeguard.learning_rate import ScaledRates, has_rates
-from spikeguard.left_out import FOLDER
-from spikeguard.left_out_log import LeftOutLog
-from spikeguard.loop_usage import LoopUsage
-from spikeguard.mailbox import DetailBudget, Mailbox
-from spikeguard.model_parts import Modules, named_modules, parameters
-from spikeguard.naming import NameBatch
-from spikeguard.optimizers import kinds_of, optimizers_in, trained_by
-from spikeguard.order_keys import OrderKeys, read_keys
-from spikeguard.outgoing import open_line
-from spikeguard.parts import Parts
-from spikeguard.progress import Progress
-from spikeguard.recovery import Recovery
-from spikeguard.reflex import Extremes, Reflex, can_drop, read_cost_s, takes_flag
-from spikeguard.refusals import raise_first, refusal_of
+from spikeguard.loop.context import Parts
+from spikeguard.loop.usage import LoopUsage
+from spikeguard.loop.vote import PINS
+from spikeguard.measure.collector import Collector
+from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
+from spikeguard.optim.learning_rate import ScaledRates, has_rates
+from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
+from spikeguard.optim.scalers import agree_on_overflows
+from spikeguard.optim.update_skipper import (
+    Extremes,
+    UpdateSkipper,
+    can_drop,
+    read_cost_s,
+    takes_flag,
+)
 from spikeguard.restore_trial import check_restored
-from spikeguard.scalers import agree_on_overflows
 from spikeguard.settings import Settings, read_connection, whole, with_environment
-from spikeguard.shards import local
-from spikeguard.shared_parts import divided
-from spikeguard.signals.optional import OptionalSignals, watched_layers
-from spikeguard.snapshot_budget import open_staging, room_for
-from spikeguard.snapshots import Snapshots
-from spikeguard.tally import PINS
-from spikeguard.topology import Ranks, Stated
-from spikeguard.training_state import TrainingState
-from spikeguard.world import (
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.progress import Progress
+from spikeguard.state.replicated_parts import divided
+from spikeguard.state.snapshot_budget import open_staging, room_for
+from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.training_state import TrainingState
+from spikeguard.topology.layout import Ranks, Stated
+from spikeguard.topology.model_parts import Modules, named_modules, parameters
+from spikeguard.topology.rank_group import (
     World,
     all_agree,
     join_world,
@@ -74,6 +75,11 @@ from spikeguard.world import (
     share_each,
     share_text,
 )
+from spikeguard.topology.refusals import raise_first, refusal_of
+from spikeguard.topology.shards import local
+from spikeguard.uplink.folder import live_attempts
+from spikeguard.uplink.outgoing import open_line
+from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import Record, RunId
 
 
@@ -111,7 +117,7 @@ def attach(
     outbox, shared by all attempts of the run; by default `spikeguard` beside the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
     `forward`: the user's own tracker, told of every step too (rank 0).
-    `feed`: `HostedFeed` where a framework owns the iterator (`spikeguard.integrations`).
+    `feed`: `FrameworkFeed` where a framework owns the iterator (`spikeguard.integrations`).
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called for
     items that are left out and for no other, so that the record says which documents they were.
     `replicated`: whether every rank has the same weights and, at each optimizer's step, the same
@@ -175,17 +181,15 @@ def attach(
         raise
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
-    mailbox = Mailbox(detail=DetailBudget(chosen.full_detail_s_a_day))
-    outbox, sender = open_line(world, connection, home, attempt, mailbox, chosen, faults)
+    inbox = Inbox(detail=DetailBudget(chosen.full_detail_s_a_day))
+    outbox, sender = open_line(world, connection, home, attempt, inbox, chosen, faults)
 
     def report(record: Record) -> None:
         guard._report(record)
 
     progress = Progress(attempt)
     data = feed(journal.ledger, micro_batches, chosen.replay_limit_s)
-    data.left_out = LeftOutLog(
-        home / FOLDER, world.rank, name_batch, progress, journal.ledger, faults
-    )
+    data.left_out = SkipLog(home / FOLDER, world.rank, name_batch, progress, journal.ledger, faults)
     rates = ScaledRates(job.optimizers)
     if world.leads and world.size > 1 and chosen.snapshots_pinned > PINS:
         log.warning(
@@ -215,15 +219,15 @@ def attach(
         copies,
         staging,
     )
-    recovery.protected = mailbox.protected
+    recovery.protected = inbox.protected
     if world.leads:
         with faults.shield("sweep"):
             recovery.sweep(live_attempts(home / "outbox"))
-    reflex = _reflex(chosen, job)
-    everywhere = _on_all_ranks(world, job, reflex)
+    update_skipper = _update_skipper(chosen, job)
+    everywhere = _on_all_ranks(world, job, update_skipper)
     rates.everywhere = not everywhere.rateless
     if not everywhere.armed:
-        reflex = Reflex(job.optimizers, False)
+        update_skipper = UpdateSkipper(job.optimizers, False)
     elif world.leads and chosen.drop_z and world.size > 1:
         log.warning(
             "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
@@ -232,7 +236,14 @@ def attach(
     optional = OptionalSignals(chosen, faults)
     optional.watch(watched)
     collector = Collector(
-        job.parts, job.optimizers, reflex, optional, chosen, topology, faults, tokens_per_step
+        job.parts,
+        job.optimizers,
+        update_skipper,
+        optional,
+        chosen,
+        topology,
+        faults,
+        tokens_per_step,
     )
     training.learnt = collector
     room = None
@@ -245,7 +256,7 @@ def attach(
     rewind = rewind_ability(chosen, room, job.unsaved)
     read_s = 0.0
     with faults.shield("before_step"):
-        read_s = read_cost_s(reflex.device) if reflex.by_sync else 0.0
+        read_s = read_cost_s(update_skipper.device) if update_skipper.by_sync else 0.0
     parts = Parts(
         world,
         chosen,
@@ -255,7 +266,7 @@ def attach(
         collector,
         recovery,
         journal,
-        mailbox,
+        inbox,
         faults,
         Agreement(world, chosen.agreement_lag, topology.parted, topology.known, topology.same_as)
         if world.size > 1
@@ -264,7 +275,7 @@ def attach(
         sender,
         tokens_per_step,
         {
-            **_facts(job, reflex, micro_batches, everywhere.parameters),
+            **_facts(job, update_skipper, micro_batches, everywhere.parameters),
             **order_limits.told(chosen),
             **_order_keys(chosen).told(),
         },
@@ -273,7 +284,7 @@ def attach(
             (
                 *update_abilities(
                     job.optimizers,
-                    reflex,
+                    update_skipper,
                     chosen,
                     job.known,
                     read_s,
@@ -351,11 +362,11 @@ def _registered(job: Job, given: Any) -> tuple[Any, ...]:
     return tuple({id(each): each for each in (*job.parts, *job.optimizers, *holder)}.values())
 
 
-def _reflex(settings: Settings, job: Job) -> Reflex:
+def _update_skipper(settings: Settings, job: Job) -> UpdateSkipper:
     """On a CPU there is no queue to wait for, so a decision is read there without being asked."""
     extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
     hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
-    return Reflex(
+    return UpdateSkipper(
         job.optimizers,
         settings.drop_non_finite and job.known,
         extremes if settings.drop_z else None,
@@ -372,13 +383,13 @@ class OnAllRanks(NamedTuple):
     parameters: int  # of the whole model
 
 
-def _on_all_ranks(world: World, job: Job, reflex: Reflex) -> OnAllRanks:
+def _on_all_ranks(world: World, job: Job, update_skipper: UpdateSkipper) -> OnAllRanks:
     """Stages may have optimizers of their own. Collective."""
     held, copies = parameters(job.parts), job.topology.copies
-    unable = [each for each in job.optimizers if not (reflex.armed or can_drop(each))]
+    unable = [each for each in job.optimizers if not (update_skipper.armed or can_drop(each))]
     rateless = [each for each in job.optimizers if not has_rates(each)]
     numbers = sum(local(p).numel() / copies(p) for p in held)
-    own = [reflex.armed, kinds_of(unable), kinds_of(rateless), numbers]
+    own = [update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers]
     ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
     armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
     whole = sum(counts) if job.topology.parted else counts[0]
@@ -399,7 +410,7 @@ def _order_keys(settings: Settings) -> OrderKeys:
     return keys
 
 
-def _facts(job: Job, reflex: Reflex, micro: int, numbers: int) -> dict[str, str]:
+def _facts(job: Job, update_skipper: UpdateSkipper, micro: int, numbers: int) -> dict[str, str]:
     """What a reader of the record wants to know of the job, as text."""
     group = job.optimizers[0].param_groups[0]
     words = ("lr", "betas", "eps", "weight_decay")
@@ -412,7 +423,7 @@ def _facts(job: Job, reflex: Reflex, micro: int, numbers: int) -> dict[str, str]
         "dtype": str(held[0].dtype).removeprefix("torch."),
         "device": held[0].device.type,
         "micro_batches": str(micro),
-        "reflex": "drop" if reflex.armed else "report",
+        "update_skipper": "drop" if update_skipper.armed else "report",
         "torch": torch.__version__,
         "host": os.uname().nodename,
     }

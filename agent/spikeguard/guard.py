@@ -22,25 +22,25 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from spikeguard.beginning import introduce, introduction, learn_from_loop, resume
-from spikeguard.clipping import Rule
-from spikeguard.endings import Endings
+from spikeguard.commands.executor import Executor
+from spikeguard.commands.restoring import HeldSteps
+from spikeguard.data.skip_log import SkipLog
 from spikeguard.errors import AttemptAborted
-from spikeguard.executor import Executor
-from spikeguard.forward import Forward
-from spikeguard.guarded import enter, leave
-from spikeguard.hearing import Hearing
 from spikeguard.job import Job
-from spikeguard.left_out_log import LeftOutLog
-from spikeguard.loop_usage import STRETCH
-from spikeguard.model_parts import parameters
-from spikeguard.optimizer_hooks import OptimizerHooks
-from spikeguard.outbox import Outbox
-from spikeguard.parts import Parts
-from spikeguard.reporter import Reporter
-from spikeguard.restoring import HeldSteps
-from spikeguard.retelling import Retelling
-from spikeguard.world import leave_world
+from spikeguard.loop.context import Parts
+from spikeguard.loop.optimizer_hooks import OptimizerHooks
+from spikeguard.loop.order_polling import OrderPolling
+from spikeguard.loop.reporter import Reporter
+from spikeguard.loop.shutdown import Endings
+from spikeguard.loop.startup import introduce, introduction, learn_from_loop, resume
+from spikeguard.loop.usage import STRETCH
+from spikeguard.optim.clipping import Rule
+from spikeguard.registry import enter, leave
+from spikeguard.topology.model_parts import parameters
+from spikeguard.topology.rank_group import leave_world
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.skip_upload import SkipUpload
+from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import AttemptEnded, Record, Verb
 
 Batch = TypeVar("Batch")
@@ -77,13 +77,13 @@ class Guard:
             parts.recovery,
             self._held,
             parts.journal,
-            parts.mailbox,
+            parts.inbox,
             self._report,
             self._drain,
             parts.faults,
             parts.settings,
         )
-        self._hearing = Hearing(parts, self._reporter, self._executor)
+        self._polling = OrderPolling(parts, self._reporter, self._executor)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = _cadence(parts)
@@ -274,9 +274,9 @@ class Guard:
             self._forget_step(error)
         try:
             if self._together is not None:
-                self._hearing.together(self._together)
-            elif parts.mailbox.stirred:
-                self._hearing.alone()
+                self._polling.together(self._together)
+            elif parts.inbox.stirred:
+                self._polling.alone()
         except Exception as error:
             parts.faults.note("orders", error)
         try:
@@ -396,12 +396,12 @@ class Guard:
         with self._p.faults.shield("begin"):
             self._begin_to_tell(self._p.feed.left_out, self._p.outbox)
 
-    def _begin_to_tell(self, log: LeftOutLog | None, outbox: Outbox | None) -> None:
+    def _begin_to_tell(self, log: SkipLog | None, outbox: Outbox | None) -> None:
         """Rank 0: of what all ranks leave out."""
         if log is not None and outbox is not None:
             several = self._p.world.size > 1
             outbox.on_closed = log.confirm
-            log.begin(Retelling(log.folder, outbox.put, lambda: outbox.written_ahead, several))
+            log.begin(SkipUpload(log.folder, outbox.put, lambda: outbox.written_ahead, several))
 
 
 def _cadence(parts: Parts) -> int:

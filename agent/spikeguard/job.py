@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
-from spikeguard.model_parts import Modules, named_parameters, unrestored_extra_state
-from spikeguard.optimizers import trained_by
-from spikeguard.refusals import as_json, listed, raise_first, refusal_of, verb
-from spikeguard.topology import Stated, Topology, find_topology, refuse_flat_shards
-from spikeguard.world import World, join_world, leave_world, share_each
+from spikeguard.optim.optimizers import trained_by
+from spikeguard.topology.layout import Stated, Topology, find_topology, refuse_flat_shards
+from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
+from spikeguard.topology.rank_group import World, join_world, leave_world, share_each
+from spikeguard.topology.refusals import as_json, listed, raise_first, refusal_of, verb
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from spikeguard.errors import AttachError
 from spikeguard.job import stand_in
-from spikeguard.model_parts import Modules
-from spikeguard.training_state import random_state, restore_random_state
+from spikeguard.state.training_state import random_state, restore_random_state
+from spikeguard.topology.model_parts import Modules
 
 MOST_OBJECTS = 10_000  # that are copied for a trial
 MOST_BYTES = 64 * 2**20

@@ -42,7 +42,7 @@ class Settings:
     flight_recorder: int = 0  # newest steps kept in full detail until an incident opens; 0: none
     flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
-    drop_non_finite: bool = True  # the reflex, where the optimizer can
+    drop_non_finite: bool = True  # the update_skipper, where the optimizer can
     skip_by_sync: bool = False  # on a GPU, where an optimizer can't: the host waits in each step
     drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
     drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted

@@ -174,7 +174,7 @@ class Signal(StrEnum):
     LR = "lr"
     TOKENS_PER_SECOND = "tokens_per_second"
     STEP_TIME = "step_time"  # seconds
-    UPDATE_DROPPED = "update_dropped"  # 1.0 where the reflex kept this step's update out
+    UPDATE_DROPPED = "update_dropped"  # 1.0 where the update_skipper kept this step's update out
 
 
 class OptionalSignal(StrEnum):

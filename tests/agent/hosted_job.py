@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import Settings, attach
 from spikeguard.errors import RollbackByRestart
-from spikeguard.hosted import (
+from spikeguard.integrations.framework_loop import (
+    FrameworkFeed,
     HostedCheckpoints,
-    HostedFeed,
     LeavingOut,
     continue_from,
     hosted_feed,
@@ -60,7 +60,7 @@ def main(folder: Path, steps: int, case: str) -> None:
         run="test",
         checkpoints=directory,
         directory=home,
-        feed=HostedFeed,
+        feed=FrameworkFeed,
         settings=Settings(replica_checksum_every=5),
     )
     seen: dict[str, Any] = {"from": target.step if target else 0, "read": [], "ended": "finished"}
@@ -100,7 +100,7 @@ def _order(guard: Any, directory: HostedCheckpoints) -> None:
     """As the sender does it: back to step 10, on rank 0 alone."""
     name = next(target.name for target in directory.targets() if target.step == EVERY)
     order = Order("test#1.1", guard.attempt, Rollback(name, EVERY, SKIP), 60.0, None)
-    guard._p.mailbox.hear(Ack(1, (order,)))
+    guard._p.inbox.hear(Ack(1, (order,)))
 
 
 def _save(guard: Any, directory: HostedCheckpoints, model: Any, optimizer: Any) -> None:

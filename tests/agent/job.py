@@ -163,7 +163,7 @@ def assert_same(one: Any, other: Any, path: str = "") -> None:
 
 
 def order(job: Any, action: Action, number: int = 1, **changes: Any) -> str:
-    """Put an order into the job's mailbox, as the sender would; returns the command."""
+    """Put an order into the job's inbox, as the sender would; returns the command."""
     details: dict[str, Any] = {
         "attempt": job.guard.attempt,
         "expires_in_s": 60.0,
@@ -171,9 +171,9 @@ def order(job: Any, action: Action, number: int = 1, **changes: Any) -> str:
     }
     details.update(changes)
     command = f"test#1.{number}"
-    mailbox = job.guard._p.mailbox
-    known = tuple(delivery.order for delivery in mailbox.deliveries)
-    mailbox.hear(Ack(1, (*known, Order(command, action=action, **details))))
+    inbox = job.guard._p.inbox
+    known = tuple(delivery.order for delivery in inbox.deliveries)
+    inbox.hear(Ack(1, (*known, Order(command, action=action, **details))))
     return command
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import spikeguard.line_files
+import spikeguard.data.line_files
 from spikeguard import CheckpointDirectory
-from spikeguard.sender import Sender
-from spikeguard.transport import Transport
+from spikeguard.uplink.sender import Sender
+from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandResult
 
 from .job import Job
@@ -31,7 +31,7 @@ def main(folder: str, url: str, point: str) -> None:
     job = make(Path(folder), url)
     POINTS[point](job)
     job.train_to(ORDERED_AT)
-    await_that(lambda: job.guard._p.mailbox.deliveries)
+    await_that(lambda: job.guard._p.inbox.deliveries)
     job.train_step()
     await_that(lambda: False)  # the points of the sender's thread: it dies meanwhile
 
@@ -67,7 +67,7 @@ def dies_after(owner: Any, name: str, when: Callable[..., bool] = lambda *_: Tru
 
 def dies_within_the_line(entry: bytes) -> None:
     """Half of the journal's line of this kind reaches the disk."""
-    whole = spikeguard.line_files.append_line
+    whole = spikeguard.data.line_files.append_line
 
     def append(path: Path, line: bytes) -> None:
         if entry not in line:
@@ -78,7 +78,7 @@ def dies_within_the_line(entry: bytes) -> None:
             os.fsync(file.fileno())
         die()
 
-    spikeguard.line_files.append_line = append
+    spikeguard.data.line_files.append_line = append
 
 
 def answers(record: object) -> bool:

@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import CheckpointDirectory, Settings, attach, left_out_log
-from spikeguard.retelling import Retelling
+from spikeguard import CheckpointDirectory, Settings, attach
+from spikeguard.data import skip_log as left_out_log
+from spikeguard.uplink.skip_upload import SkipUpload
 from spikeguard_protocol import Action, BatchRange, Medium, Rollback
 from tests.agent.job import FAST, Job, batch_at, order, target_at
 
@@ -107,7 +108,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "the disk hangs": lambda: setattr(left_out_log, "append_line", hangs),
     "half written": lambda: setattr(left_out_log, "append_line", half),
     "written": lambda: dies_after(left_out_log, "append_line"),
-    "told": lambda: dies_after(Retelling, "_tell_some"),
+    "told": lambda: dies_after(SkipUpload, "_tell_some"),
 }
 
 

@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach, executor
-from spikeguard.world import World, all_agree
+from spikeguard import AttemptAborted, CheckpointDirectory, Settings, attach
+from spikeguard.commands import executor
+from spikeguard.topology.rank_group import World, all_agree
 
 ROWS = 8  # of a position, on all ranks together
 
@@ -148,7 +149,7 @@ def _train(
         guard.step()
         seen["waited_s"] = max(seen.get("waited_s", 0.0), time.monotonic() - began)
         seen["held"] = max(seen["held"], len(guard._reporter._rows))
-        if case == "sender_killed" and guard._p.mailbox.deliveries and "killed" not in seen:
+        if case == "sender_killed" and guard._p.inbox.deliveries and "killed" not in seen:
             seen["killed"] = before
             _kill_thread("spikeguard-sender")
         if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from spikeguard import CheckpointDirectory, Settings, attach
-from spikeguard.training_state import host_copy, tree_bytes
+from spikeguard.state.training_state import host_copy, tree_bytes
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .sharded_job import RULES, SETTINGS, ShardedJob, order_back
@@ -204,12 +204,16 @@ def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
             guard.step()
             moved.append(not torch.equal(before, model.weight))
         guard.finish()
-        reflex = guard._p.facts["reflex"]
-        told[str(stated)] = {"reflex": reflex, "moved": moved, "faults": guard.faults}
+        update_skipper = guard._p.facts["update_skipper"]
+        told[str(stated)] = {
+            "update_skipper": update_skipper,
+            "moved": moved,
+            "faults": guard.faults,
+        }
     network = DistributedDataParallel(nn.Linear(4, 4))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, fused=True)
     guard = attach(network.module, optimizer, run="test", directory=folder / "inner")
-    told["inner"] = {"reflex": guard._p.facts["reflex"]}
+    told["inner"] = {"update_skipper": guard._p.facts["update_skipper"]}
     guard.finish()
     return told
 
@@ -251,7 +255,7 @@ def _accelerated(folder: Path, rank: int, ordered: bool) -> dict[str, Any]:
         if ordered and rank == 0 and guard.steps == BACK_AT and not guard._p.journal.results:
             name = next(target.name for target in kept.targets())
             order = Order("test#1.1", guard.attempt, Rollback(name, TARGET, SKIP), 60.0, None)
-            guard._p.mailbox.hear(Ack(1, (order,)))
+            guard._p.inbox.hear(Ack(1, (order,)))
         if guard.steps == STEPS:
             break
     guard.finish()

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach
-from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
+from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
@@ -311,7 +311,7 @@ def order_back(job: ShardedJob, number: int, step: int, medium: Medium, skip: Ba
     name = next(target.name for target in held if target.step == step)
     order = Order(f"test#1.{number}", job.guard.attempt, Rollback(name, step, skip), 60.0, None)
     if job.guard._p.world.leads:
-        job.guard._p.mailbox.hear(Ack(number, (order,)))
+        job.guard._p.inbox.hear(Ack(number, (order,)))
 
 
 def without(

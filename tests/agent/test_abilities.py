@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from spikeguard import Guard, attach
-from spikeguard.abilities import WIDTH, no, table_of, yes
+from spikeguard.loop.capabilities import WIDTH, no, table_of, yes
 from spikeguard_protocol import Ability, Answer, AttemptStarted, abilities_from_settings
 
 from .job import FAST, Job

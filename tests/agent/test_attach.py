@@ -21,8 +21,8 @@ from torch import nn
 
 import spikeguard
 from spikeguard import CheckpointDirectory, Settings
-from spikeguard.data import DataFeed
-from spikeguard.ledger import Ledger
+from spikeguard.data.feed import DataFeed
+from spikeguard.data.skips import Skips
 from spikeguard.settings import read_connection, with_environment
 
 from .job import FAST, Job
@@ -59,7 +59,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("settings", {"settings": Settings}),
     ("forward", {"forward": print}),
     ("feed", {"feed": None}),
-    ("feed", {"feed": DataFeed(Ledger(), 1)}),
+    ("feed", {"feed": DataFeed(Skips(), 1)}),
     ("name_batch", {"name_batch": "doc_ids"}),
     ("replicated", {"replicated": "yes"}),
 ]
@@ -270,7 +270,7 @@ def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path)
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(f"{name} is broken")
 
-    for part in ("collector", "rates", "mailbox", "recovery", "feed"):
+    for part in ("collector", "rates", "inbox", "recovery", "feed"):
         whole = getattr(parts, part)
         setattr(parts, part, Broken())
         before = model.weight.detach().clone()

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.checkpoints
-import spikeguard.left_out_log
-import spikeguard.outbox
+import spikeguard.data.skip_log
+import spikeguard.state.checkpoints
+import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
+from spikeguard.data.batch_names import Names
+from spikeguard.data.skip_log import SkipLog
+from spikeguard.data.skips import Skips
 from spikeguard.faults import Faults
-from spikeguard.ledger import Ledger
-from spikeguard.left_out_log import LeftOutLog
-from spikeguard.naming import Names
-from spikeguard.outbox import Outbox
-from spikeguard.progress import Progress
-from spikeguard.tally import PINS, Ballot, Tally, Word
-from spikeguard.targets import Target
+from spikeguard.loop.vote import PINS, Ballot, Tally, Word
+from spikeguard.state.progress import Progress
+from spikeguard.state.targets import Target
+from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import Medium, SegmentId, SegmentPoint
 
 from .test_outbox import ATTEMPT, RESULT, RUN
@@ -27,9 +27,9 @@ from .test_outbox import ATTEMPT, RESULT, RUN
 LINE = 400  # bytes, of one entry at most
 
 
-def left_out(folder: Path, entries: int) -> tuple[LeftOutLog, Faults]:
+def left_out(folder: Path, entries: int) -> tuple[SkipLog, Faults]:
     faults = Faults()
-    log = LeftOutLog(folder, 0, None, Progress(ATTEMPT), Ledger(), faults)
+    log = SkipLog(folder, 0, None, Progress(ATTEMPT), Skips(), faults)
     for position in range(entries):
         names = Names()
         names.add(f"doc-{position}")
@@ -39,8 +39,8 @@ def left_out(folder: Path, entries: int) -> tuple[LeftOutLog, Faults]:
 
 
 def file_of_a_rank(folder: Path, patch: Callable[[object, str, int], None]) -> None:
-    patch(spikeguard.left_out_log, "FILE_BYTES", 2_000)
-    patch(spikeguard.left_out_log, "AT_ONCE", 2)
+    patch(spikeguard.data.skip_log, "FILE_BYTES", 2_000)
+    patch(spikeguard.data.skip_log, "AT_ONCE", 2)
     _, faults = left_out(folder / "left_out", 100)
     (file,) = (folder / "left_out").glob("rank-*.jsonl")
     assert 2_000 < file.stat().st_size <= 2_000 + 2 * LINE
@@ -48,7 +48,7 @@ def file_of_a_rank(folder: Path, patch: Callable[[object, str, int], None]) -> N
 
 
 def what_waits_for_a_disk(folder: Path, patch: Callable[[object, str, int], None]) -> None:
-    patch(spikeguard.left_out_log, "WAITING", 10)
+    patch(spikeguard.data.skip_log, "WAITING", 10)
     (folder / "left_out").write_text("in the way")
     log, faults = left_out(folder / "left_out", 100)
     assert len(log._waiting) == 10
@@ -56,7 +56,7 @@ def what_waits_for_a_disk(folder: Path, patch: Callable[[object, str, int], None
 
 
 def rare_records(folder: Path, patch: Callable[[object, str, int], None]) -> None:
-    patch(spikeguard.outbox, "WAITING", 10)
+    patch(spikeguard.uplink.outbox, "WAITING", 10)
     box = Outbox(folder / ATTEMPT, RUN, ATTEMPT, 2**20)
     for _ in range(100):
         box.put(RESULT)
@@ -67,7 +67,7 @@ def rare_records(folder: Path, patch: Callable[[object, str, int], None]) -> Non
 
 
 def protected_checkpoints(folder: Path, patch: Callable[[object, str, int], None]) -> None:
-    patch(spikeguard.checkpoints, "MOST_PROTECTED", 2)
+    patch(spikeguard.state.checkpoints, "MOST_PROTECTED", 2)
     directory = CheckpointDirectory(folder, keep=1, healthy_after=0)
     for step in range(1, 11):
         lineage = (SegmentPoint(SegmentId(ATTEMPT, 0), step),)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard import Guard, attach
-from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule, Toward, ZClip
-from spikeguard.clipping.rules import clipped_to
+from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule, Toward, ZClip
+from spikeguard.optim.clipping.rules import clipped_to
 from spikeguard_protocol import Medium, Rollback, Samples
 
 from .job import FAST, Job, assert_same, order, target_at
@@ -56,7 +56,7 @@ def test_zclip_catches_a_spike_after_a_nan_and_an_infinity(window: int) -> None:
     rule = ZClip(max_threshold=None, window=window)
     clipped = run(rule, [*LEVEL, math.nan, math.inf, *LEVEL, 25.0])
     assert math.isnan(clipped[60])
-    assert clipped[61] == math.inf  # left as it is: the reflex's to drop
+    assert clipped[61] == math.inf  # left as it is: the update_skipper's to drop
     assert clipped[-1] < 1.3
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.checkpoints import CheckpointDirectory
-from spikeguard.journal import Journal
-from spikeguard.order_limits import count_refusal
+from spikeguard.commands.journal import Journal
+from spikeguard.commands.order_limits import count_refusal
+from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard_protocol import (
     BatchRange,
     Order,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import spikeguard
 from spikeguard import Guard, attach
-from spikeguard.transport import Advice
+from spikeguard.uplink.transport import Advice
 
 TOLD = (Path(__file__).parents[2] / "docs/agent.md").read_text()
 SOURCES = [path.read_text() for path in Path(spikeguard.__file__).parent.rglob("*.py")]

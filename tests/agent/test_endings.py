@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.endings import on_sigterm
+from spikeguard.loop.shutdown import on_sigterm
 from spikeguard_protocol import AttemptEnded
 
 from .forks import exit_status, start_script

@@ -87,7 +87,7 @@ def trained(kind: str, folder: Path | None, medium: Medium = Medium.MEMORY) -> A
             name = next(target.name for target in held if target.step == TARGET)
             action = Rollback(name, TARGET, BatchRange(*SKIP))
             command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            guard._p.mailbox.hear(Ack(1, (command,)))
+            guard._p.inbox.hear(Ack(1, (command,)))
         guard.step()
         if guard.steps == LAST:
             break

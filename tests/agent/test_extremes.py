@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from spikeguard import Guard, Settings, attach
-from spikeguard.reflex import Extremes
+from spikeguard.optim.update_skipper import Extremes
 
 ASKED = Settings(drop_z=6.0, drop_z_warm_up=10, drop_z_limit=4, snapshot_every=0)
 

@@ -10,9 +10,9 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from spikeguard.norms import own_norm
-from spikeguard.shards import local
-from spikeguard.topology import Seen, Stated, Topology, seen_by, topology_of
+from spikeguard.measure.norms import own_norm
+from spikeguard.topology.layout import Seen, Stated, Topology, seen_by, topology_of
+from spikeguard.topology.shards import local
 
 from . import layouts
 from .layouts import Laid, Whole

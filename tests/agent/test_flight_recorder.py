@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import spikeguard.flight_recorder
+import spikeguard.measure.flight_recorder
 from spikeguard import Settings
-from spikeguard.flight_recorder import FlightRecorder
-from spikeguard.lines import encoded
-from spikeguard.readback import Pending
-from spikeguard.row import Row
+from spikeguard.measure.flight_recorder import FlightRecorder
+from spikeguard.measure.readback import Pending
+from spikeguard.measure.row import Row
 from spikeguard.settings import with_environment
+from spikeguard.uplink.lines import encoded
 from spikeguard_protocol import LayerNorms
 
 from .text_job import TextJob
@@ -31,7 +31,7 @@ def steps_of(wire: Wire, signal: str) -> list[int]:
 def watch(wire: Wire, job: TextJob, wanted: bool) -> None:
     """The server's next answers say so, and the loop has taken it up."""
     wire.attentive = wanted
-    await_that(lambda: job.guard._p.mailbox.attentive is wanted)
+    await_that(lambda: job.guard._p.inbox.attentive is wanted)
     job.train_step()
 
 
@@ -136,7 +136,7 @@ def test_norms_at_their_cadence_are_sent_at_once_with_and_without_a_recorder(ste
 def test_layers_beyond_what_a_record_holds_are_left_out_and_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spikeguard.flight_recorder, "MAX_LAYERS", 3)
+    monkeypatch.setattr(spikeguard.measure.flight_recorder, "MAX_LAYERS", 3)
     recorder = FlightRecorder(Settings())
     (first,) = recorder.pass_on(a_row(1, 5), watched=True)
     recorder.pass_on(a_row(2, 5), watched=True)

@@ -15,7 +15,7 @@ import torch
 
 import spikeguard
 from spikeguard import AttemptAborted, CheckpointDirectory, Forward, Settings
-from spikeguard.clipping import AdaGC, Hybrid, ZClip
+from spikeguard.optim.clipping import AdaGC, Hybrid, ZClip
 from spikeguard_protocol import Action, BatchRange, Rollback, ScaleLr, Watch
 
 from .job import Job, order

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from spikeguard.commands.journal import IF_REMOVED, Journal, Scaling
 from spikeguard.errors import AttachError
-from spikeguard.journal import IF_REMOVED, Journal, Scaling
-from spikeguard.learning_rate import LrScale
-from spikeguard.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
+from spikeguard.optim.learning_rate import LrScale
 from spikeguard.settings import Settings
+from spikeguard.state.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,

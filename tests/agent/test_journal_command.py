@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.journal import Journal, Scaling
-from spikeguard.learning_rate import LrScale
+from spikeguard.commands.journal import Journal, Scaling
+from spikeguard.optim.learning_rate import LrScale
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     BatchRange,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard.learning_rate import LrScale
+from spikeguard.optim.learning_rate import LrScale
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -91,7 +91,7 @@ def test_a_rollback_is_carried_out_and_answered_once_wherever_the_job_is_killed(
     again = make(tmp_path, wire.url)
     assert again.guard.resume() == (10 if done else 15)  # that of step 15 was left behind
     again.train_step()
-    await_that(lambda: again.guard._p.mailbox.deliveries or done)
+    await_that(lambda: again.guard._p.inbox.deliveries or done)
     again.train_to(LAST)
     again.guard.finish()
     (answer,) = set(wire.records(CommandResult))

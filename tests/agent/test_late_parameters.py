@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard import Guard, Settings, attach
-from spikeguard.clipping import AdaGC
+from spikeguard.optim.clipping import AdaGC
 
 from .job import assert_same
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from spikeguard import attach
-from spikeguard.learning_rate import LrScale
+from spikeguard.optim.learning_rate import LrScale
 from spikeguard_protocol import Ack, Order, ScaleLr
 
 SCHEDULES: list[Callable[[Any], Any]] = [
@@ -84,7 +84,7 @@ def test_an_order_to_scale_survives_a_step_that_fails() -> None:
     guard = attach(model, optimizer, run="test")
     guard.step()
     order = Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None)
-    guard._p.mailbox.hear(Ack(1, (order,)))
+    guard._p.inbox.hear(Ack(1, (order,)))
     guard.step()
 
     def fail() -> float:

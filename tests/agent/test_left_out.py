@@ -15,17 +15,17 @@ import pytest
 from torch import Tensor
 
 from spikeguard import AttachError
+from spikeguard.cli.run_ledger import read_ledger
+from spikeguard.commands.journal import Journal
+from spikeguard.data.batch_names import LOOKED_AT, Names
+from spikeguard.data.skip_log import SkipLog
+from spikeguard.data.skipped import LeftOut
+from spikeguard.data.skips import Skips
 from spikeguard.faults import Faults
-from spikeguard.hosted import HostedFeed, LeavingOut
-from spikeguard.journal import Journal
-from spikeguard.ledger import Ledger
-from spikeguard.left_out import LeftOut
-from spikeguard.left_out_log import LeftOutLog
-from spikeguard.naming import LOOKED_AT, Names
-from spikeguard.progress import Progress
-from spikeguard.retelling import Retelling
-from spikeguard.run_ledger import read_ledger
-from spikeguard.thinning import Neighbours, Stage, thinned
+from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
+from spikeguard.state.progress import Progress
+from spikeguard.uplink.skip_upload import SkipUpload
+from spikeguard.uplink.thinning import Neighbours, Stage, thinned
 from spikeguard_cli.main import main as spikeguard
 from spikeguard_protocol import (
     MAX_NAME,
@@ -353,15 +353,15 @@ def test_what_is_told_comes_a_little_at_a_time_and_all_of_it_at_the_end(tmp_path
     lines = [replace(entry, record=replace(entry.record, rank=n)).line() for n in range(3_000)]
     (tmp_path / "rank-00000.jsonl").write_bytes(b"".join(lines))
     told = list[Record]()
-    retelling = Retelling(tmp_path, told.append, lambda: True, lingers=False)
+    skip_upload = SkipUpload(tmp_path, told.append, lambda: True, lingers=False)
     for _ in range(5):
-        assert 0.0 < (retelling.look() or 0.0) <= 1.0
+        assert 0.0 < (skip_upload.look() or 0.0) <= 1.0
     assert 500 < len(told) < 2_000
     assert not (tmp_path / "told.json").exists()  # the outbox may not have written it down
-    retelling.finish(time.monotonic() + 5.0)
-    retelling.confirm()
+    skip_upload.finish(time.monotonic() + 5.0)
+    skip_upload.confirm()
     assert [record.rank for record in told if isinstance(record, BatchesSkipped)] == [*range(3_000)]
-    again = Retelling(tmp_path, told.append, lambda: True, lingers=False)
+    again = SkipUpload(tmp_path, told.append, lambda: True, lingers=False)
     assert again.look() is None
     assert len(told) == 3_000
 
@@ -371,9 +371,9 @@ def test_what_is_told_comes_a_little_at_a_time_and_all_of_it_at_the_end(tmp_path
 
 def hosted(folder: Path, position: int) -> list[int]:
     """Hand out the items of a pass of 16, from `position` on; two a position."""
-    ledger, shown = Ledger(), list[int]()
+    ledger, shown = Skips(), list[int]()
     ledger.add(BatchRange(3, 5), "test#1.1")
-    feed = HostedFeed(ledger, micro_batches=2)
+    feed = FrameworkFeed(ledger, micro_batches=2)
     feed.position = position
     faults, progress = Faults(), Progress("0" * 16, steps=position)
 
@@ -381,7 +381,7 @@ def hosted(folder: Path, position: int) -> list[int]:
         shown.append(item)
         return f"doc-{item}"
 
-    feed.left_out = LeftOutLog(folder / "left_out", 0, name, progress, ledger, faults)
+    feed.left_out = SkipLog(folder / "left_out", 0, name, progress, ledger, faults)
     given = list(LeavingOut(list(range(16)), lambda: feed))
     feed.left_out.close(5.0)
     assert faults.counts == {}

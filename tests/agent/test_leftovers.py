@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.leftovers
-import spikeguard.letter_files
-import spikeguard.lines
-import spikeguard.outbox
-from spikeguard.leftovers import Unheld, leftovers
-from spikeguard.outbox import Outbox
-from spikeguard.room import Room
+import spikeguard.uplink.leftovers
+import spikeguard.uplink.letter_files
+import spikeguard.uplink.lines
+import spikeguard.uplink.outbox
+from spikeguard.uplink.leftovers import Unheld, leftovers
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.room import Room
 from spikeguard_protocol import AttemptEnded, Gap, Record, RunId, Samples, encode
 
 from .forks import exit_status, start_script
@@ -31,13 +31,13 @@ LIMIT, ATTEMPTS, STEPS = 20_000, 4, 300
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-import spikeguard.leftovers, spikeguard.outbox
-from spikeguard.leftovers import Held, Unheld, leftovers
-from spikeguard.outbox import Outbox
-from spikeguard.room import Room
+import spikeguard.uplink.leftovers, spikeguard.uplink.outbox
+from spikeguard.uplink.leftovers import Held, Unheld, leftovers
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.room import Room
 from spikeguard_protocol import BatchRange, RunId, Samples
 
-spikeguard.outbox.SEAL_RECORDS, spikeguard.leftovers.HOLD_S = 40, 0.1
+spikeguard.uplink.outbox.SEAL_RECORDS, spikeguard.uplink.leftovers.HOLD_S = 40, 0.1
 parent, kind, limit, attempts, steps = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 run = RunId("default", "test")
 
@@ -111,15 +111,15 @@ def test_what_was_thinned_out_is_not_read_again_at_the_next_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thin remains of the oldest attempt stand before all else in every pass."""
-    decoded, read = spikeguard.lines.decoded, [0]
+    decoded, read = spikeguard.uplink.lines.decoded, [0]
 
     def counted(line: bytes) -> Record | None:
         read[0] += 1
         return decoded(line)
 
-    monkeypatch.setattr(spikeguard.letter_files, "decoded", counted)
-    monkeypatch.setattr(spikeguard.outbox, "SEAL_RECORDS", 20)
-    monkeypatch.setattr(spikeguard.leftovers, "HOLD_S", 0.0)
+    monkeypatch.setattr(spikeguard.uplink.letter_files, "decoded", counted)
+    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 20)
+    monkeypatch.setattr(spikeguard.uplink.leftovers, "HOLD_S", 0.0)
     dead = outbox(tmp_path, 2**30)
     fill(dead, spike=range(220, 225))
     size = dead.sizes[0]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from spikeguard import Settings
-from spikeguard.journal import Journal, Scaling
-from spikeguard.learning_rate import LrScale
-from spikeguard.lineage import Abandonment
+from spikeguard.commands.journal import Journal, Scaling
+from spikeguard.optim.learning_rate import LrScale
+from spikeguard.state.lineage import Abandonment
 from spikeguard_protocol import (
     Action,
     AttemptStarted,
@@ -48,8 +48,8 @@ def ordered(wire: Wire, job: Job, *actions: Action) -> list[CommandResult]:
     await_that(lambda: wire.messages)
     first = len(wire.orders) + 1
     commands = [wire.order(action, number) for number, action in enumerate(actions, first)]
-    mailbox = job.guard._p.mailbox
-    await_that(lambda: {d.order.command for d in mailbox.deliveries} >= set(commands))
+    inbox = job.guard._p.inbox
+    await_that(lambda: {d.order.command for d in inbox.deliveries} >= set(commands))
     job.train_step()
     await_that(lambda: all(map(wire.result, commands)))
     return [result for command in commands if (result := wire.result(command)) is not None]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.outbox
+import spikeguard.uplink.outbox
 from spikeguard import CheckpointDirectory
-from spikeguard.mounts import network_kind
-from spikeguard.sync import homes, run_of
+from spikeguard.cli.sync import homes, run_of
+from spikeguard.uplink.mounts import network_kind
 from spikeguard_protocol import (
     Action,
     BatchRange,
@@ -70,7 +70,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 def delivered(job: Job, wire: Wire, action: Action) -> str:
     """The command, by the server's own answer: the next one would take back any other."""
     command = wire.order(action)
-    await_that(lambda: job.guard._p.mailbox.deliveries)
+    await_that(lambda: job.guard._p.inbox.deliveries)
     return command
 
 
@@ -119,7 +119,7 @@ def test_a_mount_that_is_lost_stops_neither_training_nor_its_report(
 ) -> None:
     """The server of the file system is killed while messages wait there: they are declared lost,
     later ones stay in memory and arrive, and no order is carried out without a journal."""
-    monkeypatch.setattr(spikeguard.outbox, "UNREADABLE_S", 0.3)
+    monkeypatch.setattr(spikeguard.uplink.outbox, "UNREADABLE_S", 0.3)
     place, server = mount()
     away, refused = threading.Event(), list[int]()
 

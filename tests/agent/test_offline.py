@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spikeguard import Guard
-from spikeguard.leftovers import leftovers
-from spikeguard.sync import homes, run_of, sync, upload
-from spikeguard.transport import Transport
+from spikeguard.cli.sync import homes, run_of, sync, upload
+from spikeguard.uplink.leftovers import leftovers
+from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
 from tests.agent.job import Job

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spikeguard import AttachError, CheckpointDirectory, Settings, attach
-from spikeguard.norms import sampled_rows
-from spikeguard.signals.activations import Activations
-from spikeguard.signals.attention import QUERIES, AttentionLogits
-from spikeguard.signals.layers import MOST as MOST_LAYERS
-from spikeguard.signals.layers import layers_named
-from spikeguard.signals.sequences import WorstSequence
-from spikeguard.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
+from spikeguard.measure.norms import sampled_rows
+from spikeguard.measure.signals.activations import Activations
+from spikeguard.measure.signals.attention import QUERIES, AttentionLogits
+from spikeguard.measure.signals.layers import MOST as MOST_LAYERS
+from spikeguard.measure.signals.layers import layers_named
+from spikeguard.measure.signals.sequences import WorstSequence
+from spikeguard.measure.signals.tokens import BUCKETS, ENTROPY, MOST, UNSEEN, TokenStatistics
 from spikeguard_protocol import OPTIONAL_SIGNALS, LayerNorms, OptionalSignal, Samples
 
 from .job import assert_same

@@ -12,9 +12,9 @@ import pytest
 from torch import Tensor
 
 from spikeguard import AttemptAborted
-from spikeguard.journal import Scaling
-from spikeguard.learning_rate import LrScale
-from spikeguard.lineage import abandoned_by_return
+from spikeguard.commands.journal import Scaling
+from spikeguard.optim.learning_rate import LrScale
+from spikeguard.state.lineage import abandoned_by_return
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -118,9 +118,9 @@ def test_a_repeated_order_is_obeyed_once(tmp_path: Path) -> None:
     name = target_at(job, 20, Medium.MEMORY)
     order(job, Rollback(name, 20))
     job.train_step()
-    again = job.guard._p.mailbox.deliveries[0].order
+    again = job.guard._p.inbox.deliveries[0].order
     for _ in range(5):
-        job.guard._p.mailbox.hear(Ack(1, (again,)))
+        job.guard._p.inbox.hear(Ack(1, (again,)))
         job.train_step()
     assert job.guard.steps == 25
     job.guard.finish()
@@ -133,13 +133,13 @@ def test_another_order_of_a_number_that_was_used_is_refused_and_never_called_don
     first = Job(tmp_path)
     first.train_to(5)
     command = order(first, Watch(5))
-    before = first.guard._p.mailbox.deliveries[0].order
+    before = first.guard._p.inbox.deliveries[0].order
     first.train_step()
     for again in (False, True):
         job = Job(tmp_path) if again else first
         job.guard._executor._answered_at.clear()  # as if it was long ago
         another = replace(before, action=ScaleLr(0.5, 10), attempt=job.guard.attempt)
-        job.guard._p.mailbox.hear(Ack(1, (another,)))
+        job.guard._p.inbox.hear(Ack(1, (another,)))
         job.train_step()
         assert result(job, command).reason == "watching for 5 steps"
         assert job.guard._p.rates.scale is None
@@ -153,9 +153,9 @@ def test_an_order_repeated_by_the_server_does_not_get_more_time(tmp_path: Path) 
     job = Job(tmp_path)
     job.train_to(5)
     order(job, Watch(5), expires_in_s=0.05)
-    again = job.guard._p.mailbox.deliveries[0].order
+    again = job.guard._p.inbox.deliveries[0].order
     time.sleep(0.1)
-    job.guard._p.mailbox.hear(Ack(1, (again,)))
+    job.guard._p.inbox.hear(Ack(1, (again,)))
     job.train_step()
     assert "expired" in result(job, "test#1.1").reason
     job.guard.finish()
@@ -177,7 +177,7 @@ def test_a_stop_ends_the_batches(tmp_path: Path) -> None:
         job.train_to(10)
         await_that(lambda: wire.messages)
         command = wire.order(Stop())
-        await_that(lambda: job.guard._p.mailbox.deliveries)
+        await_that(lambda: job.guard._p.inbox.deliveries)
         job.train_to(10_000)
         assert job.guard.stopped
         job.guard.finish()
@@ -191,7 +191,7 @@ def test_the_result_comes_before_the_segment_that_it_opens(tmp_path: Path) -> No
         job.train_to(35)
         await_that(lambda: (0, 35) in wire.column("loss"))
         command = wire.order(Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(22, 24)))
-        await_that(lambda: job.guard._p.mailbox.deliveries)
+        await_that(lambda: job.guard._p.inbox.deliveries)
         job.train_step()
         job.train_to(30)
         job.guard.finish()

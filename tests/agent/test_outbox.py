@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.outbox
-import spikeguard.room
-from spikeguard.leftovers import leftovers
-from spikeguard.outbox import Outbox
+import spikeguard.uplink.outbox
+import spikeguard.uplink.room
+from spikeguard.uplink.leftovers import leftovers
+from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -207,7 +207,7 @@ def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path
 def test_without_a_disk_the_bound_is_of_memory_and_the_order_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spikeguard.room, "MEMORY_BYTES", 45_000)
+    monkeypatch.setattr(spikeguard.uplink.room, "MEMORY_BYTES", 45_000)
     box = Outbox(None, RUN, ATTEMPT, 2**20)
     fill(box, spike=range(220, 225))
     assert sum(len(line) for letter in box._sealed for line in letter.lines or ()) <= 45_000
@@ -290,7 +290,7 @@ def test_what_several_threads_could_not_put_is_counted_once_however_it_falls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the writer declares what it has seen of the losses, the loop goes on losing."""
-    monkeypatch.setattr(spikeguard.outbox, "WAITING", 20)
+    monkeypatch.setattr(spikeguard.uplink.outbox, "WAITING", 20)
     box = outbox(tmp_path, 2**30)
     box.start()
 
@@ -332,7 +332,7 @@ def test_what_a_killed_attempt_left_is_sent_by_the_next(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path
-from spikeguard.outbox import Outbox
+from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import BatchRange, RunId, Samples
 box = Outbox(Path({str(tmp_path)!r}) / {ATTEMPT!r}, RunId("default", "test"), {ATTEMPT!r}, 2**20)
 box.start()

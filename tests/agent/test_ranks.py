@@ -14,7 +14,7 @@ from torch import nn
 
 from spikeguard import Settings, attach
 from spikeguard.errors import EXIT_HALF_APPLIED
-from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT
+from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard_protocol import (
     AttemptStarted,
     BatchRange,

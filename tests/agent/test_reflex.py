@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
-from spikeguard.reflex import Reflex, non_finite
+from spikeguard.optim.update_skipper import UpdateSkipper, non_finite
 from spikeguard_protocol import Samples
 
 from .job import FAST, Job, assert_same
@@ -109,7 +109,7 @@ def test_a_dropped_step_never_was_for_any_fused_optimizer(
     """Weights and all that the optimizer keeps, at once and three steps later."""
     monkeypatch.chdir(tmp_path)
     job = Stepped(KINDS[kind])
-    assert job.guard._p.facts["reflex"] == "drop"
+    assert job.guard._p.facts["update_skipper"] == "drop"
     for _ in range(3):
         job.step()
     before = job.everything()
@@ -181,7 +181,7 @@ def test_whether_fused_sgd_can_drop_costs_the_same_for_any_number_of_parameters(
     for parameter in parameters:
         parameter.grad = torch.ones(1)
     optimizer = SGD(parameters, lr=0.1, momentum=0.9, fused=True)
-    reflex, looked_up, hashed = Reflex([optimizer], True), list[int](), list[int]()
+    update_skipper, looked_up, hashed = UpdateSkipper([optimizer], True), list[int](), list[int]()
 
     def counted(tensor: torch.Tensor) -> int:
         hashed.append(1)
@@ -191,11 +191,11 @@ def test_whether_fused_sgd_can_drop_costs_the_same_for_any_number_of_parameters(
         hashed.clear()
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "__hash__", counted)
-            reflex.judge(torch.ones(()), None)
-            reflex.hold(0)
+            update_skipper.judge(torch.ones(()), None)
+            update_skipper.hold(0)
         looked_up.append(len(hashed))
         optimizer.step()
-        reflex.after_step()
+        update_skipper.after_step()
     assert looked_up[1] >= 300
     assert looked_up[2:] == [0, 0]
 

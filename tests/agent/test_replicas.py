@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spikeguard.replicas import HIGH, LOW, bits_of, number_of, ranks_apart
+from spikeguard.topology.replicas import HIGH, LOW, bits_of, number_of, ranks_apart
 
 
 def number(parameters: list[Tensor]) -> float:

@@ -114,10 +114,10 @@ def test_no_rank_drops_alone_where_nobody_knows_that_ranks_are_alike(ranks: list
     alike: then none does. A DDP around the model is seen from within, too."""
     for rank in ranks:
         unknown, stated = rank["by_hand"]["None"], rank["by_hand"]["True"]
-        assert (unknown["reflex"], unknown["moved"]) == ("report", [True, True, True])
-        assert (stated["reflex"], stated["moved"]) == ("drop", [True, False, True])
+        assert (unknown["update_skipper"], unknown["moved"]) == ("report", [True, True, True])
+        assert (stated["update_skipper"], stated["moved"]) == ("drop", [True, False, True])
         assert stated["faults"] == {}
-        assert rank["by_hand"]["inner"]["reflex"] == "drop"
+        assert rank["by_hand"]["inner"]["update_skipper"] == "drop"
 
 
 def test_accelerate_goes_back_on_all_ranks_and_writes_a_weight_once(ranks: list[Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import spikeguard
-import spikeguard.dcp_files
+import spikeguard.state.dcp_files
 from spikeguard import (
     AttachError,
     AttemptAborted,
@@ -25,12 +25,12 @@ from spikeguard import (
     by_position,
 )
 from spikeguard.faults import Faults
-from spikeguard.host_copies import HostCopies
-from spikeguard.snapshot_budget import expected_bytes
-from spikeguard.snapshots import Snapshots
-from spikeguard.staging_buffers import StagingBuffers
-from spikeguard.targets import Target
-from spikeguard.training_state import tree_bytes
+from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.snapshot_budget import expected_bytes
+from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.staging_buffers import StagingBuffers
+from spikeguard.state.targets import Target
+from spikeguard.state.training_state import tree_bytes
 from spikeguard_protocol import (
     Ack,
     BatchRange,
@@ -250,7 +250,7 @@ def test_a_protected_checkpoint_is_not_removed_to_make_room(tmp_path: Path) -> N
     job = Job(tmp_path, checkpoints=directory)
     job.train_to(11)
     name = directory.targets()[0].name
-    job.guard._p.mailbox.hear(Ack(1, protected=(name,)))
+    job.guard._p.inbox.hear(Ack(1, protected=(name,)))
     job.train_to(45)
     job.guard.finish()
     assert [t.step for t in directory.targets()] == [10, 40]
@@ -355,7 +355,7 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         job.train_to(10)
         name = await_that(lambda: next((t.name for t in wire.records(TargetSaved)), None))
         wire.protected = (name,)
-        await_that(lambda: job.guard._p.mailbox.protected)
+        await_that(lambda: job.guard._p.inbox.protected)
         job.train_to(90)
         ring = job.guard._p.recovery.snapshots
         assert ring is not None
@@ -374,10 +374,10 @@ def test_what_the_server_protects_outlives_a_restart_that_has_not_heard_it_yet(
         job.train_to(8)
         (oldest,) = directory.targets()
         wire.protected = (oldest.name,)
-        await_that(lambda: job.guard._p.mailbox.protected)
+        await_that(lambda: job.guard._p.inbox.protected)
         if released:
             wire.protected = ()
-            await_that(lambda: not job.guard._p.mailbox.protected)
+            await_that(lambda: not job.guard._p.inbox.protected)
         job.guard.finish()
     again = Job(tmp_path, checkpoints=directory, server="http://127.0.0.1:9")
     again.guard.resume()
@@ -482,7 +482,7 @@ def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_att
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of the end before its own: here it takes its time in between."""
-    save = spikeguard.dcp_files.save
+    save = spikeguard.state.dcp_files.save
 
     def dawdling(*arguments: Any) -> Any:
         saved = save(*arguments)
@@ -495,7 +495,7 @@ def test_the_thread_that_wrote_a_checkpoint_has_let_go_of_its_group_when_the_att
         monkeypatch.setattr(saved, "add_done_callback", then_dawdle)
         return saved
 
-    monkeypatch.setattr(spikeguard.dcp_files, "save", dawdling)
+    monkeypatch.setattr(spikeguard.state.dcp_files, "save", dawdling)
     job = Job(tmp_path)
     job.train_to(25)
     job.guard.finish()
@@ -541,7 +541,7 @@ def test_what_a_module_keeps_beside_its_tensors_goes_back_with_them(
         if guard.steps == 6 and not guard._p.journal.results:
             action = Rollback(ring.targets[0].name, 4)
             command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            guard._p.mailbox.hear(Ack(1, (command,)))
+            guard._p.inbox.hear(Ack(1, (command,)))
         guard.step()
         trail.append((guard.steps, list(layer.history)))
     assert trail[6] == (4, [0.0, 1.0, 2.0, 3.0])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.outbox
+import spikeguard.uplink.outbox
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -82,7 +82,7 @@ def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples go, counted; the snapshots that were taken meanwhile are all told of."""
-    monkeypatch.setattr(spikeguard.outbox, "SEAL_RECORDS", 40)
+    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 40)
     away = threading.Event()
     away.set()
     wire = Wire()

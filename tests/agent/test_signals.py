@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from spikeguard import AttachError, Settings, attach
-from spikeguard.mailbox import ATTENTIVE_S, Mailbox
-from spikeguard.norms import sampled_rows
+from spikeguard.commands.inbox import ATTENTIVE_S, Inbox
+from spikeguard.measure.norms import sampled_rows
 from spikeguard.settings import with_environment
 from spikeguard_protocol import Ack, LayerNorms, Samples
 
@@ -95,7 +95,7 @@ def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Pa
         wire.attentive = True
         job = Job(tmp_path, server=wire.url)
         job.train_to(2)
-        await_that(lambda: job.guard._p.mailbox.attentive)
+        await_that(lambda: job.guard._p.inbox.attentive)
         job.train_to(9)
         job.guard.finish()
     assert {(0, step) for step in range(4, 10)} <= set(wire.column("update_norm"))
@@ -114,7 +114,7 @@ def test_the_sample_is_one_matrix_per_block_and_within_its_share() -> None:
 
 
 def test_half_precision_norms_keep_full_precision() -> None:
-    from spikeguard.norms import global_norm
+    from spikeguard.measure.norms import global_norm
 
     tensors = [torch.full((1000,), 0.1, dtype=torch.bfloat16) for _ in range(7)]
     norm = global_norm(tensors)
@@ -134,7 +134,7 @@ def test_positions_say_what_each_step_consumed(tmp_path: Path) -> None:
 
 def test_a_server_that_is_gone_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention ends with the server's silence, and comes back with its next word."""
-    box = Mailbox()
+    box = Inbox()
     box.hear(Ack(1, attentive=True))
     assert box.attentive
     now = time.monotonic()
@@ -145,7 +145,7 @@ def test_a_server_that_is_gone_asks_for_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_second_live_attempt_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    box = Mailbox()
+    box = Inbox()
     with caplog.at_level(logging.WARNING, "spikeguard"):
         for live in (1, 2, 2, 3, 1, 2):
             box.hear(Ack(1, live_attempts=live))

@@ -13,13 +13,13 @@ from torch import nn
 from benchmarks.rewind_sizes import CASES, gpt2, rank_bytes, snapshots_held, table
 from spikeguard import Settings
 from spikeguard.faults import Faults
-from spikeguard.host_copies import HostCopies
-from spikeguard.host_memory import host_memory
-from spikeguard.mapped_memory import PIECE, MappedMemory, lay_out, read_region
-from spikeguard.node_memory import Place, keepers, neighbours
-from spikeguard.shared_parts import Part
-from spikeguard.snapshot_budget import rank_limit
-from spikeguard.staging_buffers import StagingBuffers
+from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.host_memory import host_memory
+from spikeguard.state.mapped_memory import PIECE, MappedMemory, lay_out, read_region
+from spikeguard.state.node_memory import Place, keepers, neighbours
+from spikeguard.state.replicated_parts import Part
+from spikeguard.state.snapshot_budget import rank_limit
+from spikeguard.state.staging_buffers import StagingBuffers
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from spikeguard.agreement import Agreement
-from spikeguard.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.replicas import HIGH, LOW
-from spikeguard.row import Row
-from spikeguard.tally import Ballot, Tally, Word
-from spikeguard.world import World
+from spikeguard.loop.agreement import Agreement
+from spikeguard.loop.vote import Ballot, Tally, Word
+from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
+from spikeguard.measure.row import Row
+from spikeguard.topology.rank_group import World
+from spikeguard.topology.replicas import HIGH, LOW
 
 
 def row(loss: float, step: int = 9, weight: float = 1.0, **signals: float) -> Row:

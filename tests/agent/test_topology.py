@@ -100,7 +100,7 @@ def test_ddp_whose_ranks_step_by_their_own_gradients_makes_no_replicas(
 ) -> None:
     """Local SGD: what one rank skipped the others would make. Its wrapper names the one inside."""
     for rank in ranks:
-        told = {"remedy": "Give the one inside, optimizer.optim", "reflex": "report"}
+        told = {"remedy": "Give the one inside, optimizer.optim", "update_skipper": "report"}
         assert rank["local_sgd"] == told
 
 

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.optim import SGD, AdamW, Optimizer
 
 from spikeguard import Settings, attach
-from spikeguard.clipping import AdaGC, Fixed, Hybrid, Rule
+from spikeguard.optim.clipping import AdaGC, Fixed, Hybrid, Rule
 
 from .device import CUDA, Waits, device, model
 

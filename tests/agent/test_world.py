@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from spikeguard import world as of_ranks
-from spikeguard.agreement import Agreement
-from spikeguard.tally import Word
-from spikeguard.world import LEAST, Ties, World, join_world
+from spikeguard.loop.agreement import Agreement
+from spikeguard.loop.vote import Word
+from spikeguard.topology import rank_group as of_ranks
+from spikeguard.topology.rank_group import LEAST, Ties, World, join_world
 
 
 def test_a_rank_is_waited_for_as_long_as_the_jobs_own_collectives_wait(tmp_path: Path) -> None:

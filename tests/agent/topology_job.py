@@ -24,8 +24,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, CheckpointDirectory, Forward, Settings, attach
-from spikeguard.clipping import AdaGC, Rule
-from spikeguard.learning_rate import LrScale
+from spikeguard.optim.clipping import AdaGC, Rule
+from spikeguard.optim.learning_rate import LrScale
 from spikeguard_protocol import Answer, Verb
 
 LIMIT = 0.05  # every gradient is clipped to it
@@ -218,7 +218,7 @@ def grouped(folder: Path, rank: int) -> str:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     guard = attach(model, optimizer, run="test", directory=folder, settings=SETTINGS)
     guard.finish()
-    return guard._p.facts["reflex"]
+    return guard._p.facts["update_skipper"]
 
 
 def local_sgd(folder: Path, _rank: int) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def local_sgd(folder: Path, _rank: int) -> dict[str, Any]:
         remedy = error.remedy
     guard = attach(model, inner, run="test", directory=folder, settings=SETTINGS)
     guard.finish()
-    return {"remedy": remedy, "reflex": guard._p.facts["reflex"]}
+    return {"remedy": remedy, "update_skipper": guard._p.facts["update_skipper"]}
 
 
 def partitioned(folder: Path, rank: int) -> dict[str, Any]:

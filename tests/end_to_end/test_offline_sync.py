@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from spikeguard import CheckpointDirectory
-from spikeguard.leftovers import leftovers
-from spikeguard.sync import sync
-from spikeguard.transport import Transport
+from spikeguard.cli.sync import sync
+from spikeguard.uplink.leftovers import leftovers
+from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path

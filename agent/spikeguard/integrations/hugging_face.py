@@ -20,8 +20,9 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import spikeguard
-from spikeguard.hosted import (
-    HostedFeed,
+from spikeguard.integrations.accelerate import stock
+from spikeguard.integrations.framework_loop import (
+    FrameworkFeed,
     LeavingOut,
     continue_from,
     hosted_feed,
@@ -31,9 +32,8 @@ from spikeguard.hosted import (
     step_or_end,
     tell_deleted,
 )
-from spikeguard.integrations.accelerate import stock
+from spikeguard.integrations.kept_checkpoints import KeptCheckpoints
 from spikeguard.integrations.wrapped import attach_within, refuse_found
-from spikeguard.kept_checkpoints import KeptCheckpoints
 
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
 
@@ -121,7 +121,7 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             checkpoints=self._checkpoints,
             directory=self._home,
             micro_batches=args.gradient_accumulation_steps,
-            feed=HostedFeed,
+            feed=FrameworkFeed,
             **self._arguments,
         )
         if accelerator.distributed_type.value in CLIPPED_BY_US:

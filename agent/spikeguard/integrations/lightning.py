@@ -24,9 +24,9 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
 import spikeguard
-from spikeguard.hosted import (
+from spikeguard.integrations.framework_loop import (
+    FrameworkFeed,
     HostedCheckpoints,
-    HostedFeed,
     LeavingOut,
     continue_from,
     hosted_feed,
@@ -36,7 +36,7 @@ from spikeguard.hosted import (
     step_or_end,
 )
 from spikeguard.integrations.wrapped import attach_within, refuse_found
-from spikeguard.targets import Tree
+from spikeguard.state.targets import Tree
 
 STATE = "lightning.ckpt"
 
@@ -123,7 +123,7 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             checkpoints=self._checkpoints,
             directory=self._home,
             micro_batches=trainer.accumulate_grad_batches,
-            feed=HostedFeed,
+            feed=FrameworkFeed,
             **self._arguments,
         )
         self._stepped = trainer.global_step

@@ -45,6 +45,6 @@ def waiting(step: Any, probe: Any) -> None:
     first = probe._plan.bad[1] and parts.progress.segment == 0
     if first and parts.progress.steps + 1 == HEARD:
         if parts.world.rank == 0:
-            await_that(lambda: parts.mailbox.deliveries)
+            await_that(lambda: parts.inbox.deliveries)
         dist.barrier()
     step(probe)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spikeguard import AttachError, Forward
-from spikeguard.forward import WAITING
+from spikeguard.uplink.tracker import WAITING
 from tests.agent.job import Job
 from tests.agent.wire import await_that
 

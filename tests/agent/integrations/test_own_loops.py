@@ -61,7 +61,7 @@ def test_a_rollback_in_place_under_accelerate_equals_a_run_without_the_batches(
                 held = parts.recovery.snapshots.targets
                 name = next(t.name for t in held if t.step == 20 and t.medium is Medium.MEMORY)
                 order = Order("test#1.1", self.attempt, Rollback(name, 20, skip), 60.0, None)
-                parts.mailbox.hear(Ack(1, (order,)))
+                parts.inbox.hear(Ack(1, (order,)))
             if not ordered and self.steps == 20:
                 parts.journal.ledger.add(skip)
 

@@ -101,7 +101,7 @@ def _started(job: Train, plan: Plan) -> int:
 def waiting(step: Any, server: Server, probe: Any) -> None:
     """The order, which no loop waits for, is to come within a run of a second."""
     if probe._guard.steps + 1 == ORDERED + 2 and server.orders == [] and probe._plan.bad[1]:
-        await_that(lambda: probe._guard._p.mailbox.deliveries)
+        await_that(lambda: probe._guard._p.inbox.deliveries)
     step(probe)
 
 

@@ -22,11 +22,11 @@ from torch.utils.data import DistributedSampler
 from transformers import TrainerCallback
 
 from spikeguard import AttachError, guard_of
+from spikeguard.cli.run_ledger import read_ledger
+from spikeguard.data.skips import Skips
 from spikeguard.errors import EXIT_ROLL_BACK
-from spikeguard.hosted import HostedFeed, LeavingOut
 from spikeguard.integrations import hugging_face, lightning
-from spikeguard.ledger import Ledger
-from spikeguard.run_ledger import read_ledger
+from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.settings import Settings
 from spikeguard_protocol import (
     Ack,
@@ -64,7 +64,7 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def deliver(guard: Any, action: Any) -> None:
     """As the sender does it."""
-    guard._p.mailbox.hear(Ack(1, (Order(COMMAND, guard.attempt, action, 60.0, None),)))
+    guard._p.inbox.hear(Ack(1, (Order(COMMAND, guard.attempt, action, 60.0, None),)))
 
 
 def target_at(guard: Any, step: int) -> str:
@@ -227,7 +227,7 @@ class Protecting(TrainerCallback):  # type: ignore[misc]
             action = Rollback(name, 10, SKIP)
             orders = [Order(COMMAND, guard.attempt, action, 60.0, None)]
         protected = (name,) if state.global_step < self.until else ()
-        guard._p.mailbox.hear(Ack(1, tuple(orders), False, protected))
+        guard._p.inbox.hear(Ack(1, tuple(orders), False, protected))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         found = self.watched.guard._p.recovery.checkpoints.targets()
@@ -441,7 +441,7 @@ def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
 
 def test_several_passes_are_one_data_order() -> None:
     """Begun in the middle of the second pass, with a skip in the third."""
-    feed = HostedFeed(Ledger([BatchRange(5, 6)]), micro_batches=2)
+    feed = FrameworkFeed(Skips([BatchRange(5, 6)]), micro_batches=2)
     feed.position = 3
     loader = LeavingOut(list(range(4)), lambda: feed)
     assert [list(loader) for _ in range(3)] == [[2, 3], [0, 1], [0, 1, 2, 3]]
@@ -462,7 +462,7 @@ class Shuffled:
         self.epoch = epoch
 
 
-def handed_out(loader: LeavingOut, feed: HostedFeed, epochs: range) -> list[list[int]]:
+def handed_out(loader: LeavingOut, feed: FrameworkFeed, epochs: range) -> list[list[int]]:
     """As frameworks do it: the epoch by their own count, a step of every two items and of what is
     left at the end of a pass."""
     passes = []
@@ -476,11 +476,11 @@ def handed_out(loader: LeavingOut, feed: HostedFeed, epochs: range) -> list[list
 
 def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
     """Three positions a pass, the last of one item; a skip has left the epoch count behind."""
-    feed = HostedFeed(Ledger([BatchRange(1, 3)]), micro_batches=2)
+    feed = FrameworkFeed(Skips([BatchRange(1, 3)]), micro_batches=2)
     whole = handed_out(LeavingOut(Shuffled(), lambda: feed), feed, range(3))
     assert whole == [[0, 1], [10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]
     assert feed.position == 9
-    again = HostedFeed(feed.ledger, micro_batches=2)
+    again = FrameworkFeed(feed.ledger, micro_batches=2)
     again.position = 4  # after two steps: the framework's own count is still in its first epoch
     rest = handed_out(LeavingOut(Shuffled(), lambda: again), again, range(2))
     assert rest == [[12, 13, 14], [20, 21, 22, 23, 24]]
@@ -489,7 +489,7 @@ def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
 
 def test_a_pass_that_a_framework_cuts_short_costs_no_data() -> None:
     """As with a limit on the batches of an epoch: positions go on where the steps stand."""
-    feed = HostedFeed(Ledger([]), micro_batches=1)
+    feed = FrameworkFeed(Skips([]), micro_batches=1)
     loader, read = LeavingOut(Shuffled(), lambda: feed), []
     for _ in range(3):
         items = iter(loader)

@@ -23,12 +23,12 @@ import pytest
 import sqlalchemy as sql
 
 from benchmarks.faults_site import free_port
+from spikeguard.commands.inbox import Inbox
 from spikeguard.faults import Faults
-from spikeguard.mailbox import Mailbox
-from spikeguard.outbox import Outbox
-from spikeguard.sender import Sender
 from spikeguard.settings import Settings as AgentSettings
-from spikeguard.transport import Transport
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.sender import Sender
+from spikeguard.uplink.transport import Transport
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import CommandId, Role, RunId, Verb, verb_of
 from spikeguard_server.grants import Grant, issue_token
@@ -109,17 +109,17 @@ def balanced(database: sql.Engine) -> Iterator[tuple[Live, Popen[bytes]]]:
 
 
 @contextmanager
-def agent(live: Live, job: Job) -> Iterator[tuple[Outbox, Mailbox]]:
+def agent(live: Live, job: Job) -> Iterator[tuple[Outbox, Inbox]]:
     """The sender of a real agent that goes on where `job` stands."""
     outbox = Outbox(None, RUN, job.attempt, 2**24)
     outbox._open.sequence = job.sequence + 1
-    mailbox = Mailbox()
+    inbox = Inbox()
     line = Transport(live.url, live.tokens[Role.AGENT], 5.0)
     settings = AgentSettings(send_interval_s=0.05, backoff_s=0.5)
-    sender = Sender(line, outbox, [], mailbox, settings, Faults())
+    sender = Sender(line, outbox, [], inbox, settings, Faults())
     sender.start()
     try:
-        yield outbox, mailbox
+        yield outbox, inbox
         await_that(lambda: outbox.empty)
     finally:
         sender.finish(5.0)
@@ -172,12 +172,12 @@ def test_a_replica_that_is_told_to_stop_takes_no_message_no_order_and_no_event_a
     job.spike()
     for following in both:
         following.until(bool)  # with a place that the next stream goes on from
-    with agent(live, job) as (outbox, mailbox), trained(job, outbox):
-        await_that(lambda: mailbox.asked_attentive)
+    with agent(live, job) as (outbox, inbox), trained(job, outbox):
+        await_that(lambda: inbox.asked_attentive)
         one.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         await_that(lambda: approved(operator))
-        await_that(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
+        await_that(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in inbox.deliveries})
         one.wait(20)
         stored = job.step
         await_that(lambda: newest_step(live, RUN) > stored)

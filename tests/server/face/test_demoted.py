@@ -10,7 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sql
 
-from spikeguard.transport import Advice, Transport
+from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_protocol import Message, Role
 from spikeguard_server.grants import Grant, issue_token
 from spikeguard_server.settings import Settings

@@ -13,12 +13,12 @@ import psycopg
 import pytest
 import sqlalchemy as sql
 
+from spikeguard.commands.inbox import Inbox
 from spikeguard.faults import Faults
-from spikeguard.mailbox import Mailbox
-from spikeguard.outbox import Outbox
-from spikeguard.sender import Sender
 from spikeguard.settings import Settings as AgentSettings
-from spikeguard.transport import Transport
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.sender import Sender
+from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandId, Role, RunId, Verb, encode, verb_of
 from spikeguard_server.ingest import bell
 from spikeguard_server.ingest.decisions import approve
@@ -159,15 +159,15 @@ def test_an_agent_fetches_an_approved_order_without_waiting_for_its_interval(
     slow = AgentSettings(send_interval_s=6.0)
     outbox = Outbox(None, RunId("default", job.run), job.attempt, 2**20)
     outbox._open.sequence = job.sequence + 1
-    mailbox = Mailbox()
+    inbox = Inbox()
     transport = Transport(live.url, live.tokens[Role.AGENT], 5.0)
-    sender = Sender(transport, outbox, [], mailbox, slow, Faults())
+    sender = Sender(transport, outbox, [], inbox, slow, Faults())
     sender.start()
     try:
         _until(lambda: sender._listener is not None)
         say_yes(live, job)
         approved_at = time.monotonic()
-        _until(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in mailbox.deliveries})
+        _until(lambda: Verb.ROLLBACK in {verb_of(d.order.action) for d in inbox.deliveries})
         assert time.monotonic() - approved_at < PROMPT_S
     finally:
         sender.finish(2.0)

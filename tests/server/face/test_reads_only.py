@@ -16,7 +16,7 @@ import sqlalchemy as sql
 import uvicorn
 
 from benchmarks.standby_database import NoStandby, streaming_standby
-from spikeguard.transport import Advice, Transport
+from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import Message, Role, RunId

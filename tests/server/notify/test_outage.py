@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.lines import shortened
-from spikeguard.outbox import Outbox
+from spikeguard.uplink.lines import shortened
+from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import RunId, decode_message, encode
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener

@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from torch import Tensor
 
 from benchmarks.faults_truth import Facts, read_facts
-from spikeguard import executor
+from spikeguard.commands import executor
 from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
 from spikeguard_server.grants import Grant, issue_token

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sql
 from alembic.script import ScriptDirectory
 
-from spikeguard.transport import Advice, Transport
+from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_client import Client, Command
 from spikeguard_protocol import Ack, CommandId, IncidentId, Role, RunId
 from spikeguard_server.domain.state import _MAGIC, STATE_VERSION

@@ -1,0 +1,131 @@
+"""What was done to a run and what it left out, from the files in its directory.
+
+Law: reads only, and needs no server: the journal and every rank's file say it all. A torn last line
+is as if never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spikeguard.cli.sync import homes
+from spikeguard.commands.journal import read_entry
+from spikeguard.data.skipped import FOLDER, LeftOut, entry_of, files_in, settled
+from spikeguard_cli.command import CommandFailed
+from spikeguard_protocol import CommandResult, from_json, verb_of
+from spikeguard_protocol.orders import Action
+
+Entry = dict[str, Any]  # with the keys of the API's `LedgerEntry`
+_EMPTY: Entry = dict.fromkeys(
+    (
+        "kind", "at", "command", "attempt", "segment", "step", "verb", "arguments", "state",
+        "reason", "result", "finished_at", "batches", "rank", "names", "names_cut",
+    )
+)  # fmt: skip
+
+
+def read_ledger(directory: Path) -> list[Entry]:
+    """The entries of the one run at or below `directory`, newest first; raise `CommandFailed`."""
+    found = homes(directory)
+    if len(found) > 1:
+        named = ", ".join(map(str, found[:8]))
+        raise CommandFailed(f"{directory} holds {len(found)} runs: name one of {named}")
+    if not found:
+        raise CommandFailed(f"{directory} holds no journal.jsonl. Give the run's directory")
+    [home] = found
+    commands = _commands(home / "journal.jsonl")
+    left_out = [_batches(entry) for entry in _left_out(home / FOLDER)]
+    return _in_order(list(commands.values()), left_out)
+
+
+def _in_order(commands: list[Entry], left_out: list[Entry]) -> list[Entry]:
+    """Newest first, nothing before what asked for it: hosts' clocks differ."""
+    asked = {entry["command"]: entry["at"] or "" for entry in commands}
+
+    def place(entry: Entry) -> tuple[str, bool, list[int], int]:
+        at = max(entry["at"] or "", asked.get(entry["command"], ""))
+        return at, entry["kind"] == "batches", entry["batches"] or [], entry["rank"] or 0
+
+    return sorted([*commands, *left_out], key=place, reverse=True)
+
+
+def _commands(journal: Path) -> dict[str, Entry]:
+    """By id, oldest first."""
+    found: dict[str, Entry] = {}
+    for line in journal.read_bytes().split(b"\n"):
+        plain = read_entry(line) or {}
+        if plain.get("entry") == "begun":
+            found[plain["command"]] = _begun(plain)
+        elif plain.get("entry") == "result":
+            result = from_json(CommandResult, plain["result"])
+            entry = found.setdefault(result.command, _command(result.command, plain, result.step))
+            entry |= {
+                "state": result.state.value,
+                "result": result.reason,
+                "finished_at": _time(plain),
+            }
+    return found
+
+
+def _begun(plain: Mapping[str, Any]) -> Entry:
+    entry = _command(plain["command"], plain, plain["step"])
+    if entry["arguments"] is None and plain["skip"]:  # of a release that did not say more
+        entry["arguments"] = {"skip": plain["skip"]}
+    return entry
+
+
+def _command(command: str, plain: Mapping[str, Any], step: int) -> Entry:
+    action = plain.get("action")
+    said: Entry = {"kind": "command", "at": _time(plain), "command": command, "step": step}
+    if action is not None:
+        said["verb"] = verb_of(from_json(Action, action)).value
+        said["arguments"] = {k: _range(value) for k, value in action.items() if k != "type"}
+    return {**_EMPTY, **said, "attempt": plain.get("attempt"), "state": "begun"}
+
+
+def _range(value: Any) -> Any:
+    """A range as `[a, b]`, anything else as it is."""
+    is_range = isinstance(value, dict) and value.get("type") == "BatchRange"
+    return [value["first"], value["end"]] if is_range else value
+
+
+def _left_out(folder: Path) -> list[LeftOut]:
+    return settled(entry for path in files_in(folder) for entry in _entries(path))
+
+
+def _entries(path: Path) -> Iterator[LeftOut]:
+    for line in path.read_bytes().split(b"\n"):
+        if (entry := entry_of(line)) is not None:
+            yield entry
+
+
+def _batches(entry: LeftOut) -> Entry:
+    record = entry.record
+    return {
+        **_EMPTY,
+        "kind": "batches",
+        "at": _written(entry.at),
+        "command": record.command,
+        "attempt": record.point.segment.attempt,
+        "segment": record.point.segment.number,
+        "step": record.point.step,
+        "batches": [record.batches.first, record.batches.end],
+        "rank": record.rank,
+        "names": list(record.names),
+        "names_cut": record.names_cut,
+    }
+
+
+def _time(plain: Mapping[str, Any]) -> str | None:
+    """When a line of the journal was written; None where its release did not say."""
+    at = plain.get("at")
+    return _written(at) if isinstance(at, int | float) else None
+
+
+def _written(at: float) -> str:
+    """RFC 3339 in UTC, as the API writes it."""
+    text = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")

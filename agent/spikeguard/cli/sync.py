@@ -1,0 +1,189 @@
+"""Uploads what attempts without a server left on disk: `spikeguard sync DIR`.
+
+Law: a message leaves the disk once the server has said that it is stored, never before. The server
+knows each by (attempt, number), so a second upload, or one that was cut off, stores nothing twice.
+An attempt that is still alive holds its outbox's lock and is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spikeguard.uplink.folder import attempt_folders
+from spikeguard.uplink.leftovers import leftovers
+from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.sender import stored_or_not
+from spikeguard.uplink.transport import Advice, Transport, Verdict
+from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
+from spikeguard_protocol import Message, RunId
+
+TIMEOUT_S = 30.0  # connecting, and each read of an answer
+TRIES = 5  # of one message, while the server is away
+PAUSE_S = 1.0  # before the second try; doubles
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Uploaded:
+    """What one upload came to."""
+
+    messages: int = 0
+    refused: int = 0  # for good: the server has a gap in their place
+    refused_last: int = 0
+
+
+def sync(options: Namespace) -> int:
+    """Upload everything under `options.directory`."""
+    server, token = _server(options)
+    warn_of_plain_http(server)
+    transport = Transport(server, token, TIMEOUT_S)
+    try:
+        found = homes(Path(options.directory))
+        for home in found:
+            _sync_run(home, transport, _progress_line)
+        if not found:
+            print("nothing was waiting")
+    finally:
+        transport.close()
+    return 0
+
+
+def _server(options: Namespace) -> tuple[str, str | None]:
+    """Address and token; a person's login will not do, since only agents report."""
+    address = options.server or os.environ.get("SPIKEGUARD_SERVER")
+    if not address:
+        raise CommandFailed("no server is named. Give --server, or set SPIKEGUARD_SERVER")
+    file = options.token_file or os.environ.get("SPIKEGUARD_TOKEN_FILE")
+    token = os.environ.get("SPIKEGUARD_TOKEN") if not options.token_file else None
+    return address.rstrip("/"), token or (Path(file).read_text().strip() if file else None)
+
+
+def homes(directory: Path) -> list[Path]:
+    """The run directories at or below `directory`, or the places of runs in an outbox directory.
+
+    None where all that lay in the latter was sent; raise `CommandFailed` if nothing is a run's.
+    """
+    if not directory.is_dir():
+        raise CommandFailed(f"{directory} is no directory. Give what attach(directory=...) was")
+    outboxes = [path for path in directory.rglob("outbox") if path.is_dir()]
+    waiting = filter(attempt_folders, outboxes)
+    found = sorted({path.parent for path in (*directory.rglob("journal.jsonl"), *waiting)})
+    if not found and not outboxes:
+        raise CommandFailed(
+            f"{directory} holds no run: no journal.jsonl in it or below. "
+            "Give the directory that attach(directory=...) was given, or one above it"
+        )
+    return found
+
+
+def run_of(home: Path) -> RunId:
+    """The run whose directory `home` is, as its journal's first line says, or else its path."""
+    journal = home / "journal.jsonl"
+    try:
+        if not journal.exists():
+            return RunId(home.resolve().parent.name, home.resolve().name)
+        with journal.open() as file:
+            return RunId.parse(json.loads(file.readline())["run"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CommandFailed(f"{journal} does not begin with the name of its run") from error
+
+
+def upload(outbox: Outbox, transport: Transport, tell: Tell, pause_s: float = PAUSE_S) -> Uploaded:
+    """Send every message of `outbox` in order; raise `CommandFailed` where it cannot go on."""
+    done, total = Uploaded(), outbox.sequence
+    while not outbox.empty:
+        message = outbox.next_message()
+        if message is None:
+            break
+        verdict = _sent(message, transport, pause_s)
+        if verdict.advice is Advice.STORED and verdict.ack is not None:
+            outbox.acknowledge(min(verdict.ack.sequence, message.sequence))
+            done.messages += 1
+            tell(f"{outbox.run} {outbox.attempt}: message {message.sequence} of {total}")
+        else:
+            _mend(outbox, message, verdict, done)
+    return done
+
+
+def _sent(message: Message, transport: Transport, pause_s: float) -> Verdict:
+    for trial in range(TRIES):
+        verdict = transport.send(message)
+        if stored_or_not(verdict, message.sequence) is not verdict:
+            raise CommandFailed(stored_or_not(verdict, message.sequence).reason)
+        if verdict.advice is not Advice.BACK_OFF:
+            return verdict
+        if trial + 1 < TRIES:
+            time.sleep(verdict.retry_after_s or pause_s * 2.0**trial)
+    raise CommandFailed(
+        f"the server did not take message {message.sequence} of attempt {message.attempt} in "
+        f"{TRIES} tries ({verdict.reason}). What was stored stays stored: run it again to go on"
+    )
+
+
+def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) -> None:
+    """The server wants another number, or will never take this one."""
+    if verdict.advice is Advice.GIVE_UP:
+        if done.refused_last == message.sequence:  # even the gap in its place
+            raise CommandFailed(f"the server refuses message {message.sequence}: {verdict.reason}")
+        done.refused, done.refused_last = done.refused + 1, message.sequence
+        outbox.replace_by_gap(message.sequence, verdict.reason)
+        return
+    if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
+        if verdict.expected < message.sequence:
+            outbox.declare_lost(verdict.expected)
+            return
+        if verdict.expected > message.sequence:
+            outbox.acknowledge(verdict.expected - 1)
+            return
+    raise CommandFailed(
+        f"the server turned message {message.sequence} of attempt {message.attempt} down: "
+        f"{verdict.reason}. It takes an agent's token for project {message.project}: set "
+        "SPIKEGUARD_TOKEN or give --token-file"
+    )
+
+
+def _sync_run(home: Path, transport: Transport, tell: Tell) -> None:
+    run = run_of(home)
+    waiting = leftovers(home / "outbox", run)
+    alive = _alive(home / "outbox", {outbox.attempt for outbox in waiting})
+    sent = refused = 0
+    try:
+        for outbox in waiting:
+            uploaded = upload(outbox, transport, tell)
+            sent, refused = sent + uploaded.messages, refused + uploaded.refused
+    finally:
+        for outbox in waiting:
+            outbox.close()
+    _say_end(run, sent, refused, list(alive))
+
+
+def _alive(folder: Path, taken: set[str]) -> Iterator[str]:
+    """Attempts whose messages another process holds."""
+    for path in sorted(folder.glob("*/lock")):
+        if path.parent.name not in taken:
+            yield path.parent.name
+
+
+def _say_end(run: RunId, sent: int, refused: int, alive: list[str]) -> None:
+    words = f"{run}: {sent} messages uploaded" if sent else f"{run}: nothing was waiting"
+    if refused:
+        words += f", {refused} of them as gaps because the server refuses their content"
+    if alive:
+        words += f"; left alone, since it runs: attempt {', '.join(alive)}"
+    _progress_line("")
+    say(words)
+
+
+def _progress_line(text: str) -> None:
+    """One line that is written over, only for a person to see."""
+    if sys.stderr.isatty():
+        width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+        print(f"\r{text[:width]:<{width}}\r", end="", file=sys.stderr, flush=True)

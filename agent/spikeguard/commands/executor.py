@@ -1,0 +1,450 @@
+"""Carries out orders between steps: checks, agrees, acts, answers.
+
+Law: at most once, by the journal; never past its attempt, its time or its step; on every rank at
+the same boundary or on none. Prepare (drain, load, verify) changes nothing; then every rank votes;
+then rank 0 makes the intent durable and all vote on that; only then does anything change. A vote
+that fails before rank 0 wrote ends the voting; from there on a failure leaves ranks in different
+states, so it ends the attempt everywhere (`AttemptAborted`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spikeguard.commands.inbox import Delivery, Inbox
+from spikeguard.commands.journal import Journal, Scaling, WrittenOnly
+from spikeguard.commands.order_keys import read_keys
+from spikeguard.commands.order_limits import allowed_verbs, count_refusal, refusal, verb_refusal
+from spikeguard.commands.recovery import Recovery, Report
+from spikeguard.commands.restoring import HeldSteps, restore_on_all
+from spikeguard.data.feed import DataFeed
+from spikeguard.errors import AttemptAborted, RollbackByRestart
+from spikeguard.faults import Faults, log
+from spikeguard.optim.learning_rate import LrScale, ScaledRates
+from spikeguard.settings import Settings
+from spikeguard.state.lineage import Abandonment, abandoned_by_return, steps_given_up
+from spikeguard.state.progress import Progress
+from spikeguard.state.targets import Target, Tree
+from spikeguard.topology.rank_group import World, all_agree, in_step, share_text
+from spikeguard_protocol import (
+    Action,
+    BatchRange,
+    CheckpointNow,
+    CommandResult,
+    Order,
+    ResultState,
+    Rollback,
+    ScaleLr,
+    SegmentReason,
+    SegmentStarted,
+    SkipBatches,
+    Stop,
+    Verb,
+    Watch,
+    action_words,
+    from_json,
+    to_json,
+    verb_of,
+)
+
+HOUR_S = 3_600.0
+REPEAT_S = 30.0  # an order still delivered after its result was put: put it again
+
+
+class Refusal(Exception):
+    """Why an order is not carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A verified rollback: nothing but the commit is left to do."""
+
+    target: Target
+    tree: Tree
+    abandoned: tuple[Abandonment, ...]
+
+
+class Executor:
+    """Acts on the inbox at step boundaries."""
+
+    def __init__(
+        self,
+        world: World,
+        progress: Progress,
+        feed: DataFeed,
+        rates: ScaledRates,
+        recovery: Recovery,
+        held: HeldSteps,
+        journal: Journal,
+        inbox: Inbox,
+        report: Report,
+        drain: Callable[[], None],
+        faults: Faults,
+        settings: Settings,
+    ) -> None:
+        self._settings, self._keys = settings, read_keys(settings)
+        self._answered: deque[float] = deque(maxlen=settings.orders_an_hour)  # when, monotonic
+        self._world, self._progress, self._feed, self._rates = world, progress, feed, rates
+        self._held = held
+        self._recovery, self._journal, self._inbox = recovery, journal, inbox
+        self._report, self._drain, self._faults = report, drain, faults
+        self._answered_at: dict[str, float] = {}
+        self._next_segment = progress.segment + 1
+        self.announced = 0  # rank 0: orders made known to the other ranks
+        self._seen = 0
+
+    def capabilities(self) -> tuple[Verb, ...]:
+        """What can be carried out in this loop; nothing once its ranks agree no more."""
+        if self._world.ties.broken:
+            return ()
+        allowed = allowed_verbs(self._settings)
+        return tuple(verb for verb in self._possible() if verb in allowed)
+
+    def _possible(self) -> tuple[Verb, ...]:
+        """What the loop could do, whatever its settings allow."""
+        always = (Verb.SCALE_LR, Verb.WATCH) if self._rates.usable else (Verb.WATCH,)
+        feed = self._feed
+        counted = feed.in_use and not feed.mixed
+        data: tuple[Verb, ...] = (Verb.STOP,) if feed.in_use else ()
+        if counted and feed.items_per_step is None and not feed.restarts:
+            data = (Verb.SKIP_BATCHES, Verb.STOP)  # a framework may have read ahead
+        back = self._recovery.snapshots is not None or self._recovery.checkpoints is not None
+        returns = counted and back and not feed.read_once
+        rollback = (Verb.ROLLBACK,) if returns else ()
+        disk = self._recovery.checkpoints
+        save = (Verb.CHECKPOINT_NOW,) if disk is not None and disk.on_demand else ()
+        return (*data, *rollback, *always, *save)
+
+    def act_alone(self) -> None:
+        """In a job of one process: carry out what has come."""
+        self._refuse_unreadable()
+        while (delivery := self._waiting()) is not None:
+            self._carry_out(delivery)
+
+    def announce(self) -> int:
+        """Rank 0: the number of orders so far, one more if one waits that nobody knows of."""
+        if self._inbox.unreadable:
+            self._refuse_unreadable()
+        if self._world.leads and self.announced == self._seen and self._waiting() is not None:
+            self.announced += 1
+        return self.announced
+
+    def act_together(self, serial: int) -> None:
+        """All ranks, having read the same `serial` at the same boundary."""
+        if serial <= self._seen:
+            return
+        self._seen = serial
+        delivery = self._waiting() if self._world.leads else None
+        if delivery is not None and (reason := self._void(delivery)) is not None:
+            self._answer(delivery.order, ResultState.REFUSED, reason)
+            delivery = None
+        text = share_text(self._world, json.dumps(to_json(delivery.order)) if delivery else "")
+        if text:
+            self._execute(from_json(Order, json.loads(text)))
+
+    def refuse_all(self, reason: str) -> None:
+        """Answer whatever has come, and tell once more what the server missed."""
+        self._refuse_unreadable()
+        while (delivery := self._waiting()) is not None:
+            self._answer(delivery.order, ResultState.REFUSED, reason)
+
+    def _refuse_unreadable(self) -> None:
+        """Orders that break the protocol get an answer too, where they have a name."""
+        now = time.monotonic()
+        for order in self._inbox.unreadable:
+            if not order.command:
+                self._faults.note("orders", f"an order without a name: {order.problem}")
+            elif (stored := self._journal.results.get(order.command)) is not None:
+                self._repeat(stored, stored, now)
+            elif self._may_answer(now):
+                said = f"this agent cannot read the order: {order.problem}"
+                steps = self._progress.steps
+                result = CommandResult(order.command, ResultState.REFUSED, said[:2000], steps)
+                self._conclude(result, None)
+
+    def _waiting(self) -> Delivery | None:
+        """The oldest delivered order that has no result; repeats results the server missed."""
+        now = time.monotonic()
+        for delivery in self._inbox.deliveries:
+            stored = self._journal.results.get(delivery.order.command)
+            if stored is None:
+                return delivery if self._may_answer(now) else None
+            self._repeat(stored, self._told_again(delivery.order, stored), now)
+        return None
+
+    def _repeat(self, stored: CommandResult, told: CommandResult, now: float) -> None:
+        """Tell a result again that the server seems to have missed."""
+        if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
+            self._answered_at[stored.command] = now
+            self._report(told)
+
+    def _may_answer(self, now: float) -> bool:
+        """Whether one more order may be answered: each answer waits for the disk in the loop."""
+        most = self._settings.orders_an_hour
+        if len(self._answered) < most or now - self._answered[0] >= HOUR_S:
+            return True
+        self._faults.note(
+            "order_flood",
+            f"{most} orders were answered within an hour (Settings.orders_an_hour): more are left "
+            "without an answer until it is over",
+        )
+        return False
+
+    def _told_again(self, order: Order, stored: CommandResult) -> CommandResult:
+        """What the journal says; a refusal where it speaks of another order of that name."""
+        if self._journal.answers(order):
+            return stored
+        reason = "another command of this number was carried out before: the server has lost it"
+        return CommandResult(order.command, ResultState.REFUSED, reason, self._progress.steps)
+
+    def _carry_out(self, delivery: Delivery) -> None:
+        reason = self._void(delivery)
+        if reason is not None:
+            self._answer(delivery.order, ResultState.REFUSED, reason)
+        else:
+            self._execute(delivery.order)
+
+    def _void(self, delivery: Delivery) -> str | None:
+        """Why an order may not be carried out any more; None if it may."""
+        order, steps = delivery.order, self._progress.steps
+        if order.attempt != self._progress.attempt:
+            return f"it was meant for attempt {order.attempt}"
+        if delivery.expired(time.monotonic()):
+            return f"it expired: the {order.expires_in_s:.3g} s that it was good for are over"
+        if order.expires_at_step is not None and steps >= order.expires_at_step:
+            return f"it expired at step {order.expires_at_step}; the run is at {steps}"
+        verb = verb_of(order.action)
+        unsigned = self._keys.refusal(order, self._journal.run, time.time())
+        if (reason := unsigned or verb_refusal(self._settings, verb)) is not None:
+            return reason
+        if verb not in self.capabilities():
+            return f"this loop cannot {verb}"
+        return self._beyond_limits(order.action, verb)
+
+    def _beyond_limits(self, action: Action, verb: Verb) -> str | None:
+        """Why the job's own settings forbid it; None where they allow it."""
+        target = self._recovery.find(action.target) if isinstance(action, Rollback) else None
+        back = steps_given_up(self._progress.lineage, target.lineage) if target else None
+        reason = refusal(self._settings, action, back)
+        done = self._journal.carried_out
+        return reason or count_refusal(self._settings, verb, done, time.monotonic())
+
+    def _execute(self, order: Order) -> None:
+        """Prepare, vote, make durable, vote, commit."""
+        prepared, reason = self._prepared(order.action)
+        reason = self._vote(reason, "another rank could not prepare it")
+        if reason is None:
+            reason = self._durable_everywhere(order, prepared)
+        if reason is not None:
+            self._answer(order, ResultState.REFUSED, reason)
+            return
+        if not self._world.leads:  # these keep in memory what rank 0 has written
+            self._made_durable(order, prepared)
+        if isinstance(order.action, Rollback) and prepared is not None:
+            try:
+                self._roll_back(order, order.action, prepared)
+            except Exception as error:  # the journal has given up what would be trained from here
+                problem = f"{order.command} was written down and not carried out: {error!r}"
+                raise AttemptAborted(problem) from error
+        else:
+            state, said = self._done(order.action)
+            self._answer(order, state, said)
+
+    def _vote(self, reason: str | None, otherwise: str) -> str | None:
+        """Why it is not done, None if every rank would; nothing has changed yet."""
+        try:
+            agreed = all_agree(self._world, reason is None)
+        except Exception as error:
+            self._faults.note("agreement", error)
+            return reason or f"the ranks could not agree: {error}"[:500]
+        return None if agreed else reason or otherwise
+
+    def _durable_everywhere(self, order: Order, prepared: Prepared | None) -> str | None:
+        """Why it is not done; raise where nobody can know what the others do."""
+        try:
+            reason = self._made_durable(order, prepared) if self._world.leads else None
+            agreed = all_agree(self._world, reason is None)
+        except Exception as error:
+            problem = f"the ranks could not agree on {order.command} once it was written: {error!r}"
+            raise AttemptAborted(problem) from error
+        return None if agreed else reason or "rank 0 could not write its journal"
+
+    def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
+        try:
+            if isinstance(action, Rollback):
+                with in_step(self._world):  # first: all take part, whether they can load or not
+                    self._drain()
+                return self._load(action), None
+            if isinstance(action, SkipBatches):
+                self._check_unread(action.batches)
+            return None, None
+        except Refusal as refusal:
+            return None, str(refusal)
+        except Exception as error:
+            self._faults.note("prepare", error)
+            return None, f"it could not be prepared: {type(error).__name__}: {error}"[:500]
+
+    def _check_unread(self, batches: BatchRange) -> None:
+        unread = self._feed.unread
+        if batches.first < unread:
+            raise Refusal(f"position {batches.first} was read already; the next one is {unread}")
+
+    def _load(self, action: Rollback) -> Prepared:
+        target = self._recovery.find(action.target)
+        if target is None:
+            raise Refusal(f"target {action.target} is gone")
+        if self._recovery.abandoned(target):
+            raise Refusal(f"target {action.target} was abandoned by an earlier rollback")
+        if target.step != action.step:
+            raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
+        tree = self._recovery.load(target)
+        if self._feed.restarts:
+            lost = abandoned_by_return(self._progress.lineage, target.lineage)
+            return Prepared(target, tree, tuple(lost))
+        reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
+        if reason is not None:
+            raise Refusal(f"target {action.target} cannot be restored: {reason}")
+        lost = abandoned_by_return(self._progress.lineage, target.lineage)
+        return Prepared(target, tree, tuple(lost))
+
+    def _made_durable(self, order: Order, prepared: Prepared | None) -> str | None:
+        action = order.action
+        skip = action.skip if isinstance(action, Rollback) else None
+        skip = action.batches if isinstance(action, SkipBatches) else skip
+        try:
+            self._journal.begin(
+                order.command,
+                self._progress.steps,
+                skip,
+                prepared.abandoned if prepared is not None else (),
+                self._scaling(order, prepared),
+                order,
+            )
+        except WrittenOnly as error:
+            raise AttemptAborted(f"{order.command}: {error}") from error
+        except Exception as error:
+            return f"the journal cannot be written: {error}"[:500]
+        return None
+
+    def _scaling(self, order: Order, prepared: Prepared | None) -> Scaling | None:
+        """What the learning rate will be scaled by once `order` is carried out."""
+        action, progress = order.action, self._progress
+        if isinstance(action, ScaleLr):
+            lowered = LrScale(action.factor, progress.steps, action.steps)
+            return Scaling(order.command, progress.lineage, lowered, asked=True)
+        if not isinstance(action, Rollback) or prepared is None:
+            return None
+        target, saved = prepared.target, prepared.tree["lr_scale"]
+        if action.lr_factor is not None and action.lr_steps is not None:
+            lowered = LrScale(action.lr_factor, target.step, action.lr_steps)
+            return Scaling(order.command, target.lineage, lowered, asked=True)
+        scale = self._journal.accepted(LrScale.read(saved) if saved is not None else None)
+        return Scaling(order.command, target.lineage, scale, asked=False)
+
+    def _done(self, action: Action) -> tuple[ResultState, str]:
+        try:
+            return self._act(action)
+        except Exception as error:
+            self._faults.note("command", error)
+            return ResultState.FAILED, f"{type(error).__name__}: {error}"[:500]
+
+    def _act(self, action: Action) -> tuple[ResultState, str]:
+        steps = self._progress.steps
+        match action:
+            case SkipBatches(batches=batches):
+                return ResultState.APPLIED, f"will leave out [{batches.first}, {batches.end})"
+            case ScaleLr(factor=factor, steps=count):
+                self._rates.scale = LrScale(factor, steps, count)
+                return ResultState.APPLIED, f"x{factor:g} for {count} steps"
+            case CheckpointNow():
+                name = self._recovery.checkpoint()
+                done = ResultState.APPLIED if name else ResultState.FAILED
+                return done, name or "a rank could not write its part"
+            case Watch(steps=count):
+                return ResultState.APPLIED, f"watching for {count} steps"
+            case Stop():
+                self._feed.stopped = True
+                return ResultState.APPLIED, "the loop ends at this step"
+        return ResultState.REFUSED, "unknown action"
+
+    def _roll_back(self, order: Order, action: Rollback, prepared: Prepared) -> None:
+        before, name = self._progress.steps, prepared.target.name
+        if self._feed.restarts:
+            if self._world.leads:
+                log.warning("%s: %s", order.command, _restart_words(action, name, before))
+            raise RollbackByRestart(f"back to {name} at the next start ({order.command})")
+        target, tree, segment = prepared.target, prepared.tree, self._next_segment
+        restore_on_all(self._world, target, lambda: self._recovery.restore(target, tree, segment))
+        self._held.begin(target, tree)
+        self._next_segment += 1
+        with self._faults.shield("orders"):
+            self._tell_of_rollback(order, action, prepared, before)
+
+    def _tell_of_rollback(
+        self, order: Order, action: Rollback, prepared: Prepared, before: int
+    ) -> None:
+        """What follows once the state is whole again."""
+        if action.lr_factor is not None and action.lr_steps is not None:
+            self._rates.scale = LrScale(action.lr_factor, self._progress.steps, action.lr_steps)
+        left_out = f", leaving out [{action.skip.first}, {action.skip.end})" if action.skip else ""
+        said = f"from step {before} back to {prepared.target.name}{left_out}"
+        if held := self._feed.stale:
+            way = "undone" if self._feed.undoing else "trained first"
+            said += f"; {held} more, fetched before, {'is' if held == 1 else 'are'} {way}"
+        self._answer(order, ResultState.APPLIED, said, before)
+        self._report(
+            SegmentStarted(
+                self._progress.segment,
+                SegmentReason.ROLLBACK,
+                self._progress.parent,
+                self._feed.position,
+                order.command,
+            )
+        )
+        self._recovery.forget_abandoned()
+
+    def _answer(
+        self, order: Order, state: ResultState, reason: str, step: int | None = None
+    ) -> None:
+        at = self._progress.steps if step is None else step
+        self._conclude(CommandResult(order.command, state, reason[:2000], at), order)
+
+    def _conclude(self, result: CommandResult, order: Order | None) -> None:
+        with self._faults.shield("journal"):
+            self._journal.end(result, order)
+        self._journal.results[result.command] = result
+        self._answered_at[result.command] = time.monotonic()
+        self._answered.append(time.monotonic())
+        self._log(order, result)
+        self._report(result)
+
+    def _log(self, order: Order | None, result: CommandResult) -> None:
+        """On the job's own side: what was ordered and what became of it."""
+        if not self._world.leads:
+            return
+        done = result.state is ResultState.APPLIED
+        log.log(
+            logging.INFO if done else logging.WARNING,
+            "the server ordered %s, %s: %s at step %d: %s",
+            result.command,
+            action_words(order.action) if order is not None else "which cannot be read",
+            result.state,
+            result.step,
+            result.reason,
+        )
+
+
+def _restart_words(action: Rollback, name: str, steps: int) -> str:
+    """For the job's log: what happens and what somebody has to do."""
+    left_out = (
+        f" and leaves out batches [{action.skip.first}, {action.skip.end})" if action.skip else ""
+    )
+    return (
+        f"the job ends at step {steps} with exit status 76, to be rolled back. Restart it as it "
+        f"was started, unless its launcher does: the new start goes on from {name}{left_out}"
+    )

@@ -1,0 +1,126 @@
+"""What the server said last, for the loop to look at.
+
+Law: the sender replaces whole values, the loop reads them: one reference each, no lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spikeguard.commands.order_limits import DAY_S
+from spikeguard.faults import log
+from spikeguard_protocol import Ack, Action, Order, UnreadableOrder
+
+WARNINGS = 3  # an hour that other attempts of the run are alive
+HOUR_S = 3_600.0
+ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An order and when the message went out that it answers, by the monotonic clock.
+
+    No answer is older than that, so one that was long on its way does not outlive its time.
+    """
+
+    order: Order
+    asked_at: float
+
+    def expired(self, now: float) -> bool:
+        """Whether its time has passed."""
+        return not now - self.asked_at <= self.order.expires_in_s  # NaN is over
+
+
+def _identity(order: Order) -> tuple[str, Action, str | None]:
+    return order.command, order.action, order.signature
+
+
+@dataclass(slots=True)
+class DetailBudget:
+    """How long full detail may still be measured; it comes back at `a_day_s` a day.
+
+    Once it is spent it stays so until a tenth of it is back, so that detail does not flicker.
+    """
+
+    a_day_s: float
+    used_s: float = 0.0
+    spent: bool = False
+
+    def pass_time(self, seconds: float, measured: bool) -> None:
+        """`seconds` have passed, in which full detail was `measured` or not."""
+        used = self.used_s + (seconds if measured else 0.0) - seconds * self.a_day_s / DAY_S
+        self.used_s = max(0.0, used)
+        if not self.spent and self.used_s >= self.a_day_s < DAY_S:
+            self.spent = True
+            log.warning(
+                "the server has asked for full detail for %.3g s: it is not measured for a while "
+                "(Settings.full_detail_s_a_day)",
+                self.used_s,
+            )
+        elif self.spent and self.used_s < 0.9 * self.a_day_s:
+            self.spent = False
+
+
+@dataclass(slots=True)
+class Inbox:
+    """Written by the sender's thread, read by the loop."""
+
+    deliveries: tuple[Delivery, ...] = ()
+    unreadable: tuple[UnreadableOrder, ...] = ()  # to be refused by their names
+    asked_attentive: bool = False
+    protected: frozenset[str] = frozenset()
+    heard_at: float | None = None
+    warned_at: deque[float] = field(default_factory=lambda: deque(maxlen=WARNINGS))  # of others
+    detail: DetailBudget = field(default_factory=lambda: DetailBudget(DAY_S))
+    alone: bool = True  # whether no other attempt of the run is alive
+    stirred: bool = False  # the loop has something to look at; it takes this back, nobody else
+    keep: Callable[[frozenset[str]], object] = bool  # called with what is protected anew
+
+    @property
+    def attentive(self) -> bool:
+        """Whether the server wants the slow signals at every step, said so lately, and may."""
+        if not self.asked_attentive or self.heard_at is None or self.detail.spent:
+            return False
+        return time.monotonic() - self.heard_at < ATTENTIVE_S
+
+    def _may_warn(self, now: float) -> bool:
+        """Whether one more line about other attempts is due: a server may say so in turns."""
+        if len(self.warned_at) == WARNINGS and now - self.warned_at[0] < HOUR_S:
+            return False
+        self.warned_at.append(now)
+        return True
+
+    def hear(
+        self,
+        ack: Ack,
+        asked_at: float | None = None,
+        unreadable: tuple[UnreadableOrder, ...] = (),
+    ) -> None:
+        """Take over an acknowledgement; an order that is repeated keeps its first deadline.
+
+        `asked_at`: when the message went out that it answers, monotonic; by default now.
+        """
+        now = time.monotonic()
+        asked_at = now if asked_at is None else asked_at
+        known = {_identity(d.order): d for d in self.deliveries}
+        fresh = [known.get(_identity(order)) or Delivery(order, asked_at) for order in ack.orders]
+        if self.heard_at is not None:
+            self.detail.pass_time(min(now - self.heard_at, ATTENTIVE_S), self.attentive)
+        before = self.deliveries, self.asked_attentive, self.protected, self.unreadable
+        self.deliveries, self.unreadable = tuple(fresh), unreadable
+        self.asked_attentive = ack.attentive
+        self.protected = frozenset(ack.protected)
+        self.heard_at = now
+        if ack.attentive or (self.deliveries, ack.attentive, self.protected, unreadable) != before:
+            self.stirred = True
+        if self.alone and ack.live_attempts > 1 and self._may_warn(now):
+            log.warning(
+                "%d attempts of this run are alive: none gets orders until one has ended",
+                ack.live_attempts,
+            )
+        self.alone = ack.live_attempts <= 1
+        if self.protected != before[2]:
+            self.keep(self.protected)

@@ -1,0 +1,322 @@
+"""Saving states of the run and going back to them.
+
+Law: a state is saved and restored at a step boundary only, whole: training state, data position,
+counters, learning-rate scale. Abandoned states are never loaded. What changes files is rank 0's;
+where all ranks have to have succeeded they say so to each other before anything counts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from spikeguard.commands.journal import Journal
+from spikeguard.data.feed import DataFeed
+from spikeguard.faults import Faults
+from spikeguard.optim.learning_rate import LrScale, ScaledRates
+from spikeguard.state.async_saver import Saves
+from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory
+from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.lineage import is_abandoned
+from spikeguard.state.progress import Progress
+from spikeguard.state.replicated_parts import Part, divided
+from spikeguard.state.snapshots import Snapshot, Snapshots
+from spikeguard.state.staging_buffers import Staged, StagingBuffers
+from spikeguard.state.targets import Target, Tree, target_name
+from spikeguard.state.training_state import TrainingState, tree_bytes
+from spikeguard.state.user_checkpoints import UserCheckpoints
+from spikeguard.topology.rank_group import World, all_agree
+from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
+
+Report = Callable[[Record], None]
+SWEEP_AFTER_S = 3600.0  # without a write; no checkpoint pauses so long between two of its ranks
+
+
+class Recovery:
+    """Every place the run can go back to."""
+
+    def __init__(
+        self,
+        world: World,
+        state: TrainingState,
+        feed: DataFeed,
+        rates: ScaledRates,
+        progress: Progress,
+        snapshots: Snapshots | None,
+        checkpoints: CheckpointDirectory | None,
+        journal: Journal,
+        report: Report,
+        faults: Faults,
+        copies: HostCopies,
+        staging: StagingBuffers,
+    ) -> None:
+        self._world, self._state, self._feed, self._rates = world, state, feed, rates
+        self._progress, self._journal, self._report = progress, journal, report
+        self._faults, self.copies, self._staging = faults, copies, staging
+        self.snapshots, self.checkpoints = snapshots, checkpoints
+        self.protected: frozenset[str] = frozenset()
+        self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
+        self._prepared = False
+        self._fresh: Snapshot | None = None  # of this step boundary
+        self._apart = False  # whether replicas were found to differ, and not yet to be equal again
+        self._equal_at = 0  # the newest step at which they were compared and equal
+        self._saves: Saves | None = None
+        if checkpoints is not None and not checkpoints.writes_itself:
+            self._saves = Saves(world, checkpoints, faults)
+
+    def live(self) -> Tree:
+        """References to everything, as of this step boundary."""
+        scale = self._rates.scale
+        return {
+            **self._state.capture(),
+            "data": self._feed.capture(),
+            "lr_scale": scale.plain() if scale is not None else None,
+        }
+
+    def snapshot(self) -> None:
+        """Copy the state into the ring, or this rank's part of it."""
+        if self.snapshots is None or self._apart:
+            return
+        own, parts = self._divided()
+        if not self.snapshots.fits(_bytes(own, parts)):
+            if self._world.size == 1:
+                self._give_up_snapshots()
+            return
+        target = self._target("memory", Medium.MEMORY)
+        for name in self.snapshots.take(target, lambda: self._staged(target, own, parts)):
+            self._report(TargetDeleted(name))
+        self._fresh = self.snapshots.find(target.name)
+        self._staging.trim(self.snapshots.room + (self._saves is not None))
+        self._report(target.record())
+
+    def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
+        """The state as of now: what is this rank's own, and what it keeps for others too."""
+        own, parts = divided(self.live(), self._state.shared, self._state.stage)
+        return own, self._staging.kept(parts)
+
+    def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
+        return self._staging.take(target.name, target.step, own, parts)
+
+    def compared(self, step: int, equal: bool) -> None:
+        """Replicas were compared as of `step`; all ranks learn it at the same boundary.
+
+        Where ranks of a node keep one copy, one of ranks that differ is a copy of none: those that
+        were taken since they were last seen to be equal go, and no other is taken until they are.
+        """
+        if equal:
+            self._equal_at, self._apart = step, False
+        elif self._staging.node is not None and self.snapshots is not None:
+            self._apart = True
+            late = [t.name for t in self.snapshots.targets if t.step > self._equal_at]
+            for name in self.snapshots.forget(late):
+                self._report(TargetDeleted(name))
+
+    def agree_on_size(self, largest: int) -> None:
+        """All ranks at the same boundary: what a snapshot takes on the largest."""
+        if self.snapshots is not None and not self.snapshots.agree(largest):
+            self._give_up_snapshots()
+
+    def _give_up_snapshots(self) -> None:
+        self._faults.note("snapshots", "one snapshot is larger than the memory it may take")
+        held, self.snapshots = self.snapshots, None
+        self._feed.unusual = True  # a way back less: to be told
+        for name in held.forget(t.name for t in held.targets) if held is not None else ():
+            self._report(TargetDeleted(name))
+        self._staging.trim(int(self._saves is not None))
+
+    def begin_checkpoint(self, taken: Snapshot | None = None) -> bool:
+        """Have the state written beside the loop; False where a rank cannot. Collective.
+
+        `taken`: a snapshot of this very boundary, whose copy is written.
+        """
+        if self._saves is None:
+            return False
+        self.settle()
+        target = self._target("checkpoint", Medium.DISK)
+
+        def stage() -> Staged:
+            return taken.staged.hold() if taken else self._staged(target, *self._divided())
+
+        begun = self._saves.begin(target, stage)
+        self.writing |= begun
+        return begun
+
+    def checkpoint(self) -> str | None:
+        """Write the state and wait for it; its name, or None if a rank failed. Collective."""
+        if self.checkpoints is not None and self.checkpoints.writes_itself:
+            return self._written_by(self.checkpoints)
+        patience = self._world.timeout.total_seconds()
+        self.settle(patience)
+        if not self.begin_checkpoint():
+            return None
+        name = self.settle(patience)
+        return name if all_agree(self._world, name is not None) else None
+
+    def _written_by(self, checkpoints: CheckpointDirectory) -> str | None:
+        """Through the job's or the framework's own functions, in the loop."""
+        target = self._target("checkpoint", Medium.DISK)
+        written = False
+        with self._faults.shield("checkpoint"):
+            checkpoints.write_state(target.name, self._world.rank, self.live())
+            written = True
+        if not all_agree(self._world, written):
+            return None
+        if self._world.leads:
+            checkpoints.write_manifest(target, self._world.size)
+        self._keep(target)
+        return target.name
+
+    def checkpoint_due(self) -> None:
+        """One that its time has come for: beside the loop, unless the directory says otherwise."""
+        if self._world.ties.broken:
+            self._faults.note("checkpoint", "none is written: the ranks lost step with each other")
+        elif self._saves is not None and self._saves.directory.background:
+            fresh = self._fresh
+            here = fresh is not None and fresh.target.lineage == self._progress.lineage
+            self.begin_checkpoint(fresh if here else None)
+        else:
+            self.checkpoint()
+
+    def settle(self, wait_s: float = 0.0) -> str | None:
+        """Take note of a checkpoint that was written since; its name if it is whole."""
+        self._prepare()
+        ended = self._saves.finished(wait_s) if self._saves is not None else None
+        if ended is None or self.checkpoints is None:
+            self.writing = self._saves is not None and self._saves.under_way
+            return None
+        self.writing = False
+        if ended.problem is not None:
+            self._faults.note("checkpoint", ended.problem)
+            return None
+        self._keep(ended.target)
+        return ended.target.name
+
+    def _prepare(self) -> None:
+        """Once, when the first step has made the optimizers' states: buffers for the snapshots."""
+        if self._prepared or self.snapshots is None or not self._progress.steps:
+            return
+        self._prepared = True
+        if self._staging.registers:
+            own, parts = self._divided()
+            room = self.snapshots.room_for(_bytes(own, parts))
+            self._staging.prepare(own, parts, room + (self._saves is not None))
+
+    def _keep(self, target: Target) -> None:
+        """Rank 0: tell of a whole checkpoint and make room; one that was left behind goes."""
+        if not self._world.leads or self.checkpoints is None:
+            return
+        if self.abandoned(target):
+            self.checkpoints.remove(target.name)
+        else:
+            self._report(target.record())
+            self._prune()
+
+    def _target(self, kind: str, medium: Medium) -> Target:
+        progress = self._progress
+        segment = SegmentId(progress.attempt, progress.segment)
+        name = target_name(kind, progress.steps, segment)
+        return Target(name, self._feed.position, progress.lineage, medium)
+
+    def _prune(self) -> None:
+        assert self.checkpoints is not None
+        lost = [t.name for t in self.checkpoints.targets() if self.abandoned(t)]
+        for name in self.checkpoints.superfluous(lost, self.protected, self._progress.steps):
+            self.checkpoints.remove(name)
+            self._report(TargetDeleted(name))
+
+    def abandoned(self, target: Target) -> bool:
+        """Whether a rollback left `target` behind."""
+        return is_abandoned(target.lineage, self._journal.abandonments)
+
+    def find(self, name: str) -> Target | None:
+        """The target of that name in memory or on disk, if it is still there."""
+        held = self.snapshots.find(name) if self.snapshots is not None else None
+        if held is not None:
+            return held.target
+        return self.checkpoints.find(name) if self.checkpoints is not None else None
+
+    def load(self, target: Target) -> Tree:
+        """The state on the host; raise OSError or ValueError if it cannot be read."""
+        tree: Tree | None
+        if target.medium is Medium.MEMORY:
+            tree = self.snapshots.load(target.name) if self.snapshots is not None else None
+        elif self.checkpoints is not None:
+            tree = self.checkpoints.load(target.name, self._world.rank, self._world.size)
+        else:
+            tree = None
+        if tree is None:
+            raise ValueError(f"target {target.name} is gone")
+        return tree
+
+    def refusal(self, tree: Tree) -> str | None:
+        """Why `tree` cannot be restored here; None if it can."""
+        return self._state.refusal(tree)
+
+    def restore(self, target: Target, tree: Tree, segment: int) -> None:
+        """Become `target`, about to train `segment`; half done if it raises."""
+        self.restore_training(target, tree)
+        self._feed.restore(tree["data"], tree["random"])
+        scale: dict[str, Any] | None = tree["lr_scale"]
+        self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
+        self._progress.continue_from(target.lineage, segment)
+
+    def restore_training(self, target: Target, tree: Tree) -> None:
+        """Put back weights, moments, schedule and random numbers; half done if it raises."""
+        if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
+            self.checkpoints.put_back(target.name)
+        self.copies.before_change()
+        self._state.restore(tree)
+
+    def take_up_scale(self, target: Target | None) -> None:
+        """After a restart at `target` (None: the beginning): the rate that was ordered since."""
+        scaling = self._journal.scaling_since(target.lineage[-1] if target is not None else None)
+        if scaling is not None:
+            self._rates.scale = scaling.scale
+            self._journal.kept.add(scaling.command)
+
+    def forget_abandoned(self) -> None:
+        """Free the snapshots that a rollback left behind."""
+        if self.snapshots is None:
+            return
+        lost = [t.name for t in self.snapshots.targets if self.abandoned(t)]
+        for name in self.snapshots.forget(lost):
+            self._report(TargetDeleted(name))
+
+    def candidates(self) -> list[Target]:
+        """Checkpoints to resume from, newest first."""
+        found = self.checkpoints.targets() if self.checkpoints is not None else []
+        return [target for target in reversed(found) if not self.abandoned(target)]
+
+    def sweep(self, live: Iterable[str] = ()) -> None:
+        """Remove folders that a crash left without a manifest; at start, rank 0 only.
+
+        One that was written to lately may be another live attempt's, still being saved. `live`:
+        attempts that run on this machine, whose folders stay however old a jump of the clock makes
+        them look.
+        """
+        if self.checkpoints is None or not self.checkpoints.on_demand:
+            return
+        theirs = {attempt[:8] for attempt in live}  # as names of targets hold them
+        for folder in self.checkpoints.path.glob("checkpoint-*"):
+            attempt = folder.name.rpartition("-")[2].partition(".")[0]
+            stale = attempt not in theirs and not (folder / MANIFEST).exists()
+            if stale and _age_s(folder) > SWEEP_AFTER_S:
+                with suppress(OSError):
+                    shutil.rmtree(folder)
+
+
+def _bytes(own: Tree, parts: Mapping[str, Part]) -> int:
+    return tree_bytes(own) + sum(tree_bytes(part.tensor) for part in parts.values())
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since anything in `folder` was written; 0.0 for one that vanished meanwhile."""
+    try:
+        newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except OSError:
+        return 0.0
+    return time.time() - newest

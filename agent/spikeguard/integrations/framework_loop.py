@@ -1,0 +1,296 @@
+"""Loops whose iterator belongs to a framework: positions, data left out, going back by a restart.
+
+A rollback is written into the journal on every rank's yes, then the attempt ends on all ranks with
+`EXIT_ROLL_BACK`. The next start removes what was abandoned, resumes from the target and leaves the
+batches out, so any supervisor that starts the job again carries the command out.
+Law: what is left out is fixed while an attempt lives, so a framework may read ahead as it likes.
+The framework writes and reads its checkpoints; here stands only which of them may be used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spikeguard.commands.journal import Journal
+from spikeguard.data.batch_names import Names
+from spikeguard.data.feed import DataFeed
+from spikeguard.data.skip_log import SkipLog
+from spikeguard.data.skips import Skips
+from spikeguard.errors import RollbackByRestart
+from spikeguard.guard import Guard
+from spikeguard.loop.startup import log_resumed
+from spikeguard.optim.learning_rate import LrScale
+from spikeguard.settings import Settings, read_connection, with_environment
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.lineage import is_abandoned
+from spikeguard.state.targets import Target, Tree
+from spikeguard.state.training_state import random_state, restore_random_state
+from spikeguard.topology.rank_group import join_world, leave_world, share_text
+from spikeguard_protocol import Medium, RunId, TargetDeleted
+
+RATE = "learning_rate.json"
+
+
+class FrameworkFeed(DataFeed):
+    """Counts the positions that a framework's own iterator hands to its loop."""
+
+    restarts = True
+
+    def __init__(self, ledger: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
+        super().__init__(ledger, micro_batches, replay_limit_s)
+        self.in_use = True
+
+    @property
+    def unread(self) -> int:
+        """The next position; what the framework has read beyond it nobody knows."""
+        return self.position
+
+    def finish_step(self) -> int:
+        """The framework made a step of the next position that is not left out."""
+        self.steps += 1
+        done = self.ledger.end_of_skip(self.position)
+        self.position = done + 1
+        return done
+
+
+class Passing:
+    """Items that go by, of which those left out are told position by position.
+
+    Also those before the checkpoint that the attempt began from: an attempt that was killed may not
+    have lived to tell.
+    """
+
+    def __init__(self, log: SkipLog | None) -> None:
+        self._log = log
+        self._position: int | None = None  # the one under way, if it is left out
+        self._names = Names()
+
+    def see(self, position: int | None, item: Any) -> None:
+        """The next item, of a `position` that is left out; None: it is not, or there is none."""
+        if self._log is None or position is self._position is None:
+            return
+        with self._log.shield:
+            if position != self._position:
+                self._turn(self._log, position)
+            if position is not None:
+                self._log.name(self._names, item)
+
+    def _turn(self, log: SkipLog, position: int | None) -> None:
+        before, self._position = self._position, position
+        if before is not None:
+            log.leave(before, self._names)
+        if position is None:
+            log.settle()
+        self._names = Names()
+
+
+class LeavingOut:
+    """A framework's loader without what was skipped, begun where the resumed checkpoint stands.
+
+    Several passes are one long data order, where the loader has a length; a step that a framework
+    makes of what is left at the end of a pass is a position too. Samplers are told the pass that is
+    counted here: a framework counts epochs by its own steps, which a skip leaves behind. What is
+    read past draws no random numbers of the job. `feed` is asked at the first item: the guard
+    exists by then.
+    """
+
+    def __init__(self, loader: Iterable[Any], feed: Callable[[], FrameworkFeed]) -> None:
+        self._loader, self._feed = loader, feed
+        self._pass: int | None = None  # the one under way
+        self._end: int | None = None  # position behind it, once its last item was read
+
+    def __iter__(self) -> Iterator[Any]:
+        feed = self._feed()
+        micro, length = feed.micro_batches, self._length()
+        each = -(-length // micro) if length else 0  # positions of a pass
+        begin, past = self._next_pass(feed, each)
+        numbers, passing = random_state(), Passing(feed.left_out)
+        try:
+            for item, batch in enumerate(self._loader):
+                position = begin + item // micro
+                if item + 1 == length:
+                    self._end = begin + each
+                left_out = feed.ledger.leaves_out(position)
+                passing.see(position if left_out else None, batch)
+                if item < past or left_out:
+                    continue
+                if past:
+                    restore_random_state(numbers)
+                    past = 0
+                yield batch
+        finally:
+            passing.see(None, None)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError where it has none, as it should
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def prepared(self, by: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
+        """What a framework makes of a loader that nobody has wrapped, each rank's part of it."""
+        self._loader = by(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The framework's own count; of use only where passes cannot be counted."""
+        if not self._length():
+            _tell_samplers(self._loader, epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: where the data stands lies beside the checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing, for the same reason."""
+
+    def _next_pass(self, feed: FrameworkFeed, each: int) -> tuple[int, int]:
+        """The position at which it begins, and how many of its items were trained on before."""
+        if self._pass is not None:
+            self._pass += 1
+            begin, past = feed.position if self._end is None else self._end, 0
+        else:
+            self._pass = feed.position // each if each else 0
+            begin = self._pass * each
+            past = (feed.position - begin) * feed.micro_batches
+        self._end = None
+        if each:
+            _tell_samplers(self._loader, self._pass)
+        return begin, past
+
+    def _length(self) -> int | None:
+        """Items of a pass; None where it has no end."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
+
+def _tell_samplers(loader: Any, number: int) -> None:
+    """The loader itself, or what it shuffles with, which pass this is."""
+    batches = getattr(loader, "batch_sampler", None)
+    within = (getattr(loader, "sampler", None), getattr(batches, "sampler", None), batches)
+    for one in {id(found): found for found in (loader, *within)}.values():
+        set_epoch = getattr(one, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(number)
+
+
+class HostedCheckpoints(CheckpointDirectory):
+    """Checkpoints of which a framework owns the content; the manifest beside it is ours."""
+
+    on_demand = False  # whether a checkpoint can be asked for
+    writes_itself = True
+
+    def load(self, name: str, rank: int, world_size: int) -> Tree:
+        """What a rollback by restart has to know of it; the framework reads the rest."""
+        del rank, world_size
+        try:
+            return {"lr_scale": json.loads((self.folder(name) / RATE).read_text())}
+        except FileNotFoundError:
+            return {"lr_scale": None}
+
+    def write_state(self, name: str, rank: int, tree: Tree) -> None:
+        """The learning rate's scale, which the framework knows nothing of."""
+        if rank == 0:
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+            (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
+
+    def adopt(self, name: str, guard: Guard) -> None:
+        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        parts = guard._p
+        if not parts.world.leads:
+            return
+        scale = parts.rates.scale
+        self.write_state(name, 0, {"lr_scale": scale.plain() if scale is not None else None})
+        target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
+        self.write_manifest(target, parts.world.size)
+        guard._report(target.record())
+
+
+def run_named(arguments: Mapping[str, Any]) -> RunId:
+    """The run that `attach(**arguments)` would watch."""
+    run, project, server, token = map(arguments.get, ("run", "project", "server", "token"))
+    return read_connection(run, project, server, token).run
+
+
+def hosted_feed(guard: Guard | None) -> FrameworkFeed:
+    """The positions of `guard`; raise if the loader is read before training has begun."""
+    feed = guard._p.feed if guard is not None else None
+    if not isinstance(feed, FrameworkFeed):
+        raise RuntimeError("the watched loader was read before its training began")
+    return feed
+
+
+def resumable(
+    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings | None = None
+) -> Target | None:
+    """The checkpoint to go on from; rank 0 removes those that a rollback has abandoned.
+
+    Collective where `torch.distributed` is initialised. `settings`: as `attach` gets them.
+    """
+    chosen, limits = "", with_environment(settings or Settings())
+    world = join_world()
+    if world.leads:
+        chosen = _newest_allowed(checkpoints, home, run, limits)
+    chosen = share_text(world, chosen)
+    leave_world(world)
+    return checkpoints.find(chosen) if chosen else None
+
+
+def _newest_allowed(
+    checkpoints: CheckpointDirectory, home: Path, run: RunId, settings: Settings
+) -> str:
+    journal = Journal(home / "journal.jsonl", run, settings)
+    newest = ""
+    for target in checkpoints.targets():
+        if is_abandoned(target.lineage, journal.abandonments):
+            checkpoints.remove(target.name)
+        else:
+            newest = target.name
+    return newest
+
+
+def continue_from(guard: Guard, target: Target) -> None:
+    """The framework has restored `target`: count on from there. Before the first step."""
+    parts = guard._p
+    parts.progress.continue_from(target.lineage, parts.progress.segment)
+    parts.feed.position = target.position
+    if parts.recovery.checkpoints is not None:
+        saved = parts.recovery.checkpoints.load(target.name, parts.world.rank, parts.world.size)
+        if saved["lr_scale"] is not None:
+            parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
+    parts.recovery.take_up_scale(target)
+    log_resumed(parts, target)
+
+
+def show_tokens(guard: Guard, batch: Any) -> None:
+    """A framework's micro-batch, where it names its token ids as Hugging Face's do."""
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if isinstance(ids, Tensor):
+        guard.tokens(ids)
+
+
+def step_or_end(guard: Guard) -> None:
+    """`guard.step()`; where a rollback was ordered the attempt is ended in good order."""
+    try:
+        guard.step()
+    except RollbackByRestart as ending:
+        guard.finish(ending.reason)
+        raise
+
+
+def tell_deleted(guard: Guard, known: set[str]) -> set[str]:
+    """Report what the framework has pruned of `known`; returns what is there."""
+    checkpoints = guard._p.recovery.checkpoints
+    if checkpoints is None or not guard._p.world.leads:
+        return known
+    present = {target.name for target in checkpoints.targets()}
+    for name in sorted(known - present):
+        guard._report(TargetDeleted(name))
+    return present

@@ -1,0 +1,134 @@
+"""Checkpoints that a framework also prunes: the few that a rollback needs outlive it.
+
+Each one is hard-linked into `PATH/spikeguard/kept/` at the step boundary after it was written, when
+every rank has written its part; it costs room only once the framework has removed its own.
+Law: at most `MOST_PROTECTED` that the server protects stay, the newest that `healthy_after` steps
+have been built on, and the one that will be it next. Nothing is copied in the loop: where the file
+system makes no links, a thread copies, unless `Settings.copy_kept` says no.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+
+from spikeguard.faults import Faults
+from spikeguard.guard import Guard
+from spikeguard.integrations.framework_loop import HostedCheckpoints
+from spikeguard.state.checkpoints import MANIFEST, MOST_PROTECTED, read_manifest
+from spikeguard.state.targets import Target
+
+
+class KeptCheckpoints(HostedCheckpoints):
+    """What lies in `PATH`, and what was kept of it."""
+
+    def __init__(self, path: str | PathLike[str], healthy_after: int = 100) -> None:
+        super().__init__(path, every=0, healthy_after=healthy_after)
+        self._kept = self.path / "spikeguard" / "kept"
+        self._token = secrets.token_hex(4)  # of this process, in the names of what it has begun
+        self._swept = False
+        self._due: str | None = None  # written at the last step boundary
+        self._protected: frozenset[str] = frozenset()
+
+    def targets(self) -> list[Target]:
+        """Every complete checkpoint, oldest step first."""
+        own = super().targets()
+        names = {target.name for target in own}
+        more = [target for target in self._held() if target.name not in names]
+        return sorted((*own, *more), key=lambda t: (t.step, t.name))
+
+    def find(self, name: str) -> Target | None:
+        """The complete checkpoint of that name, if it is still there."""
+        return super().find(name) or read_manifest(self._kept / name)
+
+    def folder(self, name: str) -> Path:
+        """The framework's own where it is whole."""
+        own, kept = self.path / name, self._kept / name
+        return kept if not (own / MANIFEST).exists() and (kept / MANIFEST).exists() else own
+
+    def remove(self, name: str) -> None:
+        """Delete it, also what was kept of it."""
+        super().remove(name)
+        self._let_go(name)
+
+    def adopt(self, name: str, guard: Guard) -> None:
+        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        super().adopt(name, guard)
+        self._due = name
+
+    def keep_back(self, guard: Guard) -> bool:
+        """At a step boundary, before the framework prunes: keep what is due, let go of the rest.
+
+        Returns whether anything was let go.
+        """
+        parts = guard._p
+        protected = parts.inbox.protected
+        if not parts.world.leads or (self._due is None and protected == self._protected):
+            return False
+        due, self._due, self._protected = self._due, None, protected
+        if due is not None:
+            self._sweep()
+            self._take_in(due, parts.settings.copy_kept, parts.faults)
+        unwanted = self._unwanted(protected, parts.progress.steps)
+        for name in unwanted:
+            self._let_go(name)
+        return unwanted != []
+
+    def _held(self) -> list[Target]:
+        """Oldest step first."""
+        found = [read_manifest(folder) for folder in self._kept.glob("checkpoint-*")]
+        return sorted((t for t in found if t is not None), key=lambda t: (t.step, t.name))
+
+    def _unwanted(self, protected: frozenset[str], step: int) -> list[str]:
+        held = self._held()
+        spared = [target.name for target in held if target.name in protected][-MOST_PROTECTED:]
+        stand = [target.name for target in held if step - target.step >= self.healthy_after]
+        young = [target.name for target in held if step - target.step < self.healthy_after]
+        wanted = {*spared, *stand[-1:], *young[:1]}
+        return [target.name for target in held if target.name not in wanted]
+
+    def _take_in(self, name: str, may_copy: bool, faults: Faults) -> None:
+        try:
+            self._bring_in(name, os.link)
+        except OSError:  # another file system, or one without links
+            if may_copy:
+                threading.Thread(target=self._copy, args=(name, faults), daemon=True).start()
+
+    def _copy(self, name: str, faults: Faults) -> None:
+        """Beside the loop, where it leaves as much room as it takes."""
+        with faults.shield("checkpoint"):
+            files = (path for path in (self.path / name).rglob("*") if path.is_file())
+            size = sum(path.stat().st_size for path in files)
+            if shutil.disk_usage(self.path).free < 2 * size:
+                raise OSError(errno.ENOSPC, f"no room to keep {name} ({size} bytes)")
+            self._bring_in(name, shutil.copy2)
+
+    def _bring_in(self, name: str, by: Callable[[str, str], object]) -> None:
+        """Whole or not at all; raise OSError."""
+        place, fresh = self._kept / name, self._kept / f".{name}.{self._token}"
+        try:
+            shutil.copytree(self.path / name, fresh, copy_function=by)
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.replace(place)
+        except OSError:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+
+    def _sweep(self) -> None:
+        """Once: what a process that was killed had begun to copy is freed beside the loop."""
+        stale = [] if self._swept else list(self._kept.glob(".checkpoint-*"))
+        self._swept = True
+        for folder in stale:
+            threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()
+
+    def _let_go(self, name: str) -> None:
+        """It is none any more at once; what it takes is freed beside the loop."""
+        folder = self._kept / name
+        (folder / MANIFEST).unlink(missing_ok=True)
+        threading.Thread(target=shutil.rmtree, args=(folder, True), daemon=True).start()

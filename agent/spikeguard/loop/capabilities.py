@@ -1,0 +1,351 @@
+"""The table with which `attach()` ends: what can be done in this job, if not why, and at what cost.
+
+It goes into the log, and with the attempt's introduction to the server. What is learnt later, in
+the loop, changes rows: the attempt introduces itself again, and the log has the rows that changed.
+
+Invariants: pure but for `log_*`. A row has a remedy where somebody has to do something about it,
+and only then is it a warning: what was asked for, or is a framework's way, is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from spikeguard.commands.order_limits import verb_refusal
+from spikeguard.data.feed import MIXED, DataFeed
+from spikeguard.data.loader_marks import READ_ONCE, READ_ONCE_REMEDY
+from spikeguard.faults import LINES, log
+from spikeguard.loop.usage import LoopUsage
+from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
+from spikeguard.settings import GIB, Settings
+from spikeguard.state.snapshot_budget import Room
+from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
+
+SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
+SKIP_BATCHES, ROLLBACK, REWIND = "skip_batches", "rollback", "rewind_from_memory"
+COUNT_STEPS, TELL_LOSS = "count_steps", "tell_loss"  # only where they are a no
+ONE_LOADER = (
+    "Join the loaders to one before guard.batches(), and let go of the iterator of the last"
+)
+WIDTH = 100  # characters of a line in the log
+NOT_ENTERED = "the loop has not entered guard.batches() yet"
+NOT_FROM_BATCHES = "the loop does not take its items from guard.batches()"
+TAKE_FROM_BATCHES = (
+    "Iterate over guard.batches(loader). Until then a person has to restart the job from an older "
+    "checkpoint instead of a rollback"
+)
+APART = (
+    "the model is neither in a DistributedDataParallel that averages gradients over all ranks nor "
+    "made of DTensors: what a rank measures may be its own"
+)
+SAY_REPLICATED = (
+    "If all ranks have the same weights and, when the optimizer steps, the same gradients, say "
+    "attach(replicated=True)"
+)
+
+
+def yes(name: str, cost: str = "", reason: str = "") -> Ability:
+    """It can be done."""
+    return Ability(name, Answer.YES, reason, "", cost)
+
+
+def no(name: str, reason: str, remedy: str = "") -> Ability:
+    """It cannot; without a remedy nobody has to do anything about it."""
+    return Ability(name, Answer.NO, reason, remedy)
+
+
+def unknown(name: str, reason: str) -> Ability:
+    """The loop will tell."""
+    return Ability(name, Answer.UNKNOWN, reason)
+
+
+def update_abilities(
+    optimizers: Sequence[torch.optim.Optimizer],
+    update_skipper: UpdateSkipper,
+    settings: Settings,
+    known: bool,
+    read_s: float = 0.0,
+    *,
+    unable: str,
+    rateless: str,
+) -> tuple[Ability, ...]:
+    """What touches an update; `known`: whether the ranks measure the same or hold parts of it.
+
+    `read_s`: what one read of the decision was measured to take. `unable`, `rateless`: optimizers
+    of any rank that cannot leave an update out, or have no rate to scale.
+    """
+    return (
+        _skip_update(optimizers, update_skipper, settings, known, read_s, unable),
+        yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
+        _no_rate(rateless) if rateless else yes(SCALE_LR),
+    )
+
+
+def _skip_update(
+    optimizers: Sequence[torch.optim.Optimizer],
+    update_skipper: UpdateSkipper,
+    settings: Settings,
+    known: bool,
+    read_s: float,
+    unable: str,
+) -> Ability:
+    if not settings.drop_non_finite:
+        return no(SKIP_UPDATE, "Settings.drop_non_finite is False")
+    if not known:
+        return no(SKIP_UPDATE, APART, SAY_REPLICATED)
+    if update_skipper.armed:
+        return yes(
+            SKIP_UPDATE, "" if takes_flag(optimizers) else _cost_of_reading(read_s, update_skipper)
+        )
+    asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
+    return no(
+        SKIP_UPDATE,
+        f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is not "
+        "finite is reported and not dropped",
+        "Adam, AdamW and SGD (not sharded) do with fused=True"
+        + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
+    )
+
+
+def _cost_of_reading(read_s: float, update_skipper: UpdateSkipper) -> str:
+    if not update_skipper.by_sync:  # a fused SGD: only its first update cannot be dropped
+        return ""
+    read = f"the host reads one number in each step, {read_s * 1e6:.0f} us measured here"
+    if update_skipper.device.type == "cpu":
+        return read
+    return f"{read} with nothing queued, and waits for what was queued before"
+
+
+def _no_rate(kinds: str) -> Ability:
+    return no(
+        SCALE_LR,
+        f"a parameter group of {kinds} has no learning rate under 'lr'",
+        "Give every group its learning rate there",
+    )
+
+
+def rewind_ability(settings: Settings, room: Room | None, unsaved: str = "") -> Ability:
+    """Whether the ring of snapshots holds any; `room`: None where a rank has none.
+
+    `unsaved`: why the optimizer's state cannot be put back.
+    """
+    if unsaved:
+        return no(REWIND, unsaved, "Give UserCheckpoints(path, save, load) to go back by")
+    if not settings.snapshot_every:
+        return no(REWIND, "Settings.snapshot_every is 0")
+    if room is None or not room.holds:
+        return no_room(settings)
+    cost = f"about {room.holds * room.size / GIB:.2g} GiB of host memory on this rank"
+    return yes(REWIND, cost, f"{room.holds} snapshots, one every {settings.snapshot_every} steps")
+
+
+def no_room(settings: Settings) -> Ability:
+    """There are no snapshots, since none fits."""
+    limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
+    if not settings.snapshot_bytes:
+        limit = f"Settings.snapshot_share ({settings.snapshot_share:.0%} of the host's free memory)"
+    remedy = "Raise it if the host has the memory, or set snapshot_every=0"
+    return no(REWIND, f"a rank's snapshot is larger than {limit}", remedy)
+
+
+def data_abilities(
+    feed: DataFeed, rewind: Ability, checkpoints: bool, begun: bool
+) -> tuple[Ability, ...]:
+    """What needs the data to go back or to jump. `begun`: whether the loop has made a step.
+
+    `rewind`: whether there are snapshots in memory. `checkpoints`: whether there are any on disk.
+    """
+    names = (SKIP_BATCHES, ROLLBACK, REWIND)
+    if feed.restarts:
+        return _by_restart(checkpoints)
+    if not feed.in_use and not begun:
+        return tuple(unknown(name, NOT_ENTERED) for name in names)
+    if not feed.in_use:
+        return tuple(no(name, NOT_FROM_BATCHES, TAKE_FROM_BATCHES) for name in names)
+    if feed.mixed:
+        return tuple(no(name, MIXED, ONE_LOADER) for name in names)
+    skip = yes(SKIP_BATCHES) if feed.items_per_step is None else no(SKIP_BATCHES, *_counting(feed))
+    if feed.read_once:
+        return (skip, *(no(name, READ_ONCE, READ_ONCE_REMEDY) for name in (ROLLBACK, REWIND)))
+    return (skip, _with_habits(_rollback(rewind, checkpoints), feed), rewind)
+
+
+def _counting(feed: DataFeed) -> tuple[str, str]:
+    """Reason and remedy where the loop does not take as many items for a step as it said."""
+    said, takes = feed.micro_batches, feed.items_per_step or 0.0
+    reason = (
+        f"the loop takes {takes:.3g} items of guard.batches() for each guard.step(), and "
+        f"attach(micro_batches={said}) says {said}"
+    )
+    if takes >= 1 and takes == int(takes):
+        return reason, f"Say attach(micro_batches={takes:g})"
+    return reason, f"Call guard.step() once for each optimizer step, made of {said} items"
+
+
+def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
+    """What the loop does that a rollback suffers from."""
+    if rollback.answer is not Answer.YES:
+        return rollback
+    if feed.items_per_step is not None:
+        reason, remedy = _counting(feed)
+        cost = f"{rollback.cost}; what it leaves out are other items than those that are named"
+        return Ability(ROLLBACK, Answer.YES, reason, remedy, cost)
+    if feed.ahead:
+        held = f"{feed.ahead} item{'s' * (feed.ahead > 1)}"
+        return Ability(
+            ROLLBACK,
+            Answer.YES,
+            f"the loop fetches up to {held} ahead of guard.step()",
+            "Fetch the next item after guard.step()" if feed.threaded else "",
+            f"{rollback.cost}; first what was fetched ahead"
+            + (", even if it is to be left out" if feed.threaded else ", which is then undone"),
+        )
+    return rollback
+
+
+def loss_abilities(usage: LoopUsage, micro_batches: int) -> tuple[Ability, ...]:
+    """Where the loss that is told is no mean of the micro-batch; nothing where all is well."""
+    remedy = "Give guard.loss() the mean of the micro-batch, before anything divides it, or say "
+    if usage.divided_by is not None:
+        by = f"{usage.divided_by:g}"
+        reason = f"the loop divides the loss by {by}, its micro-batches, before guard.loss()"
+        return (no(TELL_LOSS, f"{reason}: what is told is 1/{by} of it", f"{remedy}scale={by}"),)
+    if usage.first_loss is not None:
+        told, usual = usage.first_loss
+        reason = (
+            f"the first loss is {told:.3g}, where a mean over the tokens of an untrained model of "
+            f"this vocabulary is about {usual:.3g}: {told / usual:.2g} of it, at "
+            f"micro_batches={micro_batches}"
+        )
+        return (no(TELL_LOSS, reason, f"{remedy}scale={usual / told:.3g}"),)
+    return ()
+
+
+def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
+    """Where the loop counts its steps itself and does not go back with the run."""
+    remedy = (
+        "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
+        "attach(scheduler=...)"
+    )
+    if usage.counter is not None:
+        own, steps = usage.counter
+        reason = f"the loop's own counter says {own} at the end of step {steps} of guard.steps"
+        return (no(COUNT_STEPS, f"{reason}: it was not taken back with the run", remedy),)
+    if usage.rates is not None:
+        step, before, now = usage.rates
+        reason = (
+            f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
+            "before the run was taken back: its own counter ran on"
+        )
+        return (no(COUNT_STEPS, reason, remedy),)
+    return ()
+
+
+def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
+    """What the optimizer's hooks have shown; nothing where all is well."""
+    if usage.unseen:
+        reason = f"the step() of the {optimizer} that attach() was given has not been seen"
+        remedy = (
+            "Give attach() the optimizer whose step() the loop calls, and capture no CUDA graph"
+        )
+        return (no(SKIP_UPDATE, reason, f"{remedy} of it"), no(SCALE_LR, reason, f"{remedy} of it"))
+    if usage.steps_each is not None:
+        reason = f"guard.step() is called {usage.steps_each:.3g} times for each optimizer step"
+        remedy = "Call it once after each optimizer.step(), and say attach(micro_batches=...)"
+        return (no(COUNT_STEPS, reason, remedy),)
+    return ()
+
+
+def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
+    owned = "a framework owns the loop's iterator and may have read ahead"
+    back = yes(ROLLBACK, BY_RESTART) if checkpoints else _nowhere()
+    return (no(SKIP_BATCHES, f"{owned}: a rollback leaves batches out"), back, no(REWIND, owned))
+
+
+def _rollback(rewind: Ability, checkpoints: bool) -> Ability:
+    if rewind.answer is not Answer.YES and not checkpoints:
+        return _nowhere()
+    memory = ["snapshots in memory"] if rewind.answer is Answer.YES else []
+    where = " and ".join(memory + ["checkpoints"] * checkpoints)
+    return yes(ROLLBACK, "the steps since then are trained again", f"to {where}")
+
+
+def _nowhere() -> Ability:
+    remedy = "Give attach(checkpoints=CheckpointDirectory(...)), or room for snapshots"
+    return no(ROLLBACK, "there are neither snapshots in memory nor checkpoints", remedy)
+
+
+def within_limits(abilities: Iterable[Ability], settings: Settings) -> tuple[Ability, ...]:
+    """`abilities`, where the job's own settings forbid an order of that kind as a no."""
+    refused = {name: verb_refusal(settings, verb) for name, verb in _ORDERED_BY.items()}
+    return tuple(
+        no(each.name, reason) if (reason := refused.get(each.name)) else each for each in abilities
+    )
+
+
+_ORDERED_BY = {
+    SCALE_LR: Verb.SCALE_LR,
+    SKIP_BATCHES: Verb.SKIP_BATCHES,
+    ROLLBACK: Verb.ROLLBACK,
+    REWIND: Verb.ROLLBACK,
+}
+
+
+def changed(before: Sequence[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
+    """Those of `now` that say something else than `before`."""
+    return tuple(ability for ability in now if ability not in before)
+
+
+def merged(before: Iterable[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
+    """`before` with the rows of `now` in the place of those of the same name."""
+    return tuple({ability.name: ability for ability in (*before, *now)}.values())
+
+
+def table_of(abilities: Sequence[Ability]) -> str:
+    """Aligned plain text: what, whether, and why or at what cost."""
+    names = [ability.name.replace("_", " ") for ability in abilities]
+    first = max(map(len, names), default=0) + 2
+    second = max((len(ability.answer) for ability in abilities), default=0) + 2
+    lines: list[str] = []
+    for name, ability in zip(names, abilities, strict=True):
+        head = f"  {name:<{first}}{ability.answer:<{second}}"
+        lines += _wrapped(head, sentence_of(ability))
+    return "\n".join(lines)
+
+
+def sentence_of(ability: Ability) -> str:
+    """Reason, cost and remedy in one line."""
+    cost = f"cost: {ability.cost}" if ability.cost else ""
+    return ". ".join(part.rstrip(".") for part in (ability.reason, cost, ability.remedy) if part)
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    indent = " " * len(head)
+    room = max(WIDTH, len(head) + 40)
+    lines = textwrap.wrap(text, room, initial_indent=head, subsequent_indent=indent)
+    return [line.rstrip() for line in lines or [head]]
+
+
+def log_table(abilities: Sequence[Ability]) -> None:
+    """The whole of it, a warning where somebody has to do something about a row."""
+    log.log(
+        _level(abilities), "what can be done in this job:\n%s", table_of(abilities), extra=LINES
+    )
+
+
+def log_changes(abilities: Iterable[Ability]) -> None:
+    """What the loop has shown: a line for all rows that say the same."""
+    said: dict[tuple[int, str], list[str]] = {}
+    for each in abilities:
+        sentence = f"{each.answer}. {sentence_of(each)}".rstrip(". ")
+        said.setdefault((_level([each]), sentence), []).append(each.name.replace("_", " "))
+    for (level, sentence), names in said.items():
+        log.log(level, "%s: %s", ", ".join(names), sentence)
+
+
+def _level(abilities: Iterable[Ability]) -> int:
+    return logging.WARNING if any(each.remedy for each in abilities) else logging.INFO

@@ -1,0 +1,147 @@
+"""What is told of a step: from its row, still on the way from the device, to the outbox.
+
+Law: the loop hands over references and goes on. Records are put together and checked by the
+outbox's own thread, out of values that nobody changes any more. Order is that of the loop: a
+step's sample lies in the outbox before whatever was saved or done after it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from spikeguard.loop.agreement import Agreed, Agreement
+from spikeguard.loop.context import Parts
+from spikeguard.loop.vote import Word, alone
+from spikeguard.measure.flight_recorder import FlightRecorder
+from spikeguard.measure.readback import DEPTH, arrived, copied, take
+from spikeguard.measure.row import Row
+from spikeguard.uplink.tracker import Forward
+from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
+
+
+class AgreedDraft(NamedTuple):
+    """One step's values where all ranks' are put together; a call does that."""
+
+    row: Row
+    agreed: Agreed
+
+    def read(self) -> dict[str, float]:
+        """The step's values by name."""
+        return self.agreed.values()
+
+    def __call__(self) -> Samples:
+        return self.row.record(self.read())
+
+
+class OwnDraft(NamedTuple):
+    """The same as one rank of several has it, once they agree no more."""
+
+    row: Row
+    sharded: bool
+
+    def read(self) -> dict[str, float]:
+        """The step's values by name; waits for the device if they have not arrived."""
+        return alone(self.row.read(), self.sharded)
+
+    def __call__(self) -> Samples:
+        return self.row.record(self.read())
+
+
+class Reporter:
+    """Holds the rows of the last steps until their values have arrived."""
+
+    def __init__(self, parts: Parts, forward: Forward | None) -> None:
+        self._p, self._forward, self._outbox = parts, forward, parts.outbox
+        self._rows: deque[Row] = deque()
+        self._recorder = FlightRecorder(parts.settings)
+
+    def report(self, record: Record) -> None:
+        """Tell the server of something other than a sample."""
+        if self._p.outbox is not None and self._p.sender is not None:
+            self._p.outbox.put(record)
+            if isinstance(record, CommandResult | SegmentStarted):
+                self._p.sender.wake()
+
+    def add(self, row: Row) -> None:
+        """A step was made, all ranks together."""
+        self._rows.append(row)
+
+    def add_alone(self, row: Row) -> None:
+        """A step was made in a job of one process: pass on what has arrived."""
+        rows = self._rows
+        if not rows and type(row.scalars) is dict:  # on a CPU there is nothing to wait for
+            self._pass_on(row, row)
+            return
+        rows.append(row)
+        while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
+            self._sample(rows.popleft())
+
+    def go_on_apart(self, agreement: Agreement, wait: bool = False) -> None:
+        """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
+        rows = self._rows
+        rows.extendleft(reversed(agreement.forsaken()))
+        if not self._p.world.leads:
+            rows.clear()
+        while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
+            row = rows.popleft()
+            take(row.scalars)
+            self._pass_on(row, OwnDraft(row, agreement.sharded))
+
+    def deliver_together(self, agreement: Agreement, word: Word) -> Agreed | None:
+        """All ranks at the same boundary: pass on an earlier step; what was agreed then."""
+        agreed = agreement.exchange(word, self._due_row())
+        self._sample_agreed(agreed)
+        return agreed
+
+    def drain(self, announced: int) -> None:
+        """Pass on every row there is, waiting for it; all ranks at the same boundary."""
+        agreement = self._p.agreement
+        if agreement is not None and not agreement.broken:
+            self._drain_together(agreement, announced)
+            return
+        if agreement is not None:
+            self.go_on_apart(agreement, wait=True)
+        while self._rows:
+            self._sample(self._rows.popleft())
+
+    def close(self) -> None:
+        """The attempt ended."""
+        if self._forward is not None:
+            self._forward.close()
+
+    def _drain_together(self, agreement: Agreement, announced: int) -> None:
+        for _ in range(self._p.settings.agreement_lag):  # the same number on every rank
+            row = self._rows.popleft() if self._rows else None
+            self._sample_agreed(agreement.exchange(Word(announced), row))
+        for settled in agreement.drain():
+            self._sample_agreed(settled)
+
+    def _due_row(self) -> Row | None:
+        """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
+        if not self._rows:
+            return None
+        on_device = copied(self._rows[0].scalars)
+        lag = self._p.settings.agreement_lag if on_device else 0
+        return self._rows.popleft() if len(self._rows) > lag else None
+
+    def _sample_agreed(self, agreed: Agreed | None) -> None:
+        if agreed is not None and agreed.row is not None:
+            self._sample(agreed.row, agreed)
+
+    def _sample(self, row: Row, agreed: Agreed | None = None) -> None:
+        take(row.scalars)
+        self._pass_on(row, row if agreed is None else AgreedDraft(row, agreed))
+
+    def _pass_on(self, row: Row, draft: Row | AgreedDraft | OwnDraft) -> None:
+        if self._forward is not None:
+            self._forward.put(row.step, draft.read())
+        if row.step == 1:
+            self._p.usage.see_first_loss(draft.read().get("loss", 0.0))
+        outbox = self._outbox
+        if outbox is None:
+            return
+        outbox.put(draft, row.at)
+        if row.layers is not None or row.activations is not None:
+            for detail in self._recorder.pass_on(row, self._p.collector.attentive):
+                outbox.put(detail)

@@ -1,0 +1,177 @@
+"""How an attempt begins: where it goes on from, and how it introduces itself.
+
+Law: before the first step, on all ranks. A checkpoint is restored on every rank or on none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from spikeguard.commands.journal import REPEATED
+from spikeguard.errors import AttemptAborted, ResumeError
+from spikeguard.faults import log
+from spikeguard.loop.capabilities import (
+    changed,
+    counter_abilities,
+    data_abilities,
+    log_changes,
+    loss_abilities,
+    merged,
+    no_room,
+    step_abilities,
+    within_limits,
+)
+from spikeguard.loop.context import Parts
+from spikeguard.state.targets import Target
+from spikeguard.topology.rank_group import all_agree, share_text
+from spikeguard_protocol import (
+    Answer,
+    AttemptStarted,
+    Record,
+    SegmentReason,
+    SegmentStarted,
+    Verb,
+    abilities_to_settings,
+)
+
+
+def introduce(
+    parts: Parts, capabilities: tuple[Verb, ...], report: Callable[[Record], None]
+) -> None:
+    """Tell the server of this attempt, and of commands an earlier one left without an answer.
+
+    What the journal answered already is told again: an attempt killed between journal and outbox
+    left its answer there alone. The server keeps the first that it hears.
+    """
+    progress = parts.progress
+    learn_from_loop(parts)
+    if parts.world.leads:
+        _log_journal(parts)
+    report(introduction(parts, capabilities))
+    resumed = progress.parent is not None
+    reason = SegmentReason.RESUME if resumed else SegmentReason.START
+    report(SegmentStarted(progress.segment, reason, progress.parent, parts.feed.position))
+    for told in parts.journal.earlier:
+        report(told)
+    for result in parts.journal.unfinished() if parts.world.leads else []:
+        parts.journal.end(result)
+        report(result)
+
+
+def _log_journal(parts: Parts) -> None:
+    """What earlier attempts were ordered that holds on, and what of it is not repeated."""
+    journal, scale = parts.journal, parts.rates.scale
+    for command, reason in list(journal.held_back.items())[-REPEATED:]:
+        log.warning("what %s ordered earlier is not repeated: %s", command, reason)
+    for undo in list(journal.undone.values())[-REPEATED:]:
+        log.info("what %s ordered earlier is not repeated: %r undid it", undo.command, undo.by)
+    ahead = [skip for skip in journal.ledger.ranges if skip.end > parts.feed.position]
+    for skip in ahead[-REPEATED:]:
+        command = journal.ledger.commands.get(skip, "an earlier order")
+        log.info("the journal repeats %s: batches %s are left out", command, skip)
+    if scale is not None and scale.start + scale.steps > parts.progress.steps:
+        until = scale.start + scale.steps
+        log.info("the learning rate stays x%g until step %d, as ordered", scale.factor, until)
+    if journal.abandonments:
+        log.info("%d stretches of steps stay abandoned", len(journal.abandonments))
+
+
+def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted:
+    """What an attempt says of itself; the newest that it said holds."""
+    return AttemptStarted(
+        parts.progress.parent,
+        parts.world.size,
+        tuple(capabilities),
+        parts.version,
+        parts.tokens_per_step,
+        {**parts.facts, **abilities_to_settings(parts.abilities)},
+    )
+
+
+def learn_from_loop(parts: Parts) -> bool:
+    """Note what the loop has shown; whether that changes what can be done."""
+    recovery, settings = parts.recovery, parts.settings
+    if recovery.snapshots is None and parts.rewind.answer is Answer.YES:
+        parts.rewind = no_room(settings)
+    now = (
+        *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
+        *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
+        *loss_abilities(parts.usage, parts.feed.micro_batches),
+        *counter_abilities(parts.usage),
+    )
+    news = changed(parts.abilities, within_limits(now, settings))
+    parts.abilities = merged(parts.abilities, news)
+    if parts.world.leads:
+        log_changes(news)
+    return bool(news)
+
+
+def resume(parts: Parts) -> int:
+    """Restore the newest checkpoint that is not abandoned; returns its step, 0 if none.
+
+    Raises `ResumeError` if there are checkpoints and none can be restored.
+    """
+    problems: list[str] = []
+    for target in _shared_candidates(parts):
+        problem = _resumed_from(parts, target)
+        if problem is None:
+            log_resumed(parts, target)
+            return parts.progress.steps
+        log.warning("checkpoint %s was passed over: %s", target.name, problem)
+        problems.append(f"{target.name}: {problem}")
+    if problems:
+        raise ResumeError(
+            "no checkpoint could be restored; repair one or point CheckpointDirectory at an "
+            f"empty folder to begin anew. {'; '.join(problems)}"
+        )
+    parts.recovery.take_up_scale(None)
+    if parts.world.leads and parts.recovery.checkpoints is not None:
+        log.info("no checkpoint in %s yet: begins at step 0", parts.recovery.checkpoints.path)
+    return 0
+
+
+def log_resumed(parts: Parts, target: Target) -> None:
+    """Rank 0: from where this attempt goes on, and what the loop has to do for it."""
+    if not parts.world.leads:
+        return
+    given_up = len(parts.journal.abandonments)
+    log.info(
+        "goes on from checkpoint %s, after step %d, with the batches of position %d%s. "
+        "A counter of the loop's own has to begin at guard.steps, which is %d",
+        target.name,
+        parts.progress.steps,
+        parts.feed.position,
+        f"; {given_up} {'stretch' if given_up == 1 else 'stretches'} of steps given up by rollbacks"
+        if given_up
+        else "",
+        parts.progress.steps,
+    )
+
+
+def _shared_candidates(parts: Parts) -> Iterator[Target]:
+    """Rank 0's list on every rank; a rank that cannot see one says so in the vote."""
+    mine = [target.name for target in parts.recovery.candidates()]
+    for name in share_text(parts.world, "\n".join(mine)).split():
+        found = parts.recovery.find(name)
+        if all_agree(parts.world, found is not None) and found is not None:
+            yield found
+
+
+def _resumed_from(parts: Parts, target: Target) -> str | None:
+    """Restore `target` on all ranks; why not, if one cannot."""
+    recovery, tree, problem = parts.recovery, None, None
+    try:
+        tree = recovery.load(target)
+        problem = recovery.refusal(tree)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    if not all_agree(parts.world, problem is None) or tree is None:
+        return problem or "another rank cannot read it"
+    try:
+        recovery.restore(target, tree, parts.progress.segment)
+        recovery.take_up_scale(target)
+    except Exception as error:
+        problem = f"restoring it failed half-way: {error!r}"
+    if not all_agree(parts.world, problem is None):
+        raise AttemptAborted(problem or f"another rank failed to restore {target.name}")
+    return None

@@ -1,0 +1,125 @@
+"""How the loop uses the guard: items and optimizer steps for each `guard.step()`, and what else it
+shows: a loss that is no mean, a counter of its own that a rollback did not take back.
+
+Looked at once in 16 steps. Items that are fetched ahead, the end of a pass and a gradient scaler
+that skips steps make single stretches differ, so only two in a row tell, or the same wrong number
+of items at each of the last steps. A thread that fills a queue may fetch more for long.
+Invariants: no value is read from a device. What was found is told once and stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from torch import Tensor
+
+from spikeguard.data.feed import DataFeed
+from spikeguard.measure.losses import divisor
+from spikeguard.state.progress import Progress
+
+STRETCH: Final = 16  # steps
+ALIKE: Final = 8  # steps in a row with the same wrong number of items
+MOST_HELD: Final = 4_096  # positions that a loop has fetched ahead, whatever fetches them
+FEW: Final = 0.75  # of `micro_batches`, on average
+SKIPPED: Final = 0.5  # of the calls of `guard.step()` without the optimizer's
+LOOKS: Final = 8  # micro-batches whose loss is looked at
+REMEMBERED: Final = 6_000  # steps whose learning rate is
+UNTRAINED: Final = 0.1  # how far a first loss lies from ln(vocabulary) at most, as a share of it
+FAR: Final = 0.3  # how far, if it was scaled
+
+
+class LoopUsage:
+    """Counts of one attempt; what was found stands."""
+
+    def __init__(self, micro_batches: int, ranks: int = 1, vocabulary: int = 0) -> None:
+        """`vocabulary`: tokens that the model knows, 0 where that cannot be seen."""
+        self._micro, self._ranks, self._vocabulary = micro_batches, ranks, vocabulary
+        self.news = False  # since `look` was called last
+        self.divided_by: float | None = None  # what the loop has divided its losses by
+        self.first_loss: tuple[float, float] | None = None  # as told, and of an untrained model
+        self.counter: tuple[int, int] | None = None  # the loop's own, and the guard's then
+        self.rates: tuple[int, float, float] | None = None  # of a step when trained first, and now
+        self._looked = 0
+        self._offset: int | None = None  # of the loop's own counter
+        self._segment = 0  # of the newest rate
+        self._rates: dict[int, float] = {}
+        self._steps = self._items = self._updates = 0  # when it was looked at last
+        self._odd = self._idle = 0  # stretches in a row
+        self.unseen = False  # the optimizer's hooks have never run
+        self.steps_each: float | None = None  # calls of `guard.step()` for one of the optimizer
+
+    def look(self, feed: DataFeed, updates: int) -> bool:
+        """Whether there is something new; `updates`: how often the optimizer's hooks ran."""
+        steps, items = feed.steps - self._steps, feed.handed - self._items
+        done = updates - self._updates
+        told, self.news = self.news, False
+        if steps < STRETCH:
+            return told
+        self._steps, self._items, self._updates = feed.steps, feed.handed, updates
+        counted = feed.in_use and not feed.restarts
+        news = counted and self._look_at_items(feed, steps, items)
+        return self._look_at_updates(updates, steps, done) or news or told
+
+    def look_at_loss(self, loss: Tensor, scaled: bool) -> None:
+        """One of the first micro-batches', as the loop gave it."""
+        if self._looked >= LOOKS or scaled or self._micro == 1:
+            return
+        self._looked += 1
+        if divisor(loss) == self._micro:
+            self.divided_by, self.news, self._looked = self._micro, True, LOOKS
+
+    def see_first_loss(self, loss: float) -> None:
+        """Of the first step of all, on its way to be told: a mean is near ln(vocabulary) there."""
+        if self.divided_by is not None or self._vocabulary < 2 or not 0 < loss < math.inf:
+            return
+        usual = math.log(self._vocabulary)
+        if abs(loss / usual - 1) < FAR:
+            return
+        for number in {self._micro, self._ranks, self._micro * self._ranks} - {1}:
+            if any(abs(loss * by / usual - 1) < UNTRAINED for by in (number, 1 / number)):
+                self.first_loss, self.news = (loss, usual), True
+
+    def compare_counter(self, own: int, steps: int, progress: Progress) -> None:
+        """The loop's own counter at the end of step `steps`; it may count from 0 or from 1."""
+        offset = own - steps
+        if self._offset is None:
+            begins = progress.parent is None or offset in (-1, 0)
+            self._offset = offset if begins else 0
+        if offset != self._offset and self.counter is None:
+            self.counter, self.news = (own, steps), True
+
+    def see_rate(self, step: int, segment: int, rates: Sequence[Any]) -> None:
+        """The learning rate that the loop has set for `step`."""
+        rate = rates[0] if rates else None
+        if type(rate) is not float:  # a tensor's value is the device's
+            return
+        if segment != self._segment:
+            self._segment = segment
+            before = self._rates.get(step, rate)
+            if self.rates is None and not math.isclose(before, rate, rel_tol=1e-9):
+                self.rates, self.news = (step, before, rate), True
+        self._rates[step] = rate
+        self._rates.pop(step - REMEMBERED, None)
+
+    def _look_at_items(self, feed: DataFeed, steps: int, items: int) -> bool:
+        if feed.items_per_step is not None:
+            return False
+        each = items / steps
+        more = each >= self._micro + 1 and not feed.threaded
+        fewer = each <= FEW * self._micro and not feed.held
+        self._odd = self._odd + 1 if more or fewer else 0
+        if feed.alike >= ALIKE and (more or (each < self._micro and not feed.held)):
+            feed.items_per_step = float(feed.taken)
+        elif self._odd >= 2 or feed.held > MOST_HELD:
+            feed.items_per_step = each
+        return feed.items_per_step is not None
+
+    def _look_at_updates(self, updates: int, steps: int, done: int) -> bool:
+        self._idle = self._idle + 1 if done <= SKIPPED * steps else 0
+        before = (self.unseen, self.steps_each)
+        self.unseen = updates == 0 and self._idle >= 2
+        if self.steps_each is None and done and self._idle >= 2:
+            self.steps_each = steps / done
+        return before != (self.unseen, self.steps_each)

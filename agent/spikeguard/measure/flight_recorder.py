@@ -1,0 +1,123 @@
+"""What was measured layer by layer in the newest steps, kept until somebody wants to know.
+
+While a recorder runs, norms by layer are measured at every step and wait here, on the host. When
+the server starts to watch closely (a precursor or an incident), everything that waits goes into the
+outbox, once, and what is measured from then on follows at every step until the server is content.
+Law: bounded in steps and in bytes as they would be sent; the oldest go first. Nothing is encoded
+here and nothing waits for the device: the outbox's thread reads the values.
+Cost: references, and once an incident one queue entry for each thing that waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spikeguard.faults import log
+from spikeguard.measure.readback import Pending
+from spikeguard.measure.row import Row
+from spikeguard.settings import Settings
+from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
+from spikeguard_protocol.messages import MAX_LAYERS
+
+ENTRY_BYTES = 26  # of a message, quotes and the number for one layer besides its name
+RECORD_BYTES = 100  # of a message, for one record besides its layers
+
+
+class Detail(NamedTuple):
+    """Norms by layer of one step; a call waits for them and makes the record."""
+
+    segment: int
+    step: int
+    signal: str
+    norms: Pending
+
+    def __call__(self) -> LayerNorms:
+        names = self.norms.names[:MAX_LAYERS]
+        return LayerNorms(
+            self.segment, self.step, self.signal, dict(zip(names, self.norms.take(), strict=False))
+        )
+
+
+class FlightRecorder:
+    """The newest steps in detail; with no steps to keep it passes everything on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._steps, self._limit = settings.flight_recorder, settings.flight_recorder_bytes
+        self._every = {
+            Signal.GRAD_NORM.value: settings.layer_norms_every,
+            OptionalSignal.ACTIVATION_NORM.value: settings.sampled_signals_every,
+        }
+        self._kept: deque[tuple[list[Detail], int]] = deque()
+        self._sizes: dict[tuple[str, int], int] = {}  # by signal and number of layers
+        self.bytes = 0  # of what is kept, as it would be sent
+        self._told = False  # that some layers are left out
+
+    def __len__(self) -> int:
+        """Steps that are kept."""
+        return len(self._kept)
+
+    def pass_on(self, row: Row, watched: bool) -> Iterable[Detail]:
+        """What is to be sent now of `row` and of the steps before it; the rest is kept."""
+        details = details_of(row)
+        self._tell_of_cut(details)
+        if not self._steps:
+            return details
+        if watched:
+            return [*self._emptied(), *details]
+        due = [d for d in details if self._is_due(d)]
+        self._keep([d for d in details if not self._is_due(d)])
+        return due
+
+    def _tell_of_cut(self, details: list[Detail]) -> None:
+        most = max((len(d.norms.names) for d in details), default=0)
+        if most > MAX_LAYERS and not self._told:
+            self._told = True
+            log.warning("norms by layer are told of the first %d of %d layers", MAX_LAYERS, most)
+
+    def _is_due(self, detail: Detail) -> bool:
+        every = self._every[detail.signal]
+        return every > 0 and detail.step % every == 0
+
+    def _keep(self, details: list[Detail]) -> None:
+        if not details:
+            return
+        if self._kept:
+            _settle(self._kept[-1][0])
+        size = sum(map(self._size, details))
+        self._kept.append((details, size))
+        self.bytes += size
+        while len(self._kept) > self._steps or self.bytes > self._limit:
+            self.bytes -= self._kept.popleft()[1]
+
+    def _emptied(self) -> list[Detail]:
+        kept = [detail for details, _ in self._kept for detail in details]
+        self._kept.clear()
+        self.bytes = 0
+        return kept
+
+    def _size(self, detail: Detail) -> int:
+        names = detail.norms.names
+        key = detail.signal, len(names)
+        known = self._sizes.get(key)
+        if known is None:
+            known = self._sizes[key] = RECORD_BYTES + sum(len(n) + ENTRY_BYTES for n in names)
+        return known
+
+
+def details_of(row: Row) -> list[Detail]:
+    """What `row` tells layer by layer."""
+    held = (
+        (Signal.GRAD_NORM.value, row.layers),
+        (OptionalSignal.ACTIVATION_NORM.value, row.activations),
+    )
+    return [Detail(row.segment, row.step, name, norms) for name, norms in held if norms is not None]
+
+
+def _settle(details: list[Detail]) -> None:
+    """Give back pinned memory that was only wanted for the way from the device."""
+    for detail in details:
+        norms = detail.norms
+        if norms.event is not None and norms.arrived() and not isinstance(norms.row, list):
+            norms.row, norms.event = norms.row.clone(), None

@@ -1,0 +1,70 @@
+"""The L2 norm of what named layers put out.
+
+Law: only at steps for which `on` is set, only in training, never while a checkpointed layer is
+computed anew in the backward pass. Squares add up over a step's micro-batches, on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from spikeguard.topology.shards import local
+
+
+class Activations:
+    """What the layers have put out since the last step."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` is told what went wrong in the model's forward pass, which goes on."""
+        self.on = False
+        self._failed = failed
+        self._squares: dict[str, Tensor] = {}
+
+    def watch(self, layers: Mapping[str, nn.Module]) -> list[RemovableHandle]:
+        """Look at `layers` from now on, until the handles are removed."""
+        return [
+            layer.register_forward_hook(partial(self._saw, name)) for name, layer in layers.items()
+        ]
+
+    def _saw(self, name: str, layer: nn.Module, _arguments: Any, output: Any) -> None:
+        try:
+            self._note(name, layer, output)
+        except Exception as error:
+            self._failed(error)
+
+    def _note(self, name: str, layer: nn.Module, output: Any) -> None:
+        if not (self.on and layer.training) or _in_backward():
+            return
+        put_out = first_tensor(output)
+        if put_out is not None:
+            norm = torch.linalg.vector_norm(local(put_out.detach()), dtype=torch.float32)
+            known = self._squares.get(name)
+            self._squares[name] = norm * norm if known is None else known + norm * norm
+
+    @torch.no_grad()
+    def take(self) -> dict[str, Tensor]:
+        """L2 by layer, () fp32 each; then start anew."""
+        squares, self._squares = self._squares, {}
+        return {name: square.sqrt() for name, square in squares.items()}
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The first tensor of floats in what a layer put out."""
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() else None
+    items = output.values() if isinstance(output, Mapping) else output
+    if not isinstance(output, Mapping | list | tuple):
+        return None
+    return next((found for item in items if (found := first_tensor(item)) is not None), None)
+
+
+def _in_backward() -> bool:
+    if torch.compiler.is_compiling():  # there, what is computed anew is not traced anew
+        return False
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,144 @@
+"""The optional signals of one loop together: which are on, when they look, what a step showed.
+
+Activations and attention logits are looked at in one step of `sampled_signals_every`, at every
+step while the server is attentive, and at every step where a flight recorder keeps them.
+Law: what is off costs a test of one attribute. A failure is counted where it happened and ends
+with the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeguard.faults import Faults
+from spikeguard.measure.signals.activations import Activations
+from spikeguard.measure.signals.attention import AttentionLogits
+from spikeguard.measure.signals.layers import layers_named
+from spikeguard.measure.signals.sequences import WorstSequence
+from spikeguard.measure.signals.tokens import TokenStatistics
+from spikeguard.settings import Settings
+from spikeguard.topology.shards import local
+from spikeguard_protocol import OptionalSignal
+
+ACTIVATION_NORM_MAX = OptionalSignal.ACTIVATION_NORM_MAX.value
+
+
+class OptionalSignals:
+    """What is shown between two steps."""
+
+    def __init__(self, settings: Settings, faults: Faults) -> None:
+        self._settings, self._faults = settings, faults
+        self.idle = True  # nothing was ever shown, and no layer is watched
+        self._ended = False
+        self._tokens, self._sequences = TokenStatistics(), WorstSequence()
+        self._attention = AttentionLogits()
+        self._activations = Activations(lambda error: faults.note("activations", error))
+        self.handles: list[Any] = []  # with remove()
+        self._look(0, False)
+
+    def watch(self, named: Mapping[str, Mapping[str, nn.Module]]) -> None:
+        """Hook what `watched_layers` found."""
+        self.handles += self._activations.watch(named["activation_layers"])
+        for module in named["attention_layers"].values():
+            self.handles.append(module.register_forward_hook(self._saw_scores))
+        self.idle = self.idle and not self.handles
+
+    # ---- what the loop shows ---------------------------------------------------------------
+
+    def show_tokens(self, ids: Tensor) -> None:
+        """Token ids of one micro-batch."""
+        if self._settings.token_statistics and not self._ended:
+            self.idle = False
+            self._tokens.show(local(ids))
+
+    def show_sequences(self, losses: Tensor) -> None:
+        """Losses of one micro-batch's sequences."""
+        if self._settings.worst_sequence and not self._ended:
+            self.idle = False
+            self._sequences.show(local(losses))
+
+    def show_scores(self, scores: Tensor) -> None:
+        """Attention logits; called from the model, so a failure ends here."""
+        self.idle = False
+        try:
+            self._attention.see(local(scores))
+        except Exception as error:
+            self._faults.note("attention_logit", error)
+
+    def _saw_scores(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        try:
+            self._attention.hook(module, arguments, output)
+        except Exception as error:
+            self._faults.note("attention_logit", error)
+
+    def show_queries(
+        self, queries: Tensor, keys: Tensor, scale: float | None, causal: bool
+    ) -> None:
+        """What attention logits are made of; the same."""
+        self.idle = False
+        try:
+            self._attention.see_of(local(queries), local(keys), scale, causal)
+        except Exception as error:
+            self._faults.note("attention_logit", error)
+
+    # ---- at the end of a step --------------------------------------------------------------
+
+    @torch.no_grad()
+    def finish_step(
+        self, step: int, attentive: bool, scalars: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Add what `step` showed to its `scalars`; returns activation norms by layer."""
+        try:
+            scalars |= self._tokens.take() | self._sequences.take() | self._attention.take()
+            norms = self._activations.take()
+            if norms:
+                scalars[ACTIVATION_NORM_MAX] = torch.stack(
+                    [norm.to(next(iter(norms.values())).device) for norm in norms.values()]
+                ).amax()
+            return norms
+        finally:
+            self._look(step, attentive)
+
+    def reset(self) -> None:
+        """Forget what was shown since the last step."""
+        self._tokens.forget()
+        self._sequences.take()
+        self._attention.take()
+        self._activations.take()
+
+    def end(self) -> None:
+        """Look at nothing any more; the hooks are removed by who holds the handles."""
+        self._ended = self.idle = True
+        self._attention.on = self._activations.on = False
+        self.reset()
+
+    def _look(self, done: int, attentive: bool) -> None:
+        every, recorded = self._settings.sampled_signals_every, self._settings.flight_recorder
+        due = attentive or recorded > 0 or (done + 1) % every == 0
+        self._activations.on = due and not self._ended
+        self._attention.on = self._activations.on and self._settings.attention_logits
+
+    # ---- what goes back in a rollback ------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which tokens are known."""
+        return {"tokens": self._tokens.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Know what was known then."""
+        self._tokens.load_state_dict(state["tokens"])
+
+
+def watched_layers(
+    modules: Mapping[str, nn.Module], settings: Settings
+) -> dict[str, dict[str, nn.Module]]:
+    """The modules that the settings name, by setting; raises `AttachError`."""
+    chosen = {
+        "activation_layers": settings.activation_layers,
+        "attention_layers": settings.attention_layers,
+    }
+    return {field: layers_named(modules, field, names) for field, names in chosen.items()}

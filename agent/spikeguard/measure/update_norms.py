@@ -1,0 +1,139 @@
+"""How far one optimizer step moved the parameters: |theta after - theta before| / lr.
+
+Law: decay included, divided by the rate that the step really used, so that an LR change does not
+move it. On the device only. Cost: the sample is cloned before each step (at most
+`update_sample_share` of the parameters); the exact norm keeps one buffer the size of this rank's
+parameters, made at its first use, and reads and writes the parameters' bytes four times.
+Of sharded parameters this rank measures its own part and meets no other rank: squares add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikeguard.measure.norms import combine, global_norm, sampled_rows, shared_out
+from spikeguard.topology.layout import Topology
+from spikeguard.topology.model_parts import Modules, named_parameters
+from spikeguard.topology.shards import local
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Parts of one parameter group's tensors that equally many ranks hold."""
+
+    group: int
+    held_by: int
+    tensors: list[Tensor]
+
+
+class Moved:
+    """The movement of what `find` names, kept apart by learning rate.
+
+    Asked at the first step only: FSDP2 may move its shards until the first forward pass.
+    """
+
+    def __init__(self, find: Callable[[], list[Stretch]], parted: bool = False) -> None:
+        """`parted`: what moved here is told also where it is nothing, to be added to others'."""
+        self._find, self._parted = find, parted
+        self._stretches: list[Stretch] = []
+        self._before: list[list[Tensor]] | None = None
+        self._armed = False
+        self._moved: list[Tensor] = []  # differences of the last step, until the next one
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Remember where the parameters stand."""
+        if self._before is None:
+            self._stretches = self._find()
+            self._before = [[torch.empty_like(t) for t in s.tensors] for s in self._stretches]
+        for kept, stretch in zip(self._before, self._stretches, strict=True):
+            torch._foreach_copy_(kept, stretch.tensors)
+        self._armed = True
+
+    @torch.no_grad()
+    def after_step(self, rates: Sequence[Any]) -> Tensor | None:
+        """The L2 norm of the movement over the rates, () fp32; None where there is none."""
+        if not self._armed or self._before is None:
+            return None
+        self._armed = False
+        self._moved = []
+        norms = []
+        for kept, stretch in zip(self._before, self._stretches, strict=True):
+            rate = rates[stretch.group]
+            if isinstance(rate, Tensor) or (rate is not None and rate > 0.0):
+                torch._foreach_sub_(kept, stretch.tensors)
+                self._moved += kept
+                norm = global_norm(kept)
+                norms += [shared_out(norm, stretch.held_by) / rate] if norm is not None else []
+        whole = combine(norms)
+        return torch.zeros(()) if whole is None and self._parted else whole
+
+    @torch.no_grad()
+    def changed(self) -> list[tuple[Tensor, int]]:
+        """Of each tensor how many elements the last step changed, and of how many; after it.
+
+        Nothing where nothing was measured. Reads the differences once more.
+        """
+        return [(torch.count_nonzero(moved), moved.numel()) for moved in self._moved]
+
+
+def unchanged(measured: Sequence[Moved]) -> Tensor | None:
+    """Share of elements that the last step left bit for bit, () fp32; None where there are none."""
+    counts = [count for each in measured for count in each.changed()]
+    whole = sum(size for _, size in counts)
+    if not whole:
+        return None
+    device = counts[0][0].device
+    return 1.0 - torch.stack([count.to(device) for count, _ in counts]).sum() / whole
+
+
+def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology | None = None) -> Moved:
+    """The movement of everything that one optimizer trains."""
+    groups = [list(group["params"]) for group in optimizer.param_groups]
+    known = topology or Topology()
+    return Moved(lambda: _stretches(groups, {}, known), known.parted)
+
+
+def samples_of(
+    modules: Modules,
+    optimizers: Sequence[torch.optim.Optimizer],
+    share: float,
+    topology: Topology | None = None,
+) -> list[Moved]:
+    """The movement of a fixed sample, what each optimizer trains of it.
+
+    One matrix per block, at most `share` of the parameters. Of a sharded matrix every rank takes
+    its share from its own rows, so the work is shared alike.
+    """
+    named, known = list(named_parameters(modules)), topology or Topology()
+    rows = dict(sampled_rows(named, share))
+    chosen = {id(p): rows[name] for name, p in named if name in rows}
+    return [_sample(each, chosen, known) for each in optimizers]
+
+
+def _sample(optimizer: torch.optim.Optimizer, chosen: dict[int, int], known: Topology) -> Moved:
+    groups = [[p for p in g["params"] if id(p) in chosen] for g in optimizer.param_groups]
+    return Moved(lambda: _stretches(groups, chosen, known), known.parted)
+
+
+def _stretches(
+    groups: Sequence[Sequence[Tensor]], rows: dict[int, int], topology: Topology
+) -> list[Stretch]:
+    """This rank's part of each parameter, or of `rows[id(parameter)]` rows of it."""
+    found: dict[tuple[int, int], list[Tensor]] = {}
+    for number, group in enumerate(groups):
+        for parameter in group:
+            key = (number, topology.copies(parameter))
+            found.setdefault(key, []).append(_part(parameter, rows.get(id(parameter))))
+    return [Stretch(number, held_by, parts) for (number, held_by), parts in found.items()]
+
+
+def _part(parameter: Tensor, rows: int | None) -> Tensor:
+    """What lies here; of `rows` of all rows as large a share as of all rows lies here."""
+    part = local(parameter.detach())
+    return part if rows is None else part[: -(-rows * len(part) // len(parameter))]

@@ -1,0 +1,132 @@
+"""Mean and spread of a norm on the device, for clipping and for the update_skipper.
+
+Law: a value that is not finite changes nothing. A level that has really moved is adopted after
+`patience` more steps outside than inside (their geometric mean and spread, so that one monstrous
+step among them decides nothing): no baseline is fought for ever. Equal inputs give equal states,
+so ranks never part ways. About thirty operations on scalars a step, none read on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FIELDS = 7  # count, mean, variance, balance, outside, mean and squares of the outside logarithms
+_FLOOR = 1e-3  # of the mean: a flat window has no spread, and everything would be outside
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one value stands against what came before it; all () fp32."""
+
+    value: Tensor  # the mean where the value was not finite
+    z: Tensor
+    mean: Tensor
+    std: Tensor
+    outside: Tensor  # bool: beyond the threshold, and warm
+
+
+class Baseline:
+    """Exponential (`decay`) or over the last `window` values; blind for `warm_up` values."""
+
+    def __init__(
+        self, threshold: float, decay: float, warm_up: int, patience: int, window: int = 0
+    ) -> None:
+        self._threshold, self._decay = threshold, decay
+        self._warm_up, self._patience = warm_up, patience
+        self._window = window
+        self._state: Tensor | None = None
+        self._ring: Tensor | None = None
+        self._place = 0
+
+    def judge(self, value: Tensor) -> Standing:
+        """Compare `value`, () fp32, with the baseline; `learn` follows."""
+        state = self._on(value)
+        count, mean, variance = state[0], state[1], state[2]
+        finite = torch.isfinite(value)
+        seen = torch.where(finite, value, mean)
+        std = torch.maximum(variance.sqrt(), mean.abs() * _FLOOR).clamp_min(1e-12)
+        z = (seen - mean) / std
+        warm = count >= self._warm_up
+        outside = warm & finite & (z > self._threshold)
+        return Standing(seen, torch.where(warm, z, torch.zeros_like(z)), mean, std, outside)
+
+    def learn(self, value: Tensor, standing: Standing, kept: Tensor) -> None:
+        """Take in `kept`, what was made of `value`; `kept` not finite: nothing."""
+        state = self._on(value)
+        count, mean, variance = state[0], state[1], state[2]
+        known = torch.isfinite(value) & torch.isfinite(kept)
+        rate = torch.where(
+            count < self._warm_up, 1.0 / (count + 1.0), torch.full_like(count, 1.0 - self._decay)
+        )
+        rate = torch.where(known, rate, torch.zeros_like(rate))
+        gap = torch.where(known, kept - mean, torch.zeros_like(mean))
+        new_mean = mean + rate * gap
+        # equal weights while warming up; then the paper's (g - new mean)^2
+        share = torch.where(count < self._warm_up, 1.0 - rate, (1.0 - rate).square())
+        new_variance = (1.0 - rate) * variance + rate * share * gap.square()
+        self._state = self._escaped(value, standing, count + known, new_mean, new_variance)
+        if self._window:
+            self._slide(torch.where(known, kept, torch.full_like(kept, torch.nan)))
+
+    def _escaped(
+        self, value: Tensor, standing: Standing, count: Tensor, mean: Tensor, variance: Tensor
+    ) -> Tensor:
+        """The next state; that of the steps outside where they have become the rule."""
+        assert self._state is not None
+        balance, met, log_mean, squares = self._state[3:].unbind()
+        out = standing.outside
+        change = torch.where(out, 1.0, torch.where(torch.isfinite(value), -1.0, 0.0))
+        balance = (balance + change).clamp_min(0.0)
+        met = met + out
+        gap = torch.where(out, standing.value.clamp_min(1e-30).log() - log_mean, 0.0)
+        new_log = log_mean + gap / met.clamp_min(1.0)
+        squares = squares + gap * (gap - gap / met.clamp_min(1.0))
+        moved = balance >= self._patience
+        level = new_log.exp()
+        spread = (level * (squares / met.clamp_min(1.0)).sqrt()).square()
+        stay = (balance > 0.0) & ~moved
+        tail = torch.stack([balance, met, new_log, squares]) * stay
+        mean, variance = torch.where(moved, level, mean), torch.where(moved, spread, variance)
+        if self._window and self._ring is not None:
+            width = (spread.sqrt() * _pattern(self._ring)) + level
+            self._ring = torch.where(moved, width, self._ring)
+        return torch.cat([torch.stack([count, mean, variance]), tail])
+
+    def _slide(self, kept: Tensor) -> None:
+        assert self._ring is not None
+        assert self._state is not None
+        ring = self._ring.clone()  # a snapshot may still refer to the old one
+        ring[self._place % self._window] = kept
+        self._place += 1
+        self._ring = ring
+        mean = torch.nan_to_num(torch.nanmean(ring))
+        variance = torch.nan_to_num(torch.nanmean((ring - mean).square()))
+        self._state = torch.cat([self._state[:1], torch.stack([mean, variance]), self._state[3:]])
+
+    def _on(self, value: Tensor) -> Tensor:
+        if self._state is None:
+            self._state = torch.zeros(_FIELDS, device=value.device)
+            self._ring = torch.full((self._window,), torch.nan, device=value.device)
+        elif self._state.device != value.device:
+            self._state = self._state.to(value.device, non_blocking=True)
+            if self._ring is not None:
+                self._ring = self._ring.to(value.device, non_blocking=True)
+        return self._state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._state, "ring": self._ring, "place": self._place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        ring = state["ring"]
+        if ring is not None and len(ring) != self._window:
+            return  # another window than the saved one: learn anew
+        self._state, self._ring, self._place = state["state"], ring, state["place"]
+
+
+def _pattern(ring: Tensor) -> Tensor:
+    """+1, -1, ...: a window of mean 0 and standard deviation 1."""
+    return torch.arange(len(ring), device=ring.device).remainder(2).mul(-2.0).add(1.0)

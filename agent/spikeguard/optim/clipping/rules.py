@@ -1,0 +1,126 @@
+"""What a clipping rule is, and the simplest one.
+
+Law: a pure function of norms that are equal on all ranks and of the rule's own state, so all ranks
+scale alike. A norm that is not finite is left to the update_skipper: its gradients are not scaled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+RATE_DECAY = 0.99  # of the reported rates: about the last 100 steps
+
+
+class ClipSignal(StrEnum):
+    """What a rule reports beside the standard signals, each for the step it judged."""
+
+    NORM = "grad_norm_clipped"  # global L2 after clipping
+    CLIPPED = "grad_clipped"  # 1.0 where it was clipped; per parameter: share of the tensors
+    LAMBDA = "clip_lambda"  # clipped over raw global norm, 1.0 where nothing was scaled
+    Z = "grad_norm_z"  # standard deviations above the mean, before clipping
+    MEAN = "grad_norm_mean"
+    STD = "grad_norm_std"
+    CLIP_RATE = "clip_rate"  # share of recent steps (tensors) that were clipped
+    SPIKE_RATE = "spike_rate"  # share of recent steps beyond z_threshold
+    PARAMETERS = "parameters_clipped"  # share of the tensors, where a rule clips the norm too
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """A rule's answer: what to multiply by, () for all gradients or (n,) one each."""
+
+    factor: Tensor
+    signals: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Rule(Protocol):
+    """Decides the factors of one step; called once a step, in order."""
+
+    per_parameter: bool
+
+    def judge(self, norm: Tensor, each: Tensor | None, /) -> Clipped:
+        """`norm`: global L2, () fp32. `each`: (n,) fp32 where the rule is `per_parameter`."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Fixed:
+    """Scale down to `max_norm`, as `torch.nn.utils.clip_grad_norm_`, and report it."""
+
+    per_parameter = False
+
+    def __init__(self, max_norm: float) -> None:
+        self._max_norm = positive("max_norm", max_norm)
+        self._rate: Tensor | None = None
+
+    def judge(self, norm: Tensor, _each: Tensor | None = None) -> Clipped:
+        factor = factor_to(norm, torch.full_like(norm, self._max_norm))
+        hit = (factor < 1.0).float()
+        self._rate = averaged(self._rate, hit)
+        signals: dict[str, Tensor] = {
+            ClipSignal.NORM: norm * factor,
+            ClipSignal.CLIPPED: hit,
+            ClipSignal.LAMBDA: factor,
+            ClipSignal.CLIP_RATE: self._rate,
+        }
+        return Clipped(factor, signals)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rate": self._rate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rate = state["rate"]
+
+
+def clipped_to(norm: float, max_norm: float) -> dict[str, float]:
+    """What `torch.nn.utils.clip_grad_norm_` made of `norm`, told of the norm alone.
+
+    Also where it is not finite: torch multiplies by 0 or NaN then.
+    """
+    factor = max_norm / norm if norm > max_norm else 1.0 if norm <= max_norm else math.nan
+    return {
+        ClipSignal.NORM.value: norm * factor,
+        ClipSignal.CLIPPED.value: float(norm > max_norm),
+        ClipSignal.LAMBDA.value: factor,
+    }
+
+
+def positive(name: str, value: float) -> float:
+    """`value`; raise ValueError where it is not above zero."""
+    if not value > 0.0:
+        raise ValueError(f"{name} is {value}. Give a number above 0")
+    return value
+
+
+def within(name: str, value: float, low: float, high: float) -> float:
+    """`value`; raise ValueError where it is not strictly between `low` and `high`."""
+    if not low < value < high:
+        raise ValueError(f"{name} is {value}. Give a number between {low} and {high}")
+    return value
+
+
+def factor_to(norm: Tensor, limit: Tensor) -> Tensor:
+    """What brings `norm` down to `limit`; 1 where it is below, zero or not finite."""
+    factor = (limit / norm.clamp_min(1e-12)).clamp_max(1.0)
+    return torch.where(torch.isfinite(norm), factor, torch.ones_like(factor))
+
+
+def scaled_by(norm: Tensor, clipped: Tensor) -> Tensor:
+    """What the global norm was multiplied by; 1 where it is zero or not finite."""
+    ratio = clipped / norm.clamp_min(1e-30)
+    return torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
+
+
+def averaged(average: Tensor | None, value: Tensor) -> Tensor:
+    """Exponential average over about 100 steps, starting at zero."""
+    before = torch.zeros_like(value) if average is None else average.to(value.device)
+    return before * RATE_DECAY + value * (1.0 - RATE_DECAY)

@@ -1,0 +1,136 @@
+"""ZClip: clip a gradient norm that stands out from those before it; and its hybrid with AdaGC.
+
+Source: Kumar et al., ZClip, arXiv 2504.02507 (2025): figure 3 has what a z-score is brought to,
+tables 6 and 7 the defaults 2.5 and 0.97; held against the authors' published code
+(bluorion-com/ZClip). No equation is numbered here: of the text only parts were at hand.
+
+    z_t = (g_t - mu_{t-1}) / sigma_{t-1}                          g_t: global norm before clipping
+    g*_t = mu_{t-1} + (z_thres^2 / z_t) sigma_{t-1}  where z_t > z_thres  (reciprocal)
+    g*_t = mu_{t-1}                                  where z_t > z_thres  (mean)
+    g*_t = g_t                                       elsewhere
+    mu_t = alpha mu_{t-1} + (1 - alpha) g*_t
+    sigma_t^2 = alpha sigma_{t-1}^2 + (1 - alpha) (g*_t - mu_t)^2
+    mu_0, sigma_0^2: mean and population variance of the warm-up's norms
+
+Gradients are scaled by min(g*_t, max_threshold) / g_t, while warming up by max_threshold alone.
+Law: beyond the paper, a norm that is not finite enters nothing, and a level that has moved for
+good is adopted (`baseline`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikeguard.optim.clipping.adagc import AdaGC
+from spikeguard.optim.clipping.baseline import Baseline
+from spikeguard.optim.clipping.rules import (
+    Clipped,
+    ClipSignal,
+    averaged,
+    factor_to,
+    positive,
+    scaled_by,
+    within,
+)
+
+
+class Toward(StrEnum):
+    """Where a spike's norm is brought to."""
+
+    RECIPROCAL = "reciprocal"  # mean + threshold^2 / z * std: the larger, the closer to the mean
+    MEAN = "mean"
+
+
+class ZClip:
+    """Global clipping by z-score. Defaults as in the paper; `window` 200 instead of the average."""
+
+    per_parameter = False
+
+    def __init__(
+        self,
+        z_threshold: float = 2.5,
+        decay: float = 0.97,
+        *,
+        toward: Toward | str = Toward.RECIPROCAL,
+        min_threshold: float = 0.0,
+        max_threshold: float | None = 1.0,
+        warm_up: int = 25,
+        window: int = 0,
+        patience: int = 25,
+    ) -> None:
+        self._threshold = positive("z_threshold", z_threshold)
+        self._toward = Toward(toward)
+        top = float("inf") if max_threshold is None else positive("max_threshold", max_threshold)
+        if not 0.0 <= min_threshold <= top:
+            raise ValueError(f"min_threshold is {min_threshold}. Give 0 to max_threshold ({top})")
+        if window and window < warm_up:
+            raise ValueError(f"window is {window}. Give 0, or at least warm_up ({warm_up})")
+        self._least, self._most = min_threshold, top
+        positive("warm_up", warm_up)
+        positive("patience", patience)
+        within("decay", decay, 0.0, 1.0)
+        self._baseline = Baseline(z_threshold, decay, warm_up, patience, window)
+        self._rates: Tensor | None = None  # clipped, spikes
+
+    def judge(self, norm: Tensor, _each: Tensor | None = None) -> Clipped:
+        at = self._baseline.judge(norm)
+        excess = 0.0 if self._toward is Toward.MEAN else self._threshold**2 / at.z.clamp_min(1e-6)
+        target = at.mean + excess * at.std
+        limit = torch.where(at.outside, target, torch.full_like(target, torch.inf))
+        factor = factor_to(norm, limit.clamp(self._least, self._most))
+        # what enters: the norm as the z-score made it, not as the fixed maximum cut it
+        self._baseline.learn(norm, at, torch.minimum(norm, limit))
+        hits = torch.stack([factor < 1.0, at.outside]).float()
+        self._rates = averaged(self._rates, hits)
+        signals: dict[str, Tensor] = {
+            ClipSignal.NORM: norm * factor,
+            ClipSignal.CLIPPED: hits[0],
+            ClipSignal.LAMBDA: factor,
+            ClipSignal.Z: at.z,
+            ClipSignal.MEAN: at.mean,
+            ClipSignal.STD: at.std,
+            ClipSignal.CLIP_RATE: self._rates[0],
+            ClipSignal.SPIKE_RATE: self._rates[1],
+        }
+        return Clipped(factor, signals)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"baseline": self._baseline.state_dict(), "rates": self._rates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._baseline.load_state_dict(state["baseline"])
+        self._rates = state["rates"]
+
+
+class Hybrid:
+    """AdaGC for each parameter, then ZClip for the norm of what is left; one pass over gradients.
+
+    `clip_rate` and `grad_clipped` are ZClip's; `parameters_clipped`: the share that AdaGC clipped.
+    """
+
+    per_parameter = True
+
+    def __init__(self, zclip: ZClip | None = None, adagc: AdaGC | None = None) -> None:
+        self._zclip, self._adagc = zclip or ZClip(), adagc or AdaGC()
+
+    def judge(self, norm: Tensor, each: Tensor | None) -> Clipped:
+        local = self._adagc.judge(norm, each)
+        whole = self._zclip.judge(local.signals[ClipSignal.NORM])
+        ratio = scaled_by(norm, whole.signals[ClipSignal.NORM])
+        signals = {
+            **whole.signals,
+            ClipSignal.LAMBDA: ratio,
+            ClipSignal.PARAMETERS: local.signals[ClipSignal.CLIPPED],
+        }
+        return Clipped(local.factor * whole.factor, signals)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"zclip": self._zclip.state_dict(), "adagc": self._adagc.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._zclip.load_state_dict(state["zclip"])
+        self._adagc.load_state_dict(state["adagc"])

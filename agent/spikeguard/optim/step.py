@@ -1,0 +1,114 @@
+"""The watched optimizer's `step`, wrapped on the instance so that a bad update is not entered.
+
+Used where an optimizer takes no `found_inf` and the host reads the decision: on a CPU, and on a GPU
+where `Settings.skip_by_sync` asks for it.
+Invariants: of an update that is left out nothing of the optimizer runs, neither its step nor
+anybody's step hooks, and its gradients stay where they are. A scheduler counts the step all the
+same. A step that takes a closure is ended behind the closure, before the optimizer has moved
+anything; one that has moved weights by then is let through, and told as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import MethodType
+from typing import Any, Final
+
+import torch
+
+from spikeguard.optim.closures import after_closure
+from spikeguard.topology.shards import local
+
+_ABSENT: Final = object()
+
+
+class UpdateSkipped(Exception):
+    """Ends a step from within its closure; never leaves this module."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__("the update is left out")
+        self.loss = loss
+
+
+class OptimizerStep:
+    """In the place of `optimizer.step`; `remove` puts back what was there."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        judge: Callable[[bool], bool],
+        finish: Callable[[], None],
+    ) -> None:
+        """`judge(can_skip)`: whether to leave the update out. `finish`: called where it was."""
+        watched: Any = optimizer
+        self._optimizer, self._judge, self._finish = watched, judge, finish
+        self._before = vars(optimizer).get("step", _ABSENT)
+        self._inner: Callable[..., Any] = optimizer.step
+        self.entered = False  # whether the update that the optimizer's hooks see was judged here
+        self._removed = False
+        self._own = MethodType(self._wrapper(), optimizer)
+        self._optimizer.step = self._own
+
+    def remove(self) -> None:
+        """Step as before; somebody else's wrapper that lies around this one stays."""
+        self._removed = True
+        if vars(self._optimizer).get("step") is not self._own:
+            return
+        if self._before is _ABSENT:
+            del self._optimizer.step
+        else:
+            self._optimizer.step = self._before
+
+    def _wrapper(self) -> Callable[..., Any]:
+        """A function of the optimizer, as schedulers ask for that wrap a step in their turn."""
+
+        # not traced, since the host reads a value: a compiled step begins behind it
+        leaves_out = torch.compiler.disable(self._leaves_out)
+        with_arguments = torch.compiler.disable(self._with_arguments)
+
+        @wraps(self._inner)
+        def step(_: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if args or kwargs:
+                return with_arguments(args, kwargs)
+            if leaves_out():
+                return None
+            return self._inner()
+
+        return step
+
+    def _leaves_out(self) -> bool:
+        """Whether the update under way is left out."""
+        if self._removed:
+            return False
+        if self._judge(True):
+            self._skipped()
+            return True
+        self.entered = True
+        return False
+
+    def _with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def judge(loss: Any) -> None:
+            if self._judge(self._versions() == before):
+                raise UpdateSkipped(loss)
+
+        behind = None if self._removed else after_closure(args, kwargs, judge)
+        if behind is None:
+            return None if self._leaves_out() else self._inner(*args, **kwargs)
+        before = self._versions()
+        self.entered = True
+        try:
+            return self._inner(*behind[0], **behind[1])
+        except UpdateSkipped as skipped:
+            self._skipped()
+            return skipped.loss
+
+    def _skipped(self) -> None:
+        self.entered = False
+        self._optimizer._opt_called = True  # what a scheduler asks for before its own first step
+        self._finish()
+
+    def _versions(self) -> list[int]:
+        """They grow with each change in place."""
+        groups = self._optimizer.param_groups
+        return [local(p)._version for group in groups for p in group["params"]]

@@ -1,0 +1,231 @@
+"""Keeps a non-finite or, if asked, an extreme update out of the weights, without a sync.
+
+Law: one decision an update, made on the device from values that are equal on all ranks, before the
+first optimizer moves. It is carried out by the optimizers themselves through the `found_inf` input
+that stock fused Adam, AdamW and SGD take (the last from its second step on): exactly 0 or 1, a
+scalar. Weights, moments and step counters of a dropped step stay bit-identical. Never by
+multiplying with zero (0 * NaN is NaN). Where one of them cannot, the host reads the decision in
+each step, and an update that must not happen is entered by none (`optimizer_step`); where that
+waits for a device it is done only if the user pays for it, and elsewhere all are only reported of.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from spikeguard.optim.clipping.baseline import Baseline
+from spikeguard.optim.momentum import Momenta
+from spikeguard.optim.optimizers import trained_by
+from spikeguard.topology.shards import is_sharded
+
+READS = 9  # that are timed
+_ABSENT: Final = object()
+_DECAY = 0.99  # of the baselines: about the last 100 steps
+
+
+def can_drop(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `optimizer` is a stock Adam, AdamW or SGD, fused in every group; SGD not sharded."""
+    if type(optimizer) is torch.optim.SGD:
+        sharded = any(is_sharded(group["params"]) for group in optimizer.param_groups)
+        return _fused(optimizer) and not sharded
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and _fused(optimizer)
+
+
+def _fused(optimizer: torch.optim.Optimizer) -> bool:
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def can_skip_by_sync(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of `optimizer` is one update; L-BFGS makes several, judged at the first."""
+    return not isinstance(optimizer, torch.optim.LBFGS)
+
+
+def takes_flag(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Whether every update can be dropped without the host: not an SGD's first, nor any other's."""
+    return all(can_drop(each) and type(each) is not torch.optim.SGD for each in optimizers)
+
+
+def read_cost_s(device: torch.device) -> float:
+    """Seconds that the host takes to read one decision where nothing else is queued: a median."""
+    norm, taken = torch.ones((), device=device), []
+    for _ in range(READS):
+        began = time.perf_counter()
+        non_finite(norm, None).item()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def non_finite(norm: Tensor, loss: Tensor | None) -> Tensor:
+    """1.0 where the update must not happen, else 0.0: () fp32 on the norm's device.
+
+    What is not finite is not 0 less itself but NaN: a third of the launches of two `isfinite`.
+    """
+    rest = norm - norm
+    if loss is not None:
+        rest = rest + (loss - loss).to(norm.device, non_blocking=True)
+    return torch.nan_to_num(rest.float(), nan=1.0)
+
+
+class Extremes:
+    """Judges gradient norm and loss by z-score; what it drops never enters its baselines.
+
+    After `limit` more extreme than calm steps it stops: their level becomes the baseline.
+    """
+
+    def __init__(self, threshold: float, limit: int, warm_up: int) -> None:
+        self._baselines = [Baseline(threshold, _DECAY, warm_up, limit) for _ in range(2)]
+
+    def extreme(self, values: Sequence[Tensor | None], spoilt: Tensor) -> Tensor:
+        """1.0 where one of `values` is extreme; learns unless that, or `spoilt`, is so."""
+        pairs = [(b, v) for b, v in zip(self._baselines, values, strict=True) if v is not None]
+        placed = [(b, v, b.judge(v)) for b, v in pairs]
+        out = torch.zeros_like(spoilt)
+        for _, _, at in placed:
+            out = torch.maximum(out, at.outside.to(out.device, out.dtype))
+        drop = torch.maximum(out, spoilt)
+        for baseline, value, at in placed:
+            absent = torch.full_like(value, torch.nan)
+            baseline.learn(value, at, torch.where(drop.to(value.device) > 0.0, absent, value))
+        return out
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [baseline.state_dict() for baseline in self._baselines]
+
+    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+        for baseline, saved in zip(self._baselines, state, strict=True):
+            baseline.load_state_dict(saved)
+
+
+class UpdateSkipper:
+    """Lends the optimizers a `found_inf` for one update and takes it back.
+
+    One decision holds for all of them. `by_sync`: where one of them takes no `found_inf`, the host
+    reads the decision in `leaves_out`.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        enabled: bool,
+        extremes: Extremes | None = None,
+        by_sync: bool = False,
+    ) -> None:
+        self._extremes = extremes
+        self._optimizers: tuple[Any, ...] = tuple(optimizers)
+        self._enabled = enabled
+        self.device = trained_by(optimizers)[0].device  # that the host would wait for
+        self.by_sync = enabled and by_sync and all(map(can_skip_by_sync, optimizers))
+        self.can_skip = False  # whether the update that is judged can still be left out
+        self._flag: Tensor | None = None  # of the update under way, where it can be held back
+        self._lends = False  # whether the optimizers take the flag themselves
+        self._read: bool | None = None  # the flag, where the host had to read it
+        sgd = torch.optim.SGD
+        self._momenta = tuple(Momenta(each) if type(each) is sgd else None for each in optimizers)
+        self._lent: list[tuple[Any, Any]] = []  # optimizers, and what was there before
+
+    @property
+    def armed(self) -> bool:
+        """Whether a non-finite update will be dropped; groups may change while training."""
+        return self.by_sync or (self._enabled and all(map(can_drop, self._optimizers)))
+
+    def able(self) -> bool:
+        """Whether the optimizers themselves can drop this update."""
+        return self._enabled and all(map(self._takes_flag, range(len(self._optimizers))))
+
+    def can_skip_update(self) -> bool:
+        """Whether this rank can leave the next update out, by either way."""
+        return self.by_sync or self.able()
+
+    def _takes_flag(self, number: int) -> bool:
+        optimizer, momenta = self._optimizers[number], self._momenta[number]
+        if momenta is None:
+            return can_drop(optimizer)
+        return _fused(optimizer) and momenta.complete()
+
+    def judge(
+        self,
+        norm: Tensor,
+        loss: Tensor | None,
+        found: Tensor | None = None,
+        unable: Tensor | None = None,
+    ) -> Tensor:
+        """Judge the update of all; returns 1.0 where it is dropped (or, unarmed, 0.0).
+
+        `found`: what `found_by_scaler` says of this step; either may drop it. `unable`: how many
+        ranks cannot drop it; then no rank does.
+        """
+        self._flag = self._read = None
+        flag, self._lends = non_finite(norm, loss), self.able()
+        if not self._lends and not self.can_skip:
+            return torch.zeros_like(flag)
+        if found is not None:
+            flag = torch.maximum(flag, found.to(flag.device))
+        if self._extremes is not None:
+            flag = torch.maximum(flag, self._extremes.extreme((norm, loss), flag))
+        if unable is not None:
+            flag = torch.where(unable.to(flag.device) > 0.0, torch.zeros_like(flag), flag)
+        self._flag = flag
+        return flag
+
+    def hold(self, number: int, found: Tensor | None = None) -> None:
+        """In the pre-hook of that optimizer: lend it the flag of this update, if it takes one."""
+        flag = self._flag
+        if flag is None or not (self._lends or self._takes_flag(number)):
+            return
+        optimizer = self._optimizers[number]
+        if found is not None:
+            flag = torch.maximum(flag, found.to(flag.device))
+        self._lent.append((optimizer, getattr(optimizer, "found_inf", _ABSENT)))
+        optimizer.found_inf = flag
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the host has read that the newest update is left out."""
+        return self._read is True
+
+    def leaves_out(self) -> bool:
+        """Whether no optimizer's step must be entered: the sync that was paid for, once."""
+        if self._flag is None or self._lends:
+            return False
+        if self._read is None:
+            self._read = False  # where reading fails, it is not tried at the next optimizer again
+            self._read = self._flag.item() > 0.0
+        return self._read
+
+    def state_dict(self) -> list[dict[str, Any]] | None:
+        """The baselines, where there are any."""
+        return self._extremes.state_dict() if self._extremes is not None else None
+
+    def load_state_dict(self, state: list[dict[str, Any]] | None) -> None:
+        if self._extremes is not None and state is not None:
+            self._extremes.load_state_dict(state)
+
+    def after_step(self) -> None:
+        """Leave the attribute as it was found."""
+        while self._lent:
+            optimizer, found = self._lent.pop()
+            if found is _ABSENT:
+                del optimizer.found_inf
+            else:
+                optimizer.found_inf = found
+
+
+def found_by_scaler(optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """0.0 or 1.0, () fp32, within a step that a GradScaler leaves to a fused optimizer; else None.
+
+    Exactly: a scaler adds up its devices, and fused Adam takes its flag out of the count.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return (found != 0).to(torch.float32).reshape(()) if isinstance(found, Tensor) else None
+
+
+def loss_scale(optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """The scale that the gradients still carry where a GradScaler left unscaling to the step."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return scale if isinstance(scale, Tensor) else None

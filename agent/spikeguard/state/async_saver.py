@@ -1,0 +1,126 @@
+"""The one checkpoint that may be on its way to disk while the loop trains on.
+
+The state is copied to host memory (`staging_buffers`), or lies there already as the snapshot of the
+same step; a thread writes it.
+Law: one in flight on all ranks: whether another may begin is voted on, since ranks finish apart.
+It counts as a checkpoint once every rank has written, when rank 0 adds the manifest; a process
+that dies before leaves a folder that is none, and the earlier checkpoints untouched.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from spikeguard.faults import Faults
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.staging_buffers import Staged
+from spikeguard.state.targets import Target
+from spikeguard.topology.rank_group import World, all_agree
+
+LET_GO_S = 5.0  # for a thread that has nothing left to do
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a save ended on this rank; on rank 0 the manifest stands where `problem` is None."""
+
+    target: Target
+    problem: BaseException | None
+
+
+class Saves:
+    """What is on its way; nothing or one."""
+
+    def __init__(self, world: World, directory: CheckpointDirectory, faults: Faults) -> None:
+        self._world, self.directory, self._faults = world, directory, faults
+        self._staged: Staged | None = None  # held until it is written
+        self._target: Target | None = None
+        self._written: Future[None] | None = None
+        self._thread: threading.Thread | None = None  # of DCP's, that wrote last
+
+    @property
+    def busy(self) -> bool:
+        """Whether this rank still writes."""
+        return self._written is not None and not self._written.done()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one was begun that nobody took note of yet."""
+        return self._written is not None
+
+    def begin(self, target: Target, stage: Callable[[], Staged]) -> bool:
+        """Have what `stage` returns written; False if a rank cannot, or writes still. Collective.
+
+        `stage` copies the state, from objects of the loop's that may fail: that is this rank's no.
+        """
+        staged = None
+        if self._written is not None:
+            self._faults.note(
+                "checkpoint", f"{self._target and self._target.name} is still written"
+            )
+        else:
+            with self._faults.shield("checkpoint"):
+                staged = stage()
+        if not all_agree(self._world, staged is not None) or staged is None:
+            if staged is not None:
+                staged.release()
+            return False
+        self._target, self._written, self._staged = target, Future(), staged
+        with self._faults.shield("checkpoint"):
+            self._write(target, staged, self._written)
+        return True
+
+    def _write(self, target: Target, staged: Staged, written: Future[None]) -> None:
+        from spikeguard.state.dcp_files import save
+
+        def done(saved: Future[Any]) -> None:
+            self._thread = threading.current_thread()
+            problem = saved.exception()
+            try:
+                if problem is None and self._world.leads:
+                    self.directory.write_manifest(target, self._world.size)
+            except Exception as error:
+                problem = error
+            if problem is None:
+                written.set_result(None)
+            else:
+                written.set_exception(problem)
+
+        try:
+            folder = self.directory.folder(target.name)
+            saved = save(folder, self._world.rank, staged, self._world.ties.saving)
+        except BaseException as error:  # DCP's own is no Exception
+            written.set_exception(error)
+            raise
+        saved.add_done_callback(done)
+
+    def finished(self, wait_s: float = 0.0) -> Finished | None:
+        """The save that has ended since it was last asked for; None if none has.
+
+        With `wait_s` its thread has ended too: until then it holds the group that it wrote on,
+        which would outlive the attempt.
+        """
+        if wait_s:
+            self._wait(wait_s)
+        if self._written is None or self._target is None:
+            return None
+        if not self._written.done():
+            return None
+        ended = Finished(self._target, self._written.exception())
+        self._target = self._written = None
+        if self._staged is not None:
+            self._staged.release()
+            self._staged = None
+        return ended
+
+    def _wait(self, wait_s: float) -> None:
+        if self._written is not None:
+            concurrent.futures.wait([self._written], wait_s)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and not self.busy:
+            thread.join(min(wait_s, LET_GO_S))

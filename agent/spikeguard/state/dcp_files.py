@@ -1,0 +1,170 @@
+"""How a state lies in a checkpoint's folder: through `torch.distributed.checkpoint` (DCP).
+
+What all ranks hold together lies there under names of its own (`model.blocks.0.weight`,
+`optimizer.state.3.exp_avg`), each part once, so that plain `dcp.load` reads it too; what a rank
+has for itself (random numbers, data position, buffers) is one blob, `rank-00000`.
+Law: written from host copies, in a thread of `async_save`'s, on a gloo group that nothing else
+uses; read by each rank alone, without meeting the others, so that a vote can follow.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    ReadItem,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from spikeguard.state.replicated_parts import Part, joined
+from spikeguard.state.staging_buffers import Staged
+from spikeguard.state.targets import Tree
+
+ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process
+
+
+class _Saving(DefaultSavePlanner):
+    """Writes what was staged; waits for the copy in DCP's own thread."""
+
+    def __init__(self, staged: Staged, rank: int) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._staged, self._rank = staged, rank
+        self._tensors: dict[str, Tensor] = {}
+
+    def create_local_plan(self) -> SavePlan:
+        if self._staged.copied is not None:
+            self._staged.copied.synchronize()
+        blob = _blob(self._staged.own)
+        parts = {**self._staged.parts, _own_name(self._rank): Part.whole(blob)}
+        self._tensors = {name: part.tensor for name, part in parts.items()}
+        self.plan = SavePlan([_write(n, p) for n, p in parts.items() if p.tensor.numel()])
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self._tensors[index.fqn]
+
+
+class _Loading(DefaultLoadPlanner):
+    """Reads the parts that are asked for into their tensors on the host."""
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._parts = parts
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        items: list[ReadItem] = []
+        for name, part in self._parts.items():
+            if part.tensor.numel():
+                stored = _stored(self.metadata, name)
+                items += create_read_items_for_chunk_list(name, stored, [_chunk(part)])
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self._parts[index.fqn].tensor
+
+
+class _Writer(FileSystemWriter):
+    """Takes what it is given as staged: it lies on the host already."""
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return state_dict
+
+
+def save(
+    folder: Path, rank: int, staged: Staged, group: dist.ProcessGroup | None
+) -> Future[Metadata]:
+    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one."""
+    warnings.filterwarnings("ignore", message=ALONE)
+    future = async_save(
+        {},
+        storage_writer=_Writer(folder, sync_files=True),
+        planner=_Saving(staged, rank),
+        process_group=group,
+    )
+    assert isinstance(future, Future)
+    return future
+
+
+def load(folder: Path, rank: int) -> Tree:
+    """What `rank` had saved, on the host; raise OSError or ValueError where it cannot be read."""
+    warnings.filterwarnings("ignore", message=ALONE)
+    metadata = FileSystemReader(folder).read_metadata()
+    name = _own_name(rank)
+    blob = bytearray(_stored(metadata, name).size[0])
+    _read(folder, {name: Part.whole(torch.frombuffer(blob, dtype=torch.uint8))})
+    own = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=False)
+    tree, parts = joined(own)
+    _read(folder, parts)
+    return tree
+
+
+def _read(folder: Path, parts: Mapping[str, Part]) -> None:
+    reader = FileSystemReader(folder)
+    try:
+        _loader()({}, storage_reader=reader, planner=_Loading(parts), no_dist=True)
+    except CheckpointException as failed:  # a BaseException: it would end the job
+        raise ValueError(f"{folder.name} cannot be read: {failed}"[:500]) from failed
+
+
+def _loader() -> Callable[..., None]:
+    """Reads without meeting other ranks: `load`, but in torch 2.6, where it always meets them."""
+    if "no_dist" in signature(dcp_load).parameters:
+        return dcp_load
+    from torch.distributed.checkpoint.state_dict_loader import load_state_dict  # newer: to go
+
+    return load_state_dict
+
+
+def _stored(metadata: Metadata, name: str) -> TensorStorageMetadata:
+    found = metadata.state_dict_metadata.get(name)
+    if not isinstance(found, TensorStorageMetadata):
+        raise ValueError(f"it holds no {name}")
+    return found
+
+
+def _write(name: str, part: Part) -> WriteItem:
+    properties = TensorProperties(dtype=part.tensor.dtype)
+    data = TensorWriteData(_chunk(part), properties, torch.Size(part.size))
+    index = MetadataIndex(name, torch.Size(part.offsets))
+    return WriteItem(index, WriteItemType.SHARD, tensor_data=data)
+
+
+def _chunk(part: Part) -> ChunkStorageMetadata:
+    return ChunkStorageMetadata(torch.Size(part.offsets), part.tensor.shape)
+
+
+def _own_name(rank: int) -> str:
+    return f"rank-{rank:05d}"
+
+
+def _blob(own: Tree) -> Tensor:
+    buffer = io.BytesIO()
+    torch.save(own, buffer)
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)

@@ -1,0 +1,444 @@
+"""Which ranks hold which parts of the model, and which of them compute a loss.
+
+Made once, at `attach()`, from the parameters' meshes and from what the user says; norms, clipping,
+skipping, votes and replica checks go by it. What is not understood is refused on all ranks.
+
+Invariants: over all ranks, the local parts of a parameter divided by how many ranks hold a copy of
+each (`Topology.copies`) add up to that parameter once. Nothing here is changed after `attach()`.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
+
+from spikeguard.errors import AttachError
+from spikeguard.topology.model_parts import Modules, named_parameters, parameters, unwrapped
+from spikeguard.topology.rank_group import World, share_each
+from spikeguard.topology.refusals import listed, raise_first, refusal_of, verb
+from spikeguard.topology.shards import coordinates
+from spikeguard.topology.tied import Tied, copies_on_stages, find_tied, rows_of
+
+Ranks: TypeAlias = "dist.ProcessGroup | DeviceMesh"
+STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
+SAY_PIPELINE = (
+    "If these are pipeline stages, say attach(pipeline=GROUP, has_loss=BOOL): the process group or "
+    "mesh of the stages, and whether this rank computes the loss"
+)
+SAY_COPIES = (
+    "if all ranks hold the same there and have the same gradients when the optimizer steps, say "
+    "attach(replicated=True); if they hold different parts, attach(shard_groups={PATTERN: GROUP})"
+)
+_FLAT = "torch.distributed.fsdp.fully_sharded_data_parallel"  # by name: it need not be loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What the user says of the ranks, in the words of `attach()`."""
+
+    replicated: bool | None = None
+    pipeline: Ranks | None = None
+    has_loss: bool | None = None
+    shard_groups: Mapping[str, Ranks] = field(default_factory=dict)
+    tied: Sequence[Sequence[str]] | None = None  # names of one parameter on several stages
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What the ranks hold, as this rank sees it; a job of one process by default."""
+
+    ranks: int = 1
+    known: bool = True  # False: plain tensors of which nobody says what other ranks hold
+    parted: bool = False  # whether norms are sums over the ranks; else each rank has all
+    stage: int = 0
+    stages: int = 1  # of a pipeline
+    holders: int = 1  # ranks that hold this stage, in copies or in parts
+    has_loss: bool = True
+    rows: tuple[str, ...] = ()  # parameters of all ranks, where ranks hold different ones
+    own_rows: tuple[int, ...] = ()  # places in `rows` of this rank's
+    groups: Mapping[int, int] = field(default_factory=dict)  # by id: size of its shard group
+    tied: Mapping[int, int] = field(default_factory=dict)  # by id: stages that hold a copy of it
+    same_as: tuple[int, ...] = (0,)  # of each rank, the first one that holds the very same parts
+
+    @property
+    def alike(self) -> bool:
+        """Whether every rank holds the whole model."""
+        return self.known and not self.parted
+
+    @property
+    def cut_by_hand(self) -> bool:
+        """Whether ranks see gradients that no mesh of a DTensor relates to each other."""
+        return self.stages > 1 or bool(self.groups)
+
+    @property
+    def replicas(self) -> bool:
+        """Whether some ranks hold the very same weights, or may: of which nobody says anything."""
+        return len(set(self.same_as)) < self.ranks
+
+    def copies(self, parameter: Tensor) -> int:
+        """How many ranks hold the same part of `parameter` as this one."""
+        if not self.parted:
+            return 1  # this rank's norm is the job's
+        parts = _mesh_parts(parameter) * self.groups.get(id(parameter), 1)
+        return max(1, self.holders // parts) * self.tied.get(id(parameter), 1)
+
+
+def _mesh_parts(parameter: Tensor) -> int:
+    """Into how many parts its mesh cuts `parameter`."""
+    if not isinstance(parameter, DTensor):
+        return 1
+    mesh, placements = parameter.device_mesh, enumerate(parameter.placements)
+    return math.prod(mesh.size(n) for n, p in placements if not isinstance(p, Replicate))
+
+
+def find_topology(parts: Modules, stated: Stated, world: World) -> Topology:
+    """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
+
+    Collective.
+    """
+    own = seen_by(parts, stated)
+    if world.size == 1:
+        raise_first([own.refusal])
+        return topology_of(parts, stated, 0, [own], [""])
+    ranks = [Seen(*json.loads(text)) for text in share_each(world, json.dumps(astuple(own)))]
+    raise_first([seen.refusal for seen in ranks])
+    _check_alike(stated, ranks)
+    stages = [seen.stage for seen in ranks]
+    if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
+        lines = share_each(world, "\n".join(_common(parts, stated)))
+        _refuse_different([text.split("\n") for text in lines], stages)
+    refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
+    raise_first(share_each(world, refusal))
+    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
+    kinds = [(seen.stage, seen.names) for seen in ranks]
+    told = [""] * world.size
+    if len(set(kinds)) > 1:  # one of each kind tells the others its names
+        first = kinds.index(kinds[world.rank]) == world.rank
+        told = share_each(world, "\n".join(_names_in(parts)) if first else "")
+    return topology_of(parts, stated, world.rank, ranks, told, tied)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one rank tells the others."""
+
+    common: str  # a digest of names and shapes of what all ranks of a stage hold
+    names: str  # a digest of all names
+    held: str  # a digest of which part of each lies here
+    stage: int = 0
+    stages: int = 1
+    has_loss: bool | None = None
+    unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
+    refusal: str = ""  # an `AttachError` of its own, as JSON
+
+
+def seen_by(parts: Modules, stated: Stated) -> Seen:
+    """What this rank holds. Meets no other rank."""
+    names = _names_in(parts)
+    unmatched = [p for p in stated.shard_groups if not any(fnmatchcase(n, p) for n in names)]
+    return Seen(
+        _digest(_common(parts, stated)),
+        _digest(names),
+        _digest(_places(parts, stated)),
+        *_stage(stated),
+        stated.has_loss,
+        tuple(unmatched),
+        refusal_of(_check_stated, stated),
+    )
+
+
+def topology_of(
+    parts: Modules,
+    stated: Stated,
+    rank: int,
+    ranks: Sequence[Seen],
+    told: Sequence[str],
+    tied: Sequence[Tied] = (),
+) -> Topology:
+    """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
+
+    Meets no other rank; what is refused was refused before.
+    """
+    own, groups = ranks[rank], _group_sizes(parts, stated)
+    holders = sum(seen.stage == own.stage for seen in ranks)
+    parted = own.stages > 1 or bool(stated.shard_groups) or _has_meshes(parts)
+    rows, own_rows = rows_of([seen.stage for seen in ranks], told, own.stage, tied)
+    held = [(seen.stage, seen.held) for seen in ranks]
+    return Topology(
+        len(ranks),
+        parted or holders == 1 or bool(_copied(parts, stated, holders)),
+        parted,
+        own.stage,
+        own.stages,
+        holders,
+        stated.has_loss is not False,
+        rows,
+        tuple(own_rows[name] for name in _names_in(parts)) if rows else (),
+        groups,
+        copies_on_stages(parts, own.stage, tied),
+        tuple(held.index(part) for part in held),
+    )
+
+
+def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
+    """True where each lies under DistributedDataParallel over `ranks` (all), whole; else None."""
+    wanted = (dist.get_world_size() if _several() else 1) if ranks is None else ranks
+    return True if all(_replicated_on(part, wanted) for part in parts) else None
+
+
+def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
+    inner = getattr(model, "_orig_mod", model)
+    wrapper = inner if isinstance(inner, DistributedDataParallel) else _wrapper_of(model)
+    if wrapper is None or getattr(wrapper, "parameters_to_ignore", None) or _is_local(wrapper):
+        return False
+    return bool(wrapper.process_group.size() == ranks)
+
+
+def _is_local(wrapper: DistributedDataParallel) -> bool:
+    """Whether its ranks step by gradients of their own and average weights later (local SGD)."""
+    hooks = [getattr(hook, "__name__", "") for hook, _ in getattr(wrapper, "_comm_hooks", ())]
+    return any("localsgd" in name.lower() for name in hooks)
+
+
+def _copied(parts: Modules, stated: Stated, holders: int) -> bool | None:
+    return says_replicated(parts, holders) if stated.replicated is None else stated.replicated
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _wrapper_of(model: torch.nn.Module) -> DistributedDataParallel | None:
+    """The wrapper that somebody made of `model`, whose loop gave us what lies inside.
+
+    A module does not know it, so all objects are looked through: about 0.1 s, once.
+    """
+    if not _several():
+        return None
+    own = unwrapped(model)
+    found = (o for o in gc.get_objects() if issubclass(type(o), DistributedDataParallel))
+    return next((wrapper for wrapper in found if unwrapped(wrapper) is own), None)
+
+
+def refuse_flat_shards(model: torch.nn.Module) -> None:
+    """Raise `AttachError` where FSDP1 holds any part of `model`."""
+    for module in model.modules():
+        if any(kind.__module__ == _FLAT for kind in type(module).__mro__):
+            raise AttachError(
+                "model",
+                "FullyShardedDataParallel (FSDP1) holds it in flat shards, normed rank by rank",
+                "Shard it by fully_shard (FSDP2); under Accelerate with fsdp_version=2",
+            )
+
+
+# ---- stages of a pipeline ----------------------------------------------------------------------
+
+
+def _stage(stated: Stated) -> tuple[int, int]:
+    """This rank's stage, and of how many."""
+    if stated.pipeline is None:
+        return 0, 1
+    return _own_rank(stated.pipeline), stated.pipeline.size()
+
+
+def _own_rank(ranks: Ranks) -> int:
+    return ranks.get_local_rank() if isinstance(ranks, DeviceMesh) else ranks.rank()
+
+
+def _check_stated(stated: Stated) -> None:
+    """Raise `AttachError` where what is said cannot be used."""
+    named = {"pipeline": stated.pipeline, **_named_groups(stated)}
+    for argument, ranks in named.items():
+        if isinstance(ranks, DeviceMesh) and ranks.ndim != 1:
+            raise AttachError(
+                argument.partition("[")[0],
+                f"{argument} is a mesh of {ranks.ndim} dimensions",
+                "Give the one dimension, as mesh['pp']",
+            )
+    if stated.pipeline is not None and stated.pipeline.size() > 1 and stated.has_loss is None:
+        raise AttachError(
+            "has_loss",
+            "pipeline is given, and nobody says which ranks compute the loss: what the other "
+            "stages pass to guard.loss() would be averaged in",
+            "Give has_loss=True on the ranks of the last stage and has_loss=False on all others",
+        )
+
+
+def _named_groups(stated: Stated) -> dict[str, Ranks]:
+    return {f"shard_groups[{name!r}]": ranks for name, ranks in stated.shard_groups.items()}
+
+
+def _check_alike(stated: Stated, ranks: Sequence[Seen]) -> None:
+    """Raise `AttachError` where the ranks say different things, or all say what means nothing."""
+    if len({seen.stages for seen in ranks}) > 1:
+        other = next(r for r, seen in enumerate(ranks) if seen.stages != ranks[0].stages)
+        raise AttachError(
+            "pipeline",
+            f"it has {ranks[0].stages} stages on rank 0 and {ranks[other].stages} on rank {other}",
+            "Give the group or mesh of the same pipeline on every rank",
+        )
+    if ranks[0].stages > 1 and not any(seen.has_loss for seen in ranks):
+        raise AttachError(
+            "has_loss", "it is False on every rank", "Give True on the ranks of the last stage"
+        )
+    nowhere = set(stated.shard_groups).intersection(*[set(seen.unmatched) for seen in ranks])
+    if nowhere:
+        raise AttachError(
+            "shard_groups",
+            f"{listed(sorted(nowhere))} {verb(sorted(nowhere), 'names', 'name')} no parameter",
+            "Give patterns of names as model.named_parameters() has them",
+        )
+
+
+# ---- what lies where ---------------------------------------------------------------------------
+
+
+def _has_meshes(parts: Modules) -> bool:
+    return any(isinstance(p, DTensor) for p in parameters(parts))
+
+
+def _names_in(parts: Modules) -> list[str]:
+    return [name for name, _ in named_parameters(parts)]
+
+
+def _groups_of(name: str, stated: Stated) -> list[Ranks]:
+    """Those whose ranks hold different parts of the parameter."""
+    return [ranks for pattern, ranks in stated.shard_groups.items() if fnmatchcase(name, pattern)]
+
+
+def _group_sizes(parts: Modules, stated: Stated) -> dict[int, int]:
+    """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
+    named = [(p, _groups_of(name, stated)) for name, p in named_parameters(parts)]
+    return {id(p): math.prod(ranks.size() for ranks in groups) for p, groups in named if groups}
+
+
+def _common(parts: Modules, stated: Stated) -> list[str]:
+    """A line for each parameter, equal on two ranks that hold copies or parts of the same model."""
+    named = named_parameters(parts)
+    return [f"{n} {list(p.shape)}" for n, p in named if not _groups_of(n, stated)]
+
+
+def _places(parts: Modules, stated: Stated) -> list[str]:
+    """A line for each parameter, equal on two ranks that hold the same part of it."""
+    return [
+        f"{name} {coordinates(p)} {[_own_rank(ranks) for ranks in _groups_of(name, stated)]}"
+        for name, p in named_parameters(parts)
+    ]
+
+
+def check_held(parts: Modules, stated: Stated, holders: int) -> None:
+    """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
+    if holders == 1 and stated.pipeline is None:
+        return
+    groups = _group_sizes(parts, stated)
+    _check_meshes(parts, stated, groups, holders)
+    if _has_meshes(parts) or stated.shard_groups or stated.pipeline is not None:
+        loose = _beyond_meshes(parts, groups, holders)
+        _check_copies(parts, stated, loose, _copied(parts, stated, holders) if loose else None)
+
+
+def _check_meshes(parts: Modules, stated: Stated, groups: Mapping[int, int], holders: int) -> None:
+    """Raise `AttachError` where a mesh says something else than the user."""
+    for name, parameter in _training(parts):
+        stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
+        if stage is not None and stated.pipeline is None:
+            raise AttachError(
+                "model",
+                f"the mesh of {name!r} belongs to one with a dimension {stage!r}: a bad update "
+                "would be skipped on one pipeline stage and made on the other",
+                SAY_PIPELINE,
+            )
+        cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
+        if holders % cut:
+            raise AttachError(
+                "shard_groups",
+                f"{name!r} would lie in {cut} parts on {holders} ranks",
+                "Give the group whose ranks hold different parts of it, beyond its own mesh",
+            )
+
+
+def _check_copies(
+    parts: Modules, stated: Stated, loose: Sequence[str], copied: bool | None
+) -> None:
+    """Raise `AttachError` where nobody says what other ranks hold of the `loose` parameters."""
+    if stated.replicated and not loose and _has_meshes(parts):
+        remedy = "Leave it out: DTensors say themselves how they lie"
+        raise AttachError("replicated", "the model holds parts of tensors", remedy)
+    if loose and not copied:
+        raise AttachError(
+            "model",
+            f"{listed(loose)} {verb(loose, 'lies', 'lie')} in plain tensors or on a mesh of some "
+            "ranks: what the other ranks hold of it is not known, so that they could clip and skip "
+            "differently",
+            f"Shard all parameters over a mesh of all ranks (fully_shard(model)); or, {SAY_COPIES}",
+        )
+
+
+def _beyond_meshes(parts: Modules, groups: Mapping[int, int], holders: int) -> list[str]:
+    """What trains and neither a mesh nor a shard group accounts for on all `holders`."""
+    return [
+        name
+        for name, p in _training(parts)
+        if (p.device_mesh.size() if isinstance(p, DTensor) else 1) * groups.get(id(p), 1) != holders
+    ]
+
+
+def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
+    return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
+
+
+def _stage_of(parameter: DTensor) -> str | None:
+    """The name of a pipeline's dimension in the mesh that the parameter's one was cut from."""
+    mesh: Any = parameter.device_mesh
+    whole = mesh
+    with suppress(Exception):  # no public name leads to it; before 2.8 it lay elsewhere
+        found = getattr(mesh, "_get_root_mesh", None)
+        whole = found() if found else device_mesh._mesh_resources.get_root_mesh(mesh)
+    for dimension, name in enumerate(whole.mesh_dim_names or ()):
+        if name in STAGES and whole.size(dimension) > 1:
+            return str(name)
+    return None
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> None:
+    """Raise `AttachError` for the first rank that holds other parameters than one of its stage."""
+    one, other = next(
+        (one, other)
+        for other, lines in enumerate(held)
+        for one in range(other)
+        if stages[one] == stages[other] and held[one] != lines
+    )
+    sides = [(one, _names(held[one], held[other])), (other, _names(held[other], held[one]))]
+    alone = ", ".join(f"rank {rank} alone {listed(names)}" for rank, names in sides if names)
+    raise AttachError(
+        "model",
+        f"ranks of one stage hold different parameters ({alone or 'in another order'}): a bad "
+        "update would be skipped on one rank and made on the other, and each would be clipped by "
+        "its own norm",
+        f"{SAY_PIPELINE}. If they are experts, say attach(shard_groups={{PATTERN: GROUP}})",
+    )
+
+
+def _names(lines: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Of `lines` those that `others` lack, by the parameters' names."""
+    known = set(others)
+    return [line.partition(" ")[0] for line in lines if line not in known]

@@ -1,0 +1,208 @@
+"""One HTTP request with a message in it, and what its answer means for the outbox.
+
+Standard library only: one connection kept open, every wait bounded by a named timeout.
+Law: an answer becomes a `Verdict`; nothing here sleeps, and nothing is sent twice but what a server
+refused in its newest form. One of an older release knows no word of batches left out, and one of a
+still older release no short form: each gets what it knows, and no sample is lost to it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from spikeguard.uplink.lines import shortened, without_skips
+from spikeguard_protocol import (
+    WAIT_HEADER,
+    Ack,
+    Message,
+    ProtocolError,
+    RunId,
+    UnreadableOrder,
+    encode,
+    read_ack,
+)
+from spikeguard_protocol.bearer import bearer
+from spikeguard_protocol.bounded_answer import answer_within
+from spikeguard_protocol.escaping import printable
+from spikeguard_protocol.identity import MAX_STEP
+
+ANSWER_TIMEOUTS = 2  # from the request's end to the answer's: so many of `timeout_s`
+
+
+class Advice(StrEnum):
+    """What to do about a message after an answer."""
+
+    STORED = "stored"
+    RESUME_FROM = "resume_from"  # a gap: the server waits for an older number
+    GIVE_UP = "give_up"  # final for this message
+    ASK_LATER = "ask_later"  # a person has to mend something
+    BACK_OFF = "back_off"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One answer, or none."""
+
+    advice: Advice
+    reason: str = ""
+    ack: Ack | None = None
+    unreadable: tuple[UnreadableOrder, ...] = ()  # orders of that acknowledgement
+    expected: int | None = None
+    retry_after_s: float | None = None
+    wait_s: float | None = None  # a decision may come: worth waiting for, so long at a time
+    unknown: int = 0  # records that the server knows nothing of, and did not get
+
+
+class Transport:
+    """A connection to `server`, opened when needed."""
+
+    def __init__(self, server: str, token: str | None, timeout_s: float) -> None:
+        parts = urlsplit(server)
+        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._host, self._port = parts.hostname or "", parts.port
+        self._root = parts.path.rstrip("/")
+        self._path = f"{self._root}/v1/messages"
+        self._headers = {"Content-Type": "application/json", "User-Agent": "spikeguard-agent"}
+        if token:
+            self._headers["Authorization"] = bearer(token)
+        self._timeout_s = timeout_s
+        self._connection: HTTPConnection | None = None
+        self._waiting: HTTPConnection | None = None  # of another thread than the sender's
+        self._short = True  # until a server takes only what is not
+
+    def send(self, message: Message) -> Verdict:
+        """Post `message`; never raises for what the network or the server does."""
+        forms = self._forms(message)
+        verdict = self._post(next(forms))
+        while verdict.advice is Advice.GIVE_UP and (form := next(forms, None)) is not None:
+            verdict = self._post(form)
+            if verdict.advice is Advice.STORED:
+                self._short &= form == shortened(form)
+                verdict = replace(verdict, unknown=len(message.records) - len(form.records))
+        return verdict
+
+    def _forms(self, message: Message) -> Iterator[Message]:
+        """The newest first, an older one made only once it is asked for. Batches left out are
+        rarely told of, so each time they are tried again: a newer server may have taken the older
+        one's place."""
+        tried = shortened(message) if self._short else message
+        yield tried
+        known = without_skips(message)
+        for form in (shortened(known), known) if self._short else (known,):
+            if form != tried:
+                tried = form
+                yield form
+
+    def _post(self, message: Message) -> Verdict:
+        try:
+            return self._exchange(encode(message))
+        except Exception as error:  # also a length that no memory holds
+            self.close()
+            return Verdict(Advice.BACK_OFF, printable(f"{type(error).__name__}: {error}"[:500]))
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def wait_for_order(self, run: RunId, wait_s: float) -> bool | None:
+        """Whether there is an order to fetch, asked for `wait_s`; None where nobody can tell.
+
+        On a connection of its own, so that messages go on meanwhile.
+        """
+        path = f"{self._root}/v1/runs/{run.project}/{run.name}/orders?wait_s={wait_s:g}"
+        connection = self._kind(self._host, self._port, timeout=wait_s + self._timeout_s)
+        connection.response_class = answer_within(wait_s + self._timeout_s)
+        self._waiting = connection
+        try:
+            connection.request("GET", path, headers=self._headers)
+            response = connection.getresponse()
+            plain = json.loads(response.read()) if response.status == 200 else {}
+            return plain.get("waiting") if isinstance(plain, dict) else None
+        except Exception:  # whatever was answered: messages bring orders too
+            return None
+        finally:
+            self._waiting = None
+            connection.close()
+
+    def interrupt(self) -> None:
+        """End the waits that other threads are in."""
+        for connection in (self._connection, self._waiting):
+            sock = getattr(connection, "sock", None)
+            if sock is not None:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _exchange(self, body: bytes) -> Verdict:
+        if self._connection is None:
+            self._connection = self._kind(self._host, self._port, timeout=self._timeout_s)
+            self._connection.response_class = answer_within(ANSWER_TIMEOUTS * self._timeout_s)
+        elif self._connection.sock is not None:  # the answer before has used some of it up
+            self._connection.sock.settimeout(self._timeout_s)
+        self._connection.request("POST", self._path, body, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        if response.will_close:
+            self.close()
+        verdict = judge(response.status, response.headers.get("Retry-After"), answer)
+        return replace(verdict, wait_s=_seconds(response.headers.get(WAIT_HEADER)))
+
+
+def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
+    """What an answer means; `docs/protocol.md` holds the table."""
+    if status == 200:
+        return _stored(answer)
+    reason = f"{status}: {_message(answer)}"
+    if status == 409 and _is_sequence(expected := _error(answer).get("expected")):
+        return Verdict(Advice.RESUME_FROM, reason, expected=expected)
+    if status in (413, 422):
+        return Verdict(Advice.GIVE_UP, reason)
+    if status in (400, 401, 403, 404):
+        return Verdict(Advice.ASK_LATER, reason)
+    return Verdict(Advice.BACK_OFF, reason, retry_after_s=_seconds(retry_after))
+
+
+def _is_sequence(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MAX_STEP
+
+
+def _stored(answer: bytes) -> Verdict:
+    try:
+        ack, unreadable = read_ack(answer)
+        return Verdict(Advice.STORED, ack=ack, unreadable=unreadable)
+    except ProtocolError as error:
+        return Verdict(Advice.BACK_OFF, f"200 with an answer that is no acknowledgement: {error}")
+
+
+def _error(answer: bytes) -> dict[str, Any]:
+    """The error object, with the keys beside it, of whatever came."""
+    try:
+        plain = json.loads(answer)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(plain, dict):
+        return {}
+    inner = plain.get("error")
+    return {**plain, **(inner if isinstance(inner, dict) else {})}
+
+
+def _message(answer: bytes) -> str:
+    error = _error(answer)
+    parts = [str(error[key]) for key in ("field", "message", "remedy") if error.get(key)]
+    return printable(" · ".join(parts)[:500] or answer[:80].decode(errors="replace"))
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return min(300.0, max(0.0, float(text))) if text else None
+    except ValueError:
+        return None
