@@ -4,8 +4,8 @@ What counts, in every view. A trained step is lost, once, where one of these bef
 
 - it is trained again: it lies behind a rollback's target and at or before the step at which the
   rollback was applied. Of a stop: behind the newest checkpoint on disk.
-- it was dropped or skipped: its update did not reach the weights (the guard's reflex, a gradient
-  scaler), so that the weights stalled;
+- it was dropped or skipped: its update did not reach the weights (the agent or a gradient
+  scaler kept it out), so that the weights stalled;
 - it stalled: its update rounded to nothing, as in pure bf16. Of all parameters at least the share
   `standstill.LIMIT` stayed as they were, at the newest measurement up to that step;
 - it was spent in damage: between the onset and the last step whose loss stood out of the trend, as

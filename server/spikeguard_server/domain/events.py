@@ -67,7 +67,7 @@ class Opened:
     first_moves: Mapping[str, int] = field(
         default_factory=dict
     )  # signal -> its first anomalous step
-    dropped: bool = False  # the reflex kept the onset's update out of the weights
+    dropped: bool = False  # the agent kept the onset's update out of the weights
     causes: Ranking = ()  # what may have started it, as far as the evidence goes by then
     peak_step: int | None = None  # of `peak_loss`
     peak_loss: float | None = None  # highest finite loss so far; None when there was none

@@ -32,7 +32,7 @@ class Incident:
     peak_loss: float | None
     excess: float | None  # loss above trend at `newest_step`, nats: `Episode.excess`
     trend: Trend | None
-    dropped: bool  # the reflex kept the onset's update out
+    dropped: bool  # the agent kept the onset's update out
     settled: bool  # the kind will not change without new evidence
     recurrences: int = 0  # times it came back after a command
     first_peak_step: int | None = None  # of the rise before any command; None before one

@@ -104,7 +104,7 @@ def _outlier(situation: Situation, _: Policy) -> Opinion | None:
 
 
 def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
-    """A non-finite update that the reflex kept out did no harm, unless more follows."""
+    """A non-finite update that the agent kept out did no harm, unless more follows."""
     incident = situation.incident
     calm = incident.newest_step - incident.onset_step
     if not incident.dropped or incident.recurrences or incident.stuck:
@@ -112,13 +112,13 @@ def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
     if calm < policy.calm_steps:
         return Opinion(
             None,
-            f"The reflex kept the update of step {incident.onset_step} out of the weights; "
+            f"The agent kept the update of step {incident.onset_step} out of the weights; "
             f"{calm} of the {policy.calm_steps} steps that must stay calm have passed.",
         )
     if incident.kind is Kind.RECOVERABLE:
         return Opinion(
             None,
-            f"The reflex kept the update of step {incident.onset_step} out of the weights and the "
+            f"The agent kept the update of step {incident.onset_step} out of the weights and the "
             f"{calm} steps since were finite: nothing to undo.",
         )
     return None

@@ -181,7 +181,7 @@ def _evidence_said(facts: PostMortem) -> list[str]:
     if lead is not None:
         said.append(_lead_sentence(lead.signal, lead.step, lead.steps, rose(incident)))
     if incident.dropped:
-        said.append("The reflex kept the onset's update out of the weights.")
+        said.append("The agent kept the onset's update out of the weights.")
     if incident.stuck:
         said.append("It was stuck: update after update was dropped, the weights stood still.")
     if incident.apart:

@@ -244,7 +244,7 @@ def test_an_optimizer_that_makes_several_updates_a_step_is_only_reported(tmp_pat
     assert guard.faults == {}
 
 
-def test_the_reflex_can_be_switched_off() -> None:
+def test_skipping_can_be_switched_off() -> None:
     job = Job(settings=Settings(drop_non_finite=False))
     job.train_to(2)
     job.spoil = poison
