@@ -129,8 +129,9 @@ def happened_since(
     run_id: UUID | None = None,
     until: datetime | None = None,
     after: tuple[datetime, UUID, int] | None = None,
+    limit: int = PAGE,
 ) -> Sequence[Happening]:
-    """At most `PAGE` entries between `since` and `until`, by time; `after` ends the page before."""
+    """At most `limit` entries between `since` and `until`, by time; `after`: the page before."""
     order = (_A.at, _A.run_id, _A.number)
     query = (
         sql.select(
@@ -142,7 +143,7 @@ def happened_since(
         .outerjoin(deleted_runs, deleted_runs.c.run_id == _A.run_id)
         .where(_A.at > since, _NAME.is_not(None))
         .order_by(*order)
-        .limit(PAGE)
+        .limit(limit)
     )  # fmt: skip
     if project is not None:
         query = query.where(_PROJECT.element == project)

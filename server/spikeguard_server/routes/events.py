@@ -7,9 +7,9 @@ server or on another replica.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Annotated, Final
 from uuid import UUID
@@ -26,7 +26,6 @@ from spikeguard_server.errors import Busy, NotFound, ServiceError
 from spikeguard_server.feed import MOST, Feed, Follower
 from spikeguard_server.repository.reading import existing_run
 from spikeguard_server.repository.reading_feed import (
-    PAGE,
     WINDOW,
     Happening,
     Seen,
@@ -44,7 +43,7 @@ from spikeguard_server.routes.door import (
 
 router = APIRouter(tags=["notifications"])
 READY_S: Final = 10.0
-AT_ONCE: Final = 100  # events that are missed, in one piece
+AT_ONCE: Final = 100  # events that were missed, each of up to 7 kB; many streams may hold as many
 Last = tuple[datetime, UUID, int] | None
 _NAME = f"^{NAME_PATTERN.pattern}$"
 EVENT_EXAMPLE = (
@@ -155,22 +154,25 @@ async def _missed(services: Services, follower: Follower, seen: Seen) -> AsyncIt
             told, after = await run_in_threadpool(
                 _page, services.engine, follower, since, after, seen
             )
-        for begin in range(0, len(told), AT_ONCE):
-            yield b"".join(told[begin : begin + AT_ONCE])
+        if told:
+            yield told
         if after is None:
             return
+        since = after[0] - timedelta(microseconds=1)  # what lies before was read
 
 
 def _page(
     engine: sql.Engine, follower: Follower, since: datetime, after: Last, seen: Seen
-) -> tuple[Sequence[bytes], Last]:
+) -> tuple[bytes, Last]:
     """What is fresh of the next page, and where that ends; None for the last one."""
     with engine.connect() as connection:
         page = happened_since(
-            connection, since, project=follower.project, run_id=follower.run_id, after=after
-        )
-    told = [_event(entry, seen) for entry in page if seen.fresh(entry)]
-    return told, (page[-1].at, page[-1].run_id, page[-1].number) if len(page) == PAGE else None
+            connection, since, project=follower.project, run_id=follower.run_id, after=after,
+            limit=AT_ONCE,
+        )  # fmt: skip
+    told = b"".join(_event(entry, seen) for entry in page if seen.fresh(entry))
+    more = len(page) == AT_ONCE
+    return told, (page[-1].at, page[-1].run_id, page[-1].number) if more else None
 
 
 def _still_good(services: Services, follower: Follower, secret: str) -> bool:

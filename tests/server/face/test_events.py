@@ -98,9 +98,10 @@ def test_a_policy_has_one_name_however_old_its_entry_is(action: str) -> None:
 
 
 def test_a_broken_stream_goes_on_behind_its_last_event(
-    live: Live, new_job: Callable[[str], Job], client: Client
+    live: Live, new_job: Callable[[str], Job], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two runs at once; nothing is missing, nothing comes twice."""
+    """Of two runs at once, read a few at a time; nothing is missing, nothing comes twice."""
+    monkeypatch.setattr("spikeguard_server.routes.events.AT_ONCE", 7)
     jobs = [new_job("broken-a"), new_job("broken-b")]
     following = Following(client.events("default"))
     time.sleep(0.8)
