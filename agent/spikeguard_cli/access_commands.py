@@ -26,6 +26,7 @@ from spikeguard_protocol.paths import channel_path, confirm_path, incident_path,
 DAY_S = 86_400.0
 MAX_LISTED = 1000
 MAX_DAYS = 3660
+MAX_POLICY = 100_000  # characters as JSON; a server takes no longer document than 20,000
 EXPIRES_SOON_S = 14 * DAY_S
 DECIDERS = (Role.OPERATOR, Role.ADMIN)
 TOKEN_HEAD = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
@@ -172,12 +173,20 @@ def policy_over_http(options: Namespace) -> int:
 
 def _show(api: Api, options: Namespace) -> int:
     if options.run is None:
-        print(to_toml(api.get("/v1/policy", project=options.project)["policy"]), end="")
+        print(_as_toml(api.get("/v1/policy", project=options.project)), end="")
         return 0
     found = api.get(f"{run_path(RunId(options.project, options.run))}/policy")
+    text = _as_toml(found)
     say(f"# {_policy_name(found)}")
-    print(to_toml(found["policy"]), end="")
+    print(text, end="")
     return 0
+
+
+def _as_toml(body: Mapping[str, Any]) -> str:
+    """Its policy; a header of TOML repeats the names of all tables that it lies in."""
+    if len(json.dumps(body["policy"], ensure_ascii=False)) > MAX_POLICY:
+        raise CommandFailed(f"the answer is no policy: one takes at most {MAX_POLICY} characters")
+    return to_toml(body["policy"])
 
 
 def _policy_name(body: Mapping[str, Any]) -> str:

@@ -18,7 +18,11 @@ from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials, load_login
 from spikeguard_protocol import Role
 from spikeguard_protocol.bearer import bearer
-from spikeguard_protocol.bounded_answer import BoundedHTTPHandler, BoundedHTTPSHandler
+from spikeguard_protocol.bounded_answer import (
+    MAX_DOCUMENT,
+    BoundedHTTPHandler,
+    BoundedHTTPSHandler,
+)
 from spikeguard_protocol.escaping import printable
 
 TIMEOUT_S = 15.0
@@ -68,15 +72,29 @@ class Api:
         """The raw answer to a DELETE."""
         return self._call("DELETE", _with_query(path, query))
 
-    def items(self, path: str, limit: int, **query: str | int | None) -> Iterator[dict[str, Any]]:
-        """The newest `limit` entries of a list, over as many pages as that takes."""
+    def items(
+        self, path: str, limit: int, *, held: bool = True, **query: str | int | None
+    ) -> Iterator[dict[str, Any]]:
+        """The newest `limit` entries of a list, over as many pages as that takes.
+
+        `held`: whoever asks keeps them all, so the pages together are no longer than one answer.
+        """
         cursor: str | None = None
+        room = MAX_DOCUMENT
         while limit > 0:
-            page = self.get(path, limit=min(limit, 1000), cursor=cursor, **query)
-            yield from page["items"]
-            limit -= len(page["items"])
+            answer = self.read(path, limit=min(limit, 1000), cursor=cursor, **query)
+            room -= len(answer) if held else 0
+            if room < 0:
+                raise CommandFailed(
+                    f"the list is longer than {MAX_DOCUMENT} bytes. Ask for fewer entries with "
+                    "--limit, or, where the command has it, for --jsonl or --csv"
+                )
+            page = _plain(answer)
+            found = page["items"][:limit]
+            yield from found
+            limit -= len(found)
             cursor = page["next_cursor"]
-            if cursor is None or not page["items"]:
+            if cursor is None or not found:
                 return
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
@@ -119,10 +137,12 @@ class Api:
                 return bytes(answer.read())
         except HTTPError as error:
             raise _refused(error) from error
-        except (OSError, HTTPException, ValueError) as error:  # what comes back is no HTTP, or ends
+        except (OSError, HTTPException, ValueError, OverflowError, MemoryError) as error:
+            # what comes back is no HTTP, ends early, or says that no memory holds it
             reason = error.reason if isinstance(error, URLError) else error
+            said = printable(str(reason) or type(reason).__name__)[:500]
             raise CommandFailed(
-                f"{self.credentials.server} does not answer ({printable(str(reason))[:500]}). "
+                f"{self.credentials.server} does not answer ({said}). "
                 "Is the server up, and is this its address?"
             ) from error
 

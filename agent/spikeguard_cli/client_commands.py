@@ -77,7 +77,7 @@ def _session(api: Api, token: str, name: str | None) -> dict[str, Any]:
 
 def runs(options: Namespace) -> int:
     """List runs: those with an open spike first, then those that go on, the projects in turn."""
-    asked: dict[str, str | None] = {"project": options.project, "state": options.state}
+    asked: dict[str, Any] = {"project": options.project, "state": options.state}
     asked["order"] = "newest" if options.newest else "attention"
     asked["archived"] = "true" if options.archived else None
     found = list(Api(load_credentials()).items("/v1/runs", options.limit, **asked))
@@ -127,7 +127,7 @@ def audit(options: Namespace) -> int:
     if options.run:
         path = f"{run_path(RunId.parse(options.run))}/audit"
     limit = options.limit or sys.maxsize
-    entries = Api(load_credentials()).items(path, limit)
+    entries = Api(load_credentials()).items(path, limit, held=not options.jsonl)
     if options.jsonl:
         for entry in entries:  # page by page: a record may be long
             print(json.dumps(entry))

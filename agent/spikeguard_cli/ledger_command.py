@@ -37,7 +37,8 @@ def ledger(options: Namespace) -> int:
     limit = options.limit or sys.maxsize
     directory = Path(options.what)
     local = directory.is_dir() and not options.run
-    found = islice(_of_directory(directory), limit) if local else _of_run(options.what, limit)
+    held = not (options.json or options.csv)
+    found = islice(_of_directory(directory), limit) if local else _of_run(options.what, limit, held)
     if options.json:
         for entry in found:
             print(json.dumps(entry))
@@ -60,10 +61,11 @@ def _of_directory(directory: Path) -> Iterable[Entry]:
     return found
 
 
-def _of_run(what: str, limit: int) -> Iterable[Entry]:
+def _of_run(what: str, limit: int, held: bool) -> Iterable[Entry]:
     if what.count("/") > 1 or what.startswith((".", "/", "~")):
         raise CommandFailed(f"there is no directory {what}")
-    return Api(load_credentials()).items(f"{run_path(RunId.parse(what))}/ledger", limit)
+    path = f"{run_path(RunId.parse(what))}/ledger"
+    return Api(load_credentials()).items(path, limit, held=held)
 
 
 def _print_csv(entries: Iterable[Entry]) -> None:

@@ -34,9 +34,10 @@ def number(value: float | str | None, digits: int = 4) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> str:
-    """Columns two spaces apart, to the left but those that are `numbers`."""
+    """Columns two spaces apart, to the left but those that are `numbers`. A cell wider than
+    `WIDEST` stands out of its column: nothing else is filled up to it."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    widths = [min(WIDEST, max(len(row[i]) for row in (head, *rows))) for i in range(len(head))]
     lines = [
         "  ".join(
             cell.rjust(width) if place in numbers else cell.ljust(width)
@@ -84,18 +85,18 @@ def incident_table(incidents: Sequence[dict[str, Any]], jobs: Mapping[str, str])
     for incident, row in zip(incidents, rows, strict=True):
         lines.append(row)
         for said in _needs(incident, jobs.get(incident["id"])):
-            lines += wrap(said, WIDTH, initial_indent="    ", subsequent_indent="      ")
+            lines += _wrapped(said, "    ", "      ")
     return "\n".join(lines)
 
 
 def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
     proposal = incident.get("proposal")
     if incident["state"] != "closed" and incident.get("summary"):
-        yield printable(f"{incident['summary']}.")
+        yield f"{incident['summary']}."
     if proposal is not None and proposal["verb"] != "watch":
         yield f"Decide {proposal['id']}: {command_words(proposal)}"
     if job:
-        yield printable(job)
+        yield job
 
 
 LABELS = 9  # columns of the labels of a card
@@ -125,7 +126,7 @@ def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
     lines = [
         *_said("propose", command_words(proposal)),
         *_said("costs", cost_words(proposal["cost"])),
-        *(line for check in proposal["checks"] for line in _said("check", check)),
+        *(line for check in _first(proposal["checks"]) for line in _said("check", check)),
         *_said("answer", f"within {duration(proposal['expires_in_s'])}"),
     ]
     if first := proposal["first_approved_by"]:
@@ -163,12 +164,31 @@ def _said(label: str, text: str) -> list[str]:
     """Wrapped behind its label; a sentence of its own without one."""
     first = f"{label:<{LABELS}}" if label else ""
     rest = " " * LABELS if label else ""
-    return wrap(printable(text), WIDTH, initial_indent=first, subsequent_indent=rest)
+    return _wrapped(text, first, rest)
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    return wrap(printable(_cut(text)), WIDTH, initial_indent=first, subsequent_indent=rest)
+
+
+def _cut(text: str) -> str:
+    """No more of it than a person reads: what is done with it may cost the square of its length."""
+    more = len(text) - LONGEST
+    return text if more <= 0 else f"{text[:LONGEST]} ... and {more:,} characters more"
+
+
+def _first(checks: Sequence[str]) -> list[str]:
+    """The first `MOST_CHECKS`, and how many there are besides."""
+    more = len(checks) - MOST_CHECKS
+    return [*checks[:MOST_CHECKS], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")
 INCIDENT_HEAD = ("INCIDENT", "STATE", "WHAT", "ONSET", "PEAK LOSS")
 WIDTH = 80  # columns of what is wrapped
+WIDEST = 120  # columns that a table fills up
+LONGEST = 20_000  # characters of a reason or a sentence
+MOST_CHECKS = 100  # of a proposal
 SHORT_REASON = 60  # columns up to which a reason of the audit stands in its row
 
 
@@ -184,7 +204,7 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
 
 def audit_reason(entry: dict[str, Any]) -> str:
     """Why it was done, its paragraphs on one line."""
-    return " ".join(paragraphs(entry["reason"] or "-"))
+    return " ".join(paragraphs(_cut(entry["reason"] or "-")))
 
 
 def actor_words(entry: dict[str, Any]) -> str:
@@ -321,8 +341,8 @@ def proposal_words(command: dict[str, Any]) -> str:
     """A proposal as a person reads it before deciding."""
     lines = (
         f"{command['id']}, revision {command['revision']}: {command_words(command)}",
-        *_labelled("why:", paragraphs(command["reason"])),
-        *(f"  check: {check}" for check in command.get("checks", ())),  # older servers send none
+        *_labelled("why:", paragraphs(_cut(command["reason"]))),
+        *(f"  check: {check}" for check in _first(command.get("checks", ()))),  # older send none
         f"  costs: {cost_words(command['cost'])}",
         *approver_words(command),
     )

@@ -26,6 +26,7 @@ from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_client.shapes import Command
 from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.bounded_answer import MAX_DOCUMENT
+from spikeguard_protocol.escaping import printable
 
 T = TypeVar("T")
 PAGE = 200
@@ -33,7 +34,11 @@ Query = str | int | None
 
 
 class ApiError(Exception):
-    """A call failed. `code` is the server's word for it, or `unreachable`, `not_understood`."""
+    """A call failed. `code` is the server's word for it, or `unreachable`, `not_understood`.
+
+    `message`, `remedy` and `error` are what the server said; as text, and so in a traceback, it is
+    escaped for a terminal.
+    """
 
     def __init__(
         self,
@@ -44,7 +49,7 @@ class ApiError(Exception):
         status: int | None = None,
         error: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(f"{message}. {remedy}" if remedy else message)
+        super().__init__(printable(f"{message}. {remedy}" if remedy else message))
         self.message, self.remedy = message, remedy
         self.code, self.status = code, status
         self.error = dict(error or {})  # with a code's own keys: `current`, `expected`, `limit`

@@ -40,7 +40,7 @@ from spikeguard_client.shapes import (
     RunDetail,
     Series,
 )
-from spikeguard_client.stream import Place, read_events
+from spikeguard_client.stream import Place, lines_of, read_events
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
 from spikeguard_protocol.paths import (
     channel_path,
@@ -307,7 +307,7 @@ class Client:
         while True:
             try:
                 with self._calls.open("GET", path, None, place.header, SILENT_S) as stream:
-                    for event in read_events(stream, place):
+                    for event in read_events(lines_of(stream), place):
                         wait_s = 0.5
                         yield event
             except ApiError as error:

@@ -231,3 +231,23 @@ def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(
         assert "and says that it stored" in capsys.readouterr().err
         assert main(["sync", str(tmp_path), "--server", wire.url]) == 0
         assert set(wire.column("loss")) == {(0, 1), (0, 2), (0, 3)}
+
+
+def test_an_upload_to_a_server_that_asks_again_for_what_it_stored_ends_with_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path, settings=replace(FAST, snapshot_every=0))
+    job.train_to(1_000)  # two messages
+    job.guard.finish()
+    with served(Wire()) as wire:
+
+        def lie(message: Message) -> Answer | None:
+            if wire.received > 100:
+                return 401, {}, b""
+            asked = {"error": {"message": "a gap"}, "expected": 1}
+            return (409, {}, json.dumps(asked).encode()) if message.sequence > 1 else None
+
+        wire.intercept = lie
+        assert main(["sync", str(tmp_path), "--server", wire.url]) == 1
+        assert wire.received < 30
+    assert "asked 8 times for messages that it had stored" in capsys.readouterr().err

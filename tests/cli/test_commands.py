@@ -196,7 +196,7 @@ def test_runs_are_listed_with_what_waits_for_a_person(home: dict[str, str], serv
 def test_a_long_list_is_read_page_by_page(home: dict[str, str], server: Server) -> None:
     server.answers["/v1/runs"] = (200, {"items": [RUN] * 2, "next_cursor": "more"})
     done = spikeguard(home, "runs", "--limit", "5", "--json")
-    assert len(json.loads(done.stdout)) >= 5
+    assert len(json.loads(done.stdout)) == 5
     assert "cursor=more" in server.asked[1][1]
 
 
@@ -550,6 +550,56 @@ def test_a_refusal_is_read_to_a_limit_too_whatever_length_it_claims() -> None:
     for url in answering(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n{}" % 10**18):
         with pytest.raises(ApiError, match="The server answered 500"):
             list(Client(url, "x").runs())
+
+
+def test_an_event_without_end_is_read_to_a_limit() -> None:
+    for endless in (b"data: " + b"x" * 2**16, b"data: " + b"x" * 2**16 + b"\n"):
+        for url in answering(b"HTTP/1.1 200 OK\r\n\r\n", endless, times=2_000):
+            with pytest.raises(ApiError, match="longer than 1048576 bytes"):
+                list(Client(url, "x").events("default"))
+
+
+def test_what_a_client_raises_drives_no_terminal() -> None:
+    for url in answering(b"\x1b]52;c;Y3VybA==\x07\x1b[2J\r\n\r\n"):
+        with pytest.raises(ApiError) as refused:
+            list(Client(url, "x").runs())
+        assert acted_on(str(refused.value)) == []
+
+
+def test_a_list_whose_pages_do_not_end_is_no_longer_than_one_answer(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del login
+    entry = {"kind": "command", "at": None, "step": None, "command": None, "verb": None,
+             "state": "applied", "result": "x" * 2**23}  # fmt: skip
+    page = {"items": [entry], "next_cursor": "more"}
+    for path in ("/v1/runs/default/gpt-1/audit", "/v1/runs/default/gpt-1/ledger"):
+        server.answers[path] = (200, page)
+    for arguments in (("audit", "gpt-1", "--limit", "0"), ("ledger", "gpt-1", "--run")):
+        assert main(arguments) == 1
+        assert "the list is longer than 67108864 bytes" in capsys.readouterr().err
+
+
+def test_a_server_that_says_much_costs_the_command_line_no_more_than_that(
+    login: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del login
+    size = 2_000_000  # of a cell, a sentence, the names of tables
+    wide = {"items": [RUN | {"state": "x" * size}, *[RUN] * 999], "next_cursor": None}
+    server.answers["/v1/runs"] = (200, wide)
+    sentence = {"title": "T", "summary": "x" * size, "causes": [], "has_postmortem": False,
+                "proposal": None, "commands": [],
+                "segment": {"attempt": "a", "number": 0}}  # fmt: skip
+    server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, {**INCIDENT, **sentence})
+    server.answers["/v1/runs/default/gpt-1/incidents/3/series"] = (200, {"segments": []})
+    policy: dict[str, Any] = {"x" * size: {f"t{number}": {"a": 1} for number in range(1_000)}}
+    server.answers["/v1/policy"] = (200, {"policy": policy})
+    assert main(("runs", "--limit", "1000")) == 0
+    assert len(capsys.readouterr().out) < 2 * size
+    assert main(("show", "gpt-1#3")) == 0
+    assert "and 1,980,001 characters more" in " ".join(capsys.readouterr().out.split())
+    assert main(("policy", "show")) == 1
+    assert "the answer is no policy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["SPIKEGUARD_TOKEN", "SPIKEGUARD_TOKEN_FILE"])

@@ -26,6 +26,7 @@ from spikeguard_protocol import Message, RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
 TRIES = 5  # of one message, while the server is away
+RETURNS = 8  # of a server to messages that it had stored: its database is restored no more often
 PAUSE_S = 1.0  # before the second try; doubles
 
 Tell = Callable[[str], None]
@@ -38,6 +39,7 @@ class Uploaded:
     messages: int = 0
     refused: int = 0  # for good: the server has a gap in their place
     refused_last: int = 0
+    returns: int = 0
 
 
 def sync(options: Namespace) -> int:
@@ -138,6 +140,12 @@ def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) ->
         return
     if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
         if verdict.expected < message.sequence:
+            done.returns += 1
+            if done.returns > RETURNS:
+                raise CommandFailed(
+                    f"the server has asked {RETURNS} times for messages that it had stored, and "
+                    f"asks for message {verdict.expected} again: {verdict.reason}"
+                )
             outbox.declare_lost(verdict.expected)
             return
         if verdict.expected > message.sequence:
