@@ -73,6 +73,8 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/healthz"): _PUBLIC,
     ("GET", "/readyz"): _PUBLIC,
     ("GET", "/openapi.json"): _PUBLIC,
+    ("GET", "/docs"): _PUBLIC,  # shows the document, and calls nothing
+    ("GET", "/docs/{file}"): _PUBLIC,
     ("GET", "/login"): _PUBLIC,
     ("POST", "/login"): _PUBLIC,
     ("POST", "/logout"): _PUBLIC,

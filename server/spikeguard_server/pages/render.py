@@ -68,6 +68,16 @@ def sign_in_page(page: Page, *, name: str, link_s: float) -> str:
     return _render("signin.html", page, name=name, link_s=link_s)
 
 
+def docs_page(document: Mapping[str, Any]) -> str:
+    """Every call that the server takes, to browse; `document` is the OpenAPI document."""
+    return _environment().get_template("docs.html").render(document=document)
+
+
+def docs_script() -> bytes:
+    """What starts that page."""
+    return (files(__package__) / "templates/docs.js").read_bytes()
+
+
 def confirm_page(
     page: Page,
     incident: Mapping[str, Any],
@@ -114,6 +124,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
         "batches": batches_phrase,
         "count": count,

@@ -1,15 +1,60 @@
-"""The OpenAPI document, public as the sources are."""
+"""The OpenAPI document, public as the sources are, and the page that shows it.
+
+Invariants: the page holds the document and loads nothing from other hosts; its Content-Security-
+Policy lets it run the scripts of this server and make no call at all, so that no cookie goes with
+one.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
 
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+
+from spikeguard_server.errors import NotFound
+from spikeguard_server.pages import docs_page, docs_script
 from spikeguard_server.routes.answers import Answer
 
-router = APIRouter()
+router = APIRouter(include_in_schema=False)
+PAGE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
+    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+)
+KEPT: Final = {"Cache-Control": "public, max-age=3600"}
+TYPES: Final[Mapping[str, str]] = {
+    "start.js": "text/javascript; charset=utf-8",
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+}
 
 
-@router.get("/openapi.json", include_in_schema=False)
+@router.get("/openapi.json")
 def get_document(request: Request) -> Answer:
     """What every call takes and answers."""
     return Answer(request.app.openapi())
+
+
+@router.get("/docs")
+def get_page(request: Request) -> Response:
+    """The same for people."""
+    html = docs_page(request.app.openapi())
+    return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
+
+
+@router.get("/docs/{file}")
+def get_file(file: str) -> Response:
+    """What the page loads."""
+    if file not in TYPES:
+        raise NotFound("There is no such file", "/docs shows what the server takes")
+    return Response(_content(file), media_type=TYPES[file], headers=KEPT)
+
+
+@cache
+def _content(file: str) -> bytes:
+    if file == "start.js":
+        return docs_script()
+    return (files("fastapi_offline") / "static" / file).read_bytes()

@@ -245,6 +245,8 @@ FOR_BROWSERS = {
     "/login",
     "/logout",
     "/pages/style.css",
+    "/docs",
+    "/docs/{file}",
     "/approve/{token}",
     "/login/{link}",
     "/login/oidc",

@@ -22,7 +22,9 @@ from spikeguard_server.routes.shapes import Shape
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
 
-UNLISTED = {("GET", "/openapi.json"), ("GET", "/pages/style.css"), ("GET", "/")}
+UNLISTED = {
+    ("GET", path) for path in ("/", "/docs", "/docs/{file}", "/openapi.json", "/pages/style.css")
+}
 MODULES = (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes, ledger)
 SHAPES = sorted(
     {

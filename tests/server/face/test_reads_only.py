@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
 PAGES = ("/login", "/logout", "/confirm/", "/approve/")
-FOR_ONE_PROCESS = {"/metrics", "/openapi.json", "/readyz", "/healthz"}
+FOR_ONE_PROCESS = {"/docs", "/docs/{file}", "/metrics", "/openapi.json", "/readyz", "/healthz"}
 
 
 @pytest.fixture(scope="module")
