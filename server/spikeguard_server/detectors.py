@@ -34,7 +34,8 @@ SHIPPED: Mapping[str, type[Detector]] = {DEFAULT: RobustTrend, "zscore": ZScore,
 USUAL = DetectionSettings()
 BAND = Setting(
     "band", USUAL.band_z, 1.0, 100.0, "deviations",
-    "half width of the band about the trend: an incident is over when the loss is back in it",
+    "half width of the band about the trend: an incident is over when the loss is back in it; a "
+    "loss a third further out than it still stands out",
 )  # fmt: skip
 PRECURSOR = Setting(
     "precursor_threshold", USUAL.precursor_z, 2.0, 1_000.0, "robust deviations",

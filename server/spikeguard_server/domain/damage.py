@@ -13,7 +13,7 @@ from spikeguard_server.domain.incident import Incident
 from spikeguard_server.domain.policy import Policy
 
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
-ANOMALOUS_Z = 4.0  # robust standard deviations above the trend at which a loss still stands out
+STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss still stands out
 AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
 FATAL = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED)
 
@@ -79,6 +79,7 @@ def rose(incident: Incident) -> bool:
 
 def stands_out(incident: Incident, excess: float | None) -> bool:
     """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
-    if excess is None or incident.trend is None:
+    trend = incident.trend
+    if excess is None or trend is None:
         return True
-    return not math.isfinite(excess) or excess > ANOMALOUS_Z * incident.trend.scale
+    return not math.isfinite(excess) or excess > STANDS_OUT * trend.band * trend.scale
