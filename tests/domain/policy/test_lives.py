@@ -230,8 +230,8 @@ def test_the_newest_anomalous_step_follows_the_loss_while_it_stands_out(
 @pytest.mark.parametrize(("band", "newest"), [(1.5, 120), (3.0, 102), (6.0, 102)])
 def test_whether_a_loss_still_stands_out_follows_the_policys_band(band: float, newest: int) -> None:
     """Whoever draws the band narrower wants what lies beyond it to count."""
-    opened = replace(OPENED, trend=replace(OPENED.trend, band=band))  # type: ignore[type-var]
-    assert _folded(opened, _revised(120, 3.0 * OPENED.trend.scale)).anomalous_step == newest
+    opened = replace(OPENED, trend=Trend(99, 3.1, 0.0, scale=0.02, band=band))
+    assert _folded(opened, _revised(120, 0.06)).anomalous_step == newest
 
 
 def test_a_revision_without_a_finite_loss_leaves_the_peak_where_it_was() -> None:
