@@ -30,9 +30,14 @@ def printable(text: str, keep: str = "") -> str:
     is written as its escape, but for what is in `keep`."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        escaped(c) if c not in keep and _is_hidden(text, at) else c for at, c in enumerate(text)
-    )
+    odd = "".join(c for c in set(text) if c not in keep and (c in _JOINERS or _is_hidden(c, 0)))
+    if not odd:
+        return text
+
+    def shown(found: re.Match[str]) -> str:
+        return escaped(found[0]) if _is_hidden(text, found.start()) else found[0]
+
+    return re.sub(f"[{re.escape(odd)}]", shown, text)
 
 
 def escaped(character: str) -> str:

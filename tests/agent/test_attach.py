@@ -259,6 +259,17 @@ def test_without_a_server_it_says_so_once_and_trains(
     assert guard.faults == {}
 
 
+@pytest.mark.parametrize("told", ["9" * 5_000, "\N{SUPERSCRIPT TWO}", "-1", "x"])
+def test_what_a_launcher_says_wrongly_keeps_no_job_from_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+    guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path)
+    guard.step()
+    guard.finish()
+    assert guard.faults == {}
+
+
 def test_a_failure_of_the_agents_own_is_counted_and_never_raised(tmp_path: Path) -> None:
     """Every part that a step meets is broken in turn; training goes on."""
     model = nn.Linear(2, 2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import weakref
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ def tell_places(world: World, memory: HostMemory, mapped: MappedMemory | None) -
 def local_ranks() -> int:
     """How many ranks the launcher started on this node; 1 where it does not say."""
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(told) if told.isdigit() and int(told) > 0 else 1
+    return int(told) if re.fullmatch("[0-9]{1,9}", told) and int(told) > 0 else 1
 
 
 class NodeMemory:
