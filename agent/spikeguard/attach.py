@@ -249,7 +249,7 @@ def attach(
     room = None
     with faults.shield("snapshots"):
         if recovery.snapshots is not None:
-            state_now = divided(training.capture(), training.shared)
+            state_now = divided(training.capture(), training.shared, training.stored.name_at)
             room = room_for(*state_now, job.optimizers, chosen, budget, world.leads)
     if not all_agree(world, room is not None and room.holds > 0):
         recovery.snapshots = room = None

@@ -413,6 +413,71 @@ def stalled(folder: Path, rank: int, size: int) -> dict[str, Any]:
     return told
 
 
+def whole_state(job: ShardedJob) -> dict[str, Tensor]:
+    """All weights, moments and counters, whole, by name. Collective."""
+    found: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, parameter in job.model.named_parameters():
+            state = job.optimizer.state.get(parameter, {})
+            for key, value in {"weight": parameter, **state}.items():
+                whole = value.full_tensor() if isinstance(value, DTensor) else value
+                found[f"{name}.{key}"] = whole.detach().clone()
+    return found
+
+
+def another_size(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """Go on with whatever number of ranks, five steps more; at last back to where it went on."""
+    kept = CheckpointDirectory(folder / "checkpoints", every=5, background=False)
+    job = ShardedJob(folder / "guard", rank, size, checkpoints=kept)
+    told: dict[str, Any] = {"resumed": job.guard.resume()}
+    begun = told["resumed"]
+    if begun:
+        told["same"] = equal_to_saved(whole_state(job), folder / f"whole-{begun}.pt")
+    job.train_to(begun + 5)
+    if begun == 10:
+        order_back(job, 1, 10, Medium.DISK, BatchRange(11, 12))
+        while job.guard.steps >= 15:
+            job.train_step()
+        told["back"] = [job.guard.steps, equal_to_saved(whole_state(job), folder / "whole-10.pt")]
+        job.train_to(15)
+    state = whole_state(job)
+    told["states"] = len(state)
+    if rank == 0:
+        torch.save(state, folder / f"whole-{begun + 5}.pt")
+    job.guard.finish()
+    told["losses"] = [seen["train/loss"] for seen in job.seen]
+    return {**told, "faults": job.guard.faults}
+
+
+class OfThisRank:
+    """A part of the training state that each rank has for itself."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def state_dict(self) -> dict[str, int]:
+        return {"rank": self.rank}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.rank = state["rank"]
+
+
+def apart(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """One checkpoint of a run whose `state=` is another on each rank."""
+    kept = CheckpointDirectory(folder / "apart", every=5, background=False)
+    state = [OfThisRank(rank)]
+    job = ShardedJob(folder / "guard", rank, size, checkpoints=kept, state=state)
+    job.train_to(5)
+    job.guard.finish()
+    return {}
+
+
+def equal_to_saved(state: dict[str, Tensor], saved: Path) -> bool:
+    """To the bit."""
+    there = torch.load(saved)
+    return state.keys() == there.keys() and all(torch.equal(state[n], there[n]) for n in there)
+
+
 def main(folder: Path, scenes: Sequence[str]) -> None:
     """What one rank of a test does."""
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
-from spikeguard import CheckpointDirectory
+from spikeguard import CheckpointDirectory, ResumeError
 
 from . import sharded_job
 from .forks import FORKED, ended, fork_ranks, torchrun
@@ -130,6 +130,78 @@ def test_a_sharded_run_goes_back_bit_for_bit(ranks: Any) -> None:
         assert scene["same"] == [True, True, True]
         assert scene["resumed"] == 10
         assert scene["faults"] == [{}, {}]
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One run in four attempts: of 4 ranks, 2, 4 and 3, each going on where the last ended."""
+    folder = tmp_path_factory.mktemp("sizes")
+    return folder, [run_ranks(folder, size, ["another_size"]) for size in (4, 2, 4, 3)]
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(sizes: Any, tmp_path: Path) -> None:
+    """Weights, moments and counters to the bit; losses as of one process that never stopped."""
+    torch.set_num_threads(1)
+    alone = sharded_job.ShardedJob(tmp_path)
+    alone.train_to(10)
+    alone.guard.finish()
+    _, attempts = sizes
+    for number, ranks in enumerate(attempts):
+        for told in ranks:
+            scene = told["another_size"]
+            assert scene["resumed"] == 5 * number
+            assert scene.get("same", not number)
+            assert scene["faults"] == {}
+    assert attempts[0][0]["another_size"]["states"] > 20
+    losses = [loss for ranks in attempts[:2] for loss in ranks[0]["another_size"]["losses"]]
+    assert losses == pytest.approx([seen["train/loss"] for seen in alone.seen], rel=CLOSE)
+
+
+def test_a_rollback_goes_to_a_checkpoint_of_another_number_of_ranks(sizes: Any) -> None:
+    _, attempts = sizes
+    for told in attempts[2]:
+        assert told["another_size"]["back"] == [10, True]
+
+
+def test_one_process_goes_on_from_a_checkpoint_of_several_ranks(sizes: Any, tmp_path: Path) -> None:
+    folder, _ = sizes
+    job = sharded_job.ShardedJob(tmp_path, checkpoints=CheckpointDirectory(folder / "checkpoints"))
+    assert job.guard.resume() == 20
+    state = sharded_job.whole_state(job)
+    job.guard.finish()
+    assert sharded_job.equal_to_saved(state, folder / "whole-20.pt")
+
+
+def test_what_each_rank_had_for_itself_is_given_to_no_other(tmp_path: Path) -> None:
+    """The checkpoint is refused with the place of it; the state stays as it was."""
+    run_ranks(tmp_path, 2, ["apart"])
+    own = [sharded_job.OfThisRank(7)]
+    kept = CheckpointDirectory(tmp_path / "apart")
+    job = sharded_job.ShardedJob(tmp_path / "one", checkpoints=kept, state=own)
+    before = sharded_job.whole_state(job)
+    with pytest.raises(ResumeError, match=r"extra\.0\.rank is not the same on ranks 0 and 1"):
+        job.guard.resume()
+    job.guard.finish()
+    assert own[0].rank == 7
+    assert all(torch.equal(t, before[n]) for n, t in sharded_job.whole_state(job).items())
+
+
+def test_torch_reads_a_checkpoint_by_the_names_of_parameters(sizes: Any) -> None:
+    """As `get_model_state_dict` and `get_optimizer_state_dict` call them."""
+    folder, _ = sizes
+    kept = CheckpointDirectory(folder / "checkpoints").targets()[-1]
+    whole = torch.load(folder / f"whole-{kept.step}.pt")
+    moments = {n: t for n, t in whole.items() if n.endswith((".exp_avg", ".exp_avg_sq"))}
+    assert len(moments) > 10
+    state: dict[str, Any] = {}
+    for name, moment in moments.items():
+        parameter, _, key = name.rpartition(".")
+        state.setdefault(parameter, {})[key] = torch.zeros_like(moment)
+    read = {"optimizer": {"state": state}}
+    dcp_load(read, checkpoint_id=folder / "checkpoints" / kept.name, no_dist=True)
+    for name, moment in moments.items():
+        parameter, _, key = name.rpartition(".")
+        assert torch.equal(state[parameter][key], moment), name
 
 
 def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:

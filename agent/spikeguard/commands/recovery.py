@@ -95,7 +95,7 @@ class Recovery:
 
     def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
         """The state as of now: what is this rank's own, and what it keeps for others too."""
-        own, parts = divided(self.live(), self._state.shared, self._state.stage)
+        own, parts = divided(self.live(), self._state.shared, self._state.stored.name_at)
         return own, self._staging.kept(parts)
 
     def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
@@ -245,7 +245,8 @@ class Recovery:
         if target.medium is Medium.MEMORY:
             tree = self.snapshots.load(target.name) if self.snapshots is not None else None
         elif self.checkpoints is not None:
-            tree = self.checkpoints.load(target.name, self._world.rank, self._world.size)
+            world = self._world
+            tree = self.checkpoints.load(target.name, world.rank, world.size, self._state.stored)
         else:
             tree = None
         if tree is None:

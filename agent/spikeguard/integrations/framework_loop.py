@@ -29,6 +29,7 @@ from spikeguard.optim.learning_rate import LrScale
 from spikeguard.settings import Settings, read_connection, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import is_abandoned
+from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Target, Tree
 from spikeguard.state.training_state import random_state, restore_random_state
 from spikeguard.topology.rank_group import join_world, leave_world, share_text
@@ -187,9 +188,9 @@ class HostedCheckpoints(CheckpointDirectory):
     on_demand = False  # whether a checkpoint can be asked for
     writes_itself = True
 
-    def load(self, name: str, rank: int, world_size: int) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
         """What a rollback by restart has to know of it; the framework reads the rest."""
-        del rank, world_size
+        del rank, world_size, boxes
         try:
             return {"lr_scale": json.loads((self.folder(name) / RATE).read_text())}
         except FileNotFoundError:

@@ -22,6 +22,7 @@ from typing import Any
 
 from spikeguard.errors import AttachError
 from spikeguard.state.lineage import plain_lineage, read_lineage
+from spikeguard.state.replicated_parts import Boxes, Ranks
 from spikeguard.state.targets import Target, Tree
 from spikeguard_protocol import Medium
 
@@ -97,16 +98,29 @@ class CheckpointDirectory:
         _sync(folder)
         _sync(self.path)
 
-    def load(self, name: str, rank: int, world_size: int) -> Tree:
-        """This rank's state on the host; raise OSError or ValueError if it cannot be read."""
-        from spikeguard.state.dcp_files import load  # DCP takes a moment to import
+    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+        """This rank's state on the host; raise OSError or ValueError if it cannot be read.
 
-        self.check_ranks(name, world_size)
-        return load(self.folder(name), rank)
+        `boxes`: where this rank's parts lie, for a checkpoint of another number of ranks.
+        """
+        saved = self.saved_by(name)
+        if saved == world_size or boxes is None:
+            from spikeguard.state.dcp_files import load  # DCP takes a moment to import
+
+            self.check_ranks(name, world_size)
+            return load(self.folder(name), rank)
+        from spikeguard.state.resharding import load_resharded
+
+        return load_resharded(self.folder(name), Ranks(rank, world_size, saved), boxes)
+
+    def saved_by(self, name: str) -> int:
+        """How many ranks saved it."""
+        plain = json.loads((self.folder(name) / MANIFEST).read_text())
+        return int(plain["world_size"])
 
     def check_ranks(self, name: str, world_size: int) -> None:
         """Raise ValueError where another number of ranks saved it."""
-        saved = json.loads((self.folder(name) / MANIFEST).read_text())["world_size"]
+        saved = self.saved_by(name)
         if saved != world_size:
             raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
 

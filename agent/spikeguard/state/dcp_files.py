@@ -1,7 +1,8 @@
 """How a state lies in a checkpoint's folder: through `torch.distributed.checkpoint` (DCP).
 
 What all ranks hold together lies there under names of its own (`model.blocks.0.weight`,
-`optimizer.state.3.exp_avg`), each part once, so that plain `dcp.load` reads it too; what a rank
+`optimizer.state.blocks.0.weight.exp_avg`, as torch's `get_state_dict` names them), each part once,
+so that plain `dcp.load` reads it too; what a rank
 has for itself (random numbers, data position, buffers) is one blob, `rank-00000`.
 Law: written from host copies, in a thread of `async_save`'s, on a gloo group that nothing else
 uses; read by each rank alone, without meeting the others, so that a vote can follow.
@@ -114,13 +115,22 @@ def save(
 
 def load(folder: Path, rank: int) -> Tree:
     """What `rank` had saved, on the host; raise OSError or ValueError where it cannot be read."""
+    return fill(folder, *joined(load_own(folder, rank)))
+
+
+def load_own(folder: Path, rank: int) -> Tree:
+    """What `rank` had for itself, with marks for what it held together with others."""
     warnings.filterwarnings("ignore", message=ALONE)
     metadata = FileSystemReader(folder).read_metadata()
     name = _own_name(rank)
     blob = bytearray(_stored(metadata, name).size[0])
     _read(folder, {name: Part.whole(torch.frombuffer(blob, dtype=torch.uint8))})
-    own = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=False)
-    tree, parts = joined(own)
+    own: Tree = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=False)
+    return own
+
+
+def fill(folder: Path, tree: Tree, parts: Mapping[str, Part]) -> Tree:
+    """`tree`, once its `parts` were read."""
     _read(folder, parts)
     return tree
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,24 @@ from torch.distributed.tensor import DTensor
 
 from spikeguard.state.targets import Tree
 from spikeguard.topology.shards import local
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
+
+
+class Boxes(Protocol):
+    """Who knows which part of a tensor this rank holds."""
+
+    def box_of(self, name: str, size: tuple[int, ...]) -> Box:
+        """Of the tensor that a checkpoint calls `name`; ValueError where that is not known."""
+
+
+class Ranks(NamedTuple):
+    """Who reads a checkpoint that other ranks saved."""
+
+    rank: int
+    now: int
+    saved: int
+
 
 _PLAIN = {int, float, str, bool, type(None)}
 _MARK = "spikeguard.part"  # in a rank's own tree, where a shared tensor stood
@@ -42,21 +60,24 @@ class Part:
 
 
 def divided(
-    tree: Tree, shared: Callable[[str, Tensor], bool], prefix: str = ""
+    tree: Tree,
+    shared: Callable[[str, Tensor], bool],
+    name_of: Callable[[str], str] = str,
 ) -> tuple[Tree, dict[str, Part]]:
     """`tree` without the tensors that `shared` says yes to, and those by name; copies nothing.
 
-    `prefix`: what their names begin with in the checkpoint.
+    `name_of`: what the tensor at a place of the tree is called in the checkpoint.
     """
     parts: dict[str, Part] = {}
 
     def walk(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
-            part = _part_of(value) if shared(name, value) else None
+            part = part_of(value) if shared(name, value) else None
             if part is None:
                 return local(value).detach()
-            parts[prefix + name] = part
-            return {_MARK: prefix + name, "offsets": part.offsets, "size": part.size, **_kind(part)}
+            stored = name_of(name)
+            parts[stored] = part
+            return {_MARK: stored, "offsets": part.offsets, "size": part.size, **_kind(part)}
         if isinstance(value, dict):
             return {
                 key: walk(item, f"{name}.{key}" if name else str(key))
@@ -79,13 +100,24 @@ def is_mark(value: Any) -> bool:
     return isinstance(value, dict) and _MARK in value
 
 
-def joined(own: Tree) -> tuple[Tree, dict[str, Part]]:
-    """The tree that `divided` took apart, with empty tensors to be filled, and those by name."""
+def as_it_lay(_: str, mark: Tree) -> Box:
+    """The box that the rank held which wrote the mark."""
+    return tuple(mark["offsets"]), tuple(mark["shape"])
+
+
+def joined(
+    own: Tree, box_of: Callable[[str, Tree], Box] = as_it_lay
+) -> tuple[Tree, dict[str, Part]]:
+    """The tree that `divided` took apart, with empty tensors to be filled, and those by name.
+
+    `box_of`: which part of a tensor is wanted, by its name and its mark.
+    """
     parts: dict[str, Part] = {}
 
     def empty(mark: Tree) -> Tensor:
-        tensor = torch.empty(mark["shape"], dtype=mark["dtype"])
-        parts[mark[_MARK]] = Part(tensor, tuple(mark["offsets"]), tuple(mark["size"]))
+        offsets, shape = box_of(mark[_MARK], mark)
+        tensor = torch.empty(shape, dtype=mark["dtype"])
+        parts[mark[_MARK]] = Part(tensor, offsets, tuple(mark["size"]))
         return tensor
 
     return _put_back(own, empty), parts
@@ -121,7 +153,7 @@ def _kind(part: Part) -> Mapping[str, Any]:
     return {"shape": tuple(part.tensor.shape), "dtype": part.tensor.dtype}
 
 
-def _part_of(tensor: Tensor) -> Part | None:
+def part_of(tensor: Tensor) -> Part | None:
     """This rank's part; None where it is no single box."""
     if not isinstance(tensor, DTensor):
         return Part.whole(tensor.detach())
@@ -130,3 +162,42 @@ def _part_of(tensor: Tensor) -> Part | None:
     if len(chunks) != 1 or tuple(chunks[0].sizes) != tuple(here.shape):
         return None
     return Part(here, tuple(chunks[0].offsets), tuple(tensor.shape))
+
+
+def difference(one: Any, other: Any, place: str = "") -> str | None:
+    """Where what two ranks have for themselves differs; None where it does not.
+
+    A tensor of which another rank holds nothing is none of its own.
+    """
+    if is_mark(one):
+        return None if _same_tensor(one, other) else place
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return None if _bits(one) == _bits(other) else place
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return place
+        pairs = [(one[key], other[key], f"{place}.{key}" if place else str(key)) for key in one]
+    elif type(one) in (list, tuple) and type(one) is type(other) and len(one) == len(other):
+        pairs = [(a, b, f"{place}.{n}") for n, (a, b) in enumerate(zip(one, other, strict=True))]
+    else:
+        return None if _plainly_equal(one, other) else place
+    return next((d for a, b, where in pairs if (d := difference(a, b, where)) is not None), None)
+
+
+def _same_tensor(mark: Tree, other: Any) -> bool:
+    if isinstance(other, Tensor):
+        return other.numel() == 0
+    same = (_MARK, "size", "dtype")
+    return is_mark(other) and all(mark[key] == other[key] for key in same)
+
+
+def _bits(tensor: Tensor) -> tuple[Any, ...]:
+    plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.shape, tensor.dtype, bytes(plain.numpy())
+
+
+def _plainly_equal(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # what compares as it likes, an array for one
+        return False

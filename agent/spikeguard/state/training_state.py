@@ -22,6 +22,7 @@ from spikeguard.optim.optimizers import names_of
 from spikeguard.state.laid_state import Layouts, layouts_of, new_like, place_of
 from spikeguard.state.optimizer_attributes import OptimizerAttributes
 from spikeguard.state.replicated_parts import is_mark, is_plain
+from spikeguard.state.stored_names import StoredNames
 from spikeguard.state.targets import Tree, shape_mismatch
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.model_parts import (
@@ -63,10 +64,9 @@ class TrainingState:
         self._names = names_of(self._optimizers)
         self._attributes = OptimizerAttributes(self._optimizers)
         self._topology = topology
+        self.stored = StoredNames(modules, self._optimizers, topology)
         self._equal_moments = tuple(
-            f"optimizer.{name}.state." if len(self._names) > 1 else "optimizer.state."
-            for name, optimizer in zip(self._names, self._optimizers, strict=True)
-            if _is_torchs_own(optimizer)
+            prefix for prefix, optimizer in self.stored.moments if _is_torchs_own(optimizer)
         )
 
     def capture(self) -> Tree:
@@ -90,11 +90,6 @@ class TrainingState:
     def _layouts(self) -> dict[str, Layouts]:
         pairs = zip(self._names, map(layouts_of, self._optimizers), strict=True)
         return {name: layouts for name, layouts in pairs if layouts}
-
-    @property
-    def stage(self) -> str:
-        """What the names of shared tensors begin with: stages may name theirs alike."""
-        return f"stage{self._topology.stage}." if self._topology.stages > 1 else ""
 
     def shared(self, name: str, tensor: Tensor) -> bool:
         """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""

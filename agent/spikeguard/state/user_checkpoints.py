@@ -18,6 +18,7 @@ import torch
 
 from spikeguard.errors import AttachError
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.replicated_parts import Boxes
 from spikeguard.state.targets import Tree
 from spikeguard.state.training_state import host_copy
 
@@ -58,8 +59,9 @@ class UserCheckpoints(CheckpointDirectory):
             os.fsync(file.fileno())
         temporary.replace(folder / _rank_file(rank))
 
-    def load(self, name: str, rank: int, world_size: int) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
         """The agent's part, on the host; the job's follows with `put_back`."""
+        del boxes  # what the job's own functions read is the job's
         self.check_ranks(name, world_size)
         path = self.folder(name) / _rank_file(rank)
         tree: Tree = torch.load(path, map_location="cpu", weights_only=False)
