@@ -54,6 +54,7 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.Linear(WIDTH, 13), nn.GELU(), nn.Linear(13, WIDTH)) for _ in range(1)
         )
+        self.add_module("0", nn.LayerNorm(WIDTH))  # named as optimizers number parameters
         self.frozen = nn.Linear(WIDTH, WIDTH)
         self.coarse = nn.Linear(WIDTH, WIDTH, dtype=coarse)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
@@ -64,6 +65,7 @@ class Network(nn.Module):
         x = self.words(words)
         for block in self.blocks:
             x = x + block(x)
+        x = self.get_submodule("0")(x)
         x = self.frozen(x) + self.coarse(x.to(self.coarse.weight.dtype)).float()
         return self.head(x)  # type: ignore[no-any-return]
 

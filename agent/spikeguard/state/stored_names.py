@@ -84,8 +84,8 @@ class StoredNames:
         if name.startswith("model."):
             live = state_of(self._modules).get(name.removeprefix("model."))
             return live if isinstance(live, Tensor) else None
-        found = self._moment_at(name)
-        if found is not None:
-            return found[0]
-        place = name.removeprefix("optimizer.state.").rpartition(".")[0]
-        return self._parameters.get(place) if place != name else None
+        named = name.removeprefix("optimizer.state.").rpartition(".")[0]
+        if named in self._parameters:
+            return self._parameters[named]
+        found = self._moment_at(name)  # of a parameter that is not the model's
+        return found[0] if found is not None else None
