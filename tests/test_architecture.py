@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import published, settings_page
+from benchmarks import published
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
@@ -228,11 +228,6 @@ def test_every_published_table_is_made_of_its_results() -> None:
     """Where it fails: `python -m benchmarks.published`."""
     for page in published.pages():
         assert published.rendered(page.read_text()) == page.read_text(), page.name
-
-
-def test_the_page_of_settings_is_made_of_the_code() -> None:
-    """Where it fails: `python -m benchmarks.settings_page`."""
-    assert settings_page.PAGE.read_text() == settings_page.page()
 
 
 def test_the_first_page_stays_one_page() -> None:

@@ -42,7 +42,7 @@ class Settings:
     flight_recorder: int = 0  # newest steps kept in full detail until an incident opens; 0: none
     flight_recorder_bytes: int = 8 * MIB  # of that detail as it would be sent
     replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
-    drop_non_finite: bool = True  # the update_skipper, where the optimizer can
+    drop_non_finite: bool = True  # a step's update, where the optimizer can skip it
     skip_by_sync: bool = False  # on a GPU, where an optimizer can't: the host waits in each step
     drop_z: float = 0.0  # also drop beyond so many standard deviations; 0: never
     drop_z_limit: int = 5  # so many more of them than calm steps: the new level is adopted
@@ -108,6 +108,28 @@ _MOST: dict[str, float] = {
     "orders_an_hour": 10_000,
 }
 _LONGEST_S = 1e6  # of any other duration: beyond it no thread can be waited for
+SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in the environment
+    "send_interval_s": "SPIKEGUARD_SEND_INTERVAL",
+    "layer_norms_every": "SPIKEGUARD_LAYER_NORMS_EVERY",
+    "flight_recorder": "SPIKEGUARD_FLIGHT_RECORDER",
+    "outbox_directory": "SPIKEGUARD_OUTBOX_DIRECTORY",
+    "order_keys_file": "SPIKEGUARD_ORDER_KEYS_FILE",
+    "observe_only": "SPIKEGUARD_OBSERVE_ONLY",
+    "allow_plain_http": "SPIKEGUARD_ALLOW_PLAIN_HTTP",
+}
+ARGUMENT_VARIABLES: Mapping[str, str] = {  # where `attach` is not given the argument
+    "SPIKEGUARD_RUN": "the run's name",
+    "SPIKEGUARD_PROJECT": "the run's project; unset: `default`",
+    "SPIKEGUARD_SERVER": "the server's address; unset: the job works offline",
+    "SPIKEGUARD_TOKEN": "a token of role agent",
+    "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",
+}
+
+
+def limits_of(name: str) -> tuple[float, float | None]:
+    """The least and the most that a number may be; None: any finite one."""
+    longest = _LONGEST_S if name.endswith("_s") else None
+    return _LEAST.get(name, 0), _MOST.get(name, longest)
 
 
 def whole(value: Any) -> int:
@@ -156,7 +178,7 @@ def _check_verbs(name: str, value: Any) -> None:
 
 
 def _check_number(name: str, value: Any, default: float) -> None:
-    least, most = _LEAST.get(name, 0), _MOST.get(name, _LONGEST_S if name.endswith("_s") else None)
+    least, most = limits_of(name)
     kinds, kind = (int, "a whole number") if isinstance(default, int) else (int | float, "a number")
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise AttachError("settings", f"{name} is {value!r:.80}", f"Give {kind}, at least {least}")
@@ -206,17 +228,29 @@ def read_connection(
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
     """`settings` with what `SPIKEGUARD_*` ask for in their place."""
     asked = {
-        "send_interval_s": _number(environment, "SPIKEGUARD_SEND_INTERVAL", float, "seconds, 1.0"),
-        "layer_norms_every": _number(environment, "SPIKEGUARD_LAYER_NORMS_EVERY", int, "steps, 50"),
-        "flight_recorder": _number(environment, "SPIKEGUARD_FLIGHT_RECORDER", int, "steps, 64"),
-        "outbox_directory": environment.get("SPIKEGUARD_OUTBOX_DIRECTORY") or None,
-        "order_keys_file": environment.get("SPIKEGUARD_ORDER_KEYS_FILE") or None,
-        "observe_only": _switch(environment, "SPIKEGUARD_OBSERVE_ONLY"),
-        "allow_plain_http": _switch(environment, "SPIKEGUARD_ALLOW_PLAIN_HTTP"),
+        setting: _asked(environment, variable, setting)
+        for setting, variable in SETTING_VARIABLES.items()
     }
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     chosen: dict[str, Any] = {name: n for name, n in asked.items() if n is not None}
     return Settings(**{**values, **chosen})
+
+
+_NUMBERS: Mapping[str, tuple[Callable[[str], float], str]] = {
+    "send_interval_s": (float, "seconds, 1.0"),
+    "layer_norms_every": (int, "steps, 50"),
+    "flight_recorder": (int, "steps, 64"),
+}
+_SWITCHED = ("observe_only", "allow_plain_http")
+
+
+def _asked(environment: Mapping[str, str], variable: str, setting: str) -> object:
+    """What `variable` asks for in place of `setting`; None where it is not set."""
+    if setting in _NUMBERS:
+        return _number(environment, variable, *_NUMBERS[setting])
+    if setting in _SWITCHED:
+        return _switch(environment, variable)
+    return environment.get(variable) or None
 
 
 def _number(

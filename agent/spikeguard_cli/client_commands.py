@@ -350,7 +350,9 @@ def _reject_options(parser: ArgumentParser) -> None:
 
 def _postmortem_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it)")
-    parser.add_argument("--format", choices=("md", "html", "json"), default="md")
+    parser.add_argument(
+        "--format", choices=("md", "html", "json"), default="md", help="how it is written"
+    )
     parser.add_argument("--output", help="file to write instead of printing")
 
 

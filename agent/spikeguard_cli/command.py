@@ -10,8 +10,8 @@ import importlib.util
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.plain_http import plain_http_warning
@@ -19,6 +19,14 @@ from spikeguard_protocol.plain_http import plain_http_warning
 
 def _no_options(parser: ArgumentParser) -> None:
     del parser
+
+
+EXITS: Mapping[int, str] = {
+    0: "done",
+    1: "not done: one line on stderr says why, or a question was answered with no",
+    2: "an option or argument is not known, is missing, or is not one of its choices",
+    130: "interrupted (Ctrl-C)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Command:
     configure: Callable[[ArgumentParser], None] = _no_options
     extra: str | None = None  # the extra that brings what it needs
     needs: tuple[str, ...] = ()  # modules of that extra
+    exits: Mapping[int, str] = field(default_factory=dict)  # statuses of its own, beside `EXITS`
 
     def missing(self) -> list[str]:
         """The modules it needs that are not installed."""

@@ -14,6 +14,14 @@ from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
 
+VARIABLES: Mapping[str, str] = {
+    "SPIKEGUARD_SERVER": "the server's address; needs a token beside it",
+    "SPIKEGUARD_TOKEN": "the token that speaks for you there",
+    "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",
+    "SPIKEGUARD_CREDENTIALS": "the file that `spikeguard login` writes; unset: "
+    "`~/.config/spikeguard/credentials.json`",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:

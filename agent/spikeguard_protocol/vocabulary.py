@@ -39,7 +39,7 @@ class IncidentState(StrEnum):
 
     OPEN = "open"  # being watched, or waiting for a decision
     RECOVERING = "recovering"  # a command was applied and its effect is being judged
-    CLOSED = "closed"
+    CLOSED = "closed"  # it is over, as its outcome says
 
 
 class Outcome(StrEnum):
@@ -56,12 +56,12 @@ class Outcome(StrEnum):
 class Verb(StrEnum):
     """What a command can order."""
 
-    SKIP_BATCHES = "skip_batches"
-    ROLLBACK = "rollback"
-    SCALE_LR = "scale_lr"
-    CHECKPOINT_NOW = "checkpoint_now"
-    WATCH = "watch"
-    STOP = "stop"
+    SKIP_BATCHES = "skip_batches"  # leave out batches that were not read yet
+    ROLLBACK = "rollback"  # go back to a checkpoint or snapshot, and leave out batches then
+    SCALE_LR = "scale_lr"  # multiply every learning rate for some steps, then ramp back
+    CHECKPOINT_NOW = "checkpoint_now"  # save a checkpoint at the next step boundary
+    WATCH = "watch"  # do nothing, and look again later
+    STOP = "stop"  # end the attempt on all ranks; its checkpoints stay
 
 
 class CommandState(StrEnum):
@@ -114,9 +114,9 @@ COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
 class ResultState(StrEnum):
     """What an agent may report of a command it was given."""
 
-    REFUSED = "refused"
-    APPLIED = "applied"
-    FAILED = "failed"
+    REFUSED = "refused"  # checked, and not done
+    APPLIED = "applied"  # done
+    FAILED = "failed"  # tried, and not done
 
 
 class Answer(StrEnum):
@@ -130,8 +130,8 @@ class Answer(StrEnum):
 class Medium(StrEnum):
     """Where a rollback target lies."""
 
-    DISK = "disk"
-    MEMORY = "memory"
+    DISK = "disk"  # a checkpoint
+    MEMORY = "memory"  # a snapshot on the job's hosts
 
 
 class Health(StrEnum):
@@ -139,7 +139,7 @@ class Health(StrEnum):
 
     PENDING = "pending"  # not enough steps have passed since it was taken
     SUSPECT = "suspect"  # a spike began near it, or one was open
-    HEALTHY = "healthy"
+    HEALTHY = "healthy"  # enough steps have passed, and no spike began near it
 
 
 class SegmentReason(StrEnum):
@@ -153,11 +153,11 @@ class SegmentReason(StrEnum):
 class Role(StrEnum):
     """What the bearer of a token may do; `spikeguard_server.access` holds the table."""
 
-    AGENT = "agent"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-    METRICS = "metrics"
+    AGENT = "agent"  # a training job: sends messages, fetches orders
+    VIEWER = "viewer"  # reads
+    OPERATOR = "operator"  # reads, decides, silences
+    ADMIN = "admin"  # the same, and policies, channels, tokens, deleting runs
+    METRICS = "metrics"  # scrapes /metrics and /metrics/fleet
 
 
 class Signal(StrEnum):
@@ -171,10 +171,10 @@ class Signal(StrEnum):
     ADAM_V_NORM = "adam_v_norm"  # L2 of Adam's second moment
     UPDATE_NORM = "update_norm"  # L2 of (theta after - theta before) / lr
     UPDATE_NORM_SAMPLED = "update_norm_sampled"  # the same over a fixed sample of matrices
-    LR = "lr"
-    TOKENS_PER_SECOND = "tokens_per_second"
+    LR = "lr"  # learning rate, of the first parameter group
+    TOKENS_PER_SECOND = "tokens_per_second"  # `tokens_per_step` over the time of the step
     STEP_TIME = "step_time"  # seconds
-    UPDATE_DROPPED = "update_dropped"  # 1.0 where the update_skipper kept this step's update out
+    UPDATE_DROPPED = "update_dropped"  # 1.0 where the agent kept this step's update out
 
 
 class OptionalSignal(StrEnum):

@@ -10,6 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
+VARIABLES: Mapping[str, str] = {
+    "SPIKEGUARD_SERVER": f"the server, as this process reaches it; unset: {DEFAULT_SERVER}",
+    "SPIKEGUARD_PUBLIC_URL": "the same as people's browsers reach it; unset: the same",
+    "SPIKEGUARD_DASHBOARD_URL": "the dashboard, as people's browsers reach it",
+    "SPIKEGUARD_DASHBOARD_HOSTS": "further names that it may be called by, with commas between; "
+    "`*`: any",
+    "SPIKEGUARD_TOKEN": "a token of role viewer",
+    "SPIKEGUARD_TOKEN_FILE": "a file that holds it, where `SPIKEGUARD_TOKEN` is not set",
+    "SPIKEGUARD_DASHBOARD_REFRESH": "1 to 3600 seconds between two looks at the server while a "
+    "page is open; unset: 5",
+}
 
 
 class SettingError(Exception):

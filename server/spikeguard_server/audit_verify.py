@@ -21,6 +21,7 @@ from sqlalchemy.exc import ProgrammingError
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_protocol import RunId
 from spikeguard_server.audit_heads import BadHeads, read_heads
+from spikeguard_server.commands import DOES_NOT_FIT
 from spikeguard_server.domain.audit_chain import TOLD, Checked, Heads, check_chain
 from spikeguard_server.repository.audit_chain import (
     Head,
@@ -33,7 +34,6 @@ from spikeguard_server.repository.roles import who_can_change
 from spikeguard_server.tables import FLEET, run_key
 from spikeguard_server.up_database import opened, settings_of
 
-DOES_NOT_FIT: Final = 3
 OF_NO_RUN: Final = "of no run"
 
 

@@ -25,6 +25,7 @@ from spikeguard_server.replay.trial_command import TUNE
 _DATABASE = tuple(
     f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
 )
+DOES_NOT_FIT = 3  # exit status of `audit verify`
 _SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
 
 
@@ -238,6 +239,7 @@ COMMANDS: tuple[Command, ...] = (
         "print, export or verify who changed what, when and why",
         _audit,
         _audit_options,
+        exits={DOES_NOT_FIT: "`verify`: an entry does not fit, which the output names"},
     ),
     Command(
         "policy",

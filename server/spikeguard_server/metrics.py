@@ -190,7 +190,13 @@ class Fleet:
 def fleet_text(fleet: Fleet) -> bytes:
     """The exposition of `fleet`, in a registry that lives for this one answer."""
     registry = CollectorRegistry()
-    _counts(registry, "spikeguard_runs", "Runs known.", ("state",), _single(fleet.runs))
+    _counts(
+        registry,
+        "spikeguard_runs",
+        "Runs known, by state: live, silent, ended.",
+        ("state",),
+        _single(fleet.runs),
+    )
     _counts(
         registry,
         "spikeguard_incidents_open",
@@ -222,7 +228,7 @@ def fleet_text(fleet: Fleet) -> bytes:
     _gauge(
         registry,
         "spikeguard_approval_oldest_age_seconds",
-        "How long the oldest of them has waited; 0 if none does.",
+        "Seconds that the oldest proposal has waited for a person; 0 if none waits.",
         fleet.oldest_approval_s,
     )
     _gauge(
@@ -299,7 +305,7 @@ def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
         _gauge(
             registry,
             "spikeguard_agent_token_left_seconds",
-            "Until the first of them ends.",
+            "Seconds until the first of training jobs' tokens that end within 14 days does.",
             min(left_s),
         )
 
@@ -314,7 +320,7 @@ def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
     _gauge(
         registry,
         "spikeguard_notification_oldest_age_seconds",
-        "How long the oldest of it has been due; 0 if nothing is.",
+        "Seconds that the oldest message to people has been due; 0 if none is.",
         fleet.oldest_notice_s,
     )
     _counts(
@@ -350,16 +356,22 @@ _RUN_GAUGES: Final = {
     "spikeguard_run_last_step": ("Newest optimizer step of a live run.", "last_step"),
     "spikeguard_run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
     "spikeguard_run_loss_non_finite": (
-        "1 while that loss is NaN or infinite, which a graph of it shows as a gap.",
+        "1 while the loss at its newest step is NaN or infinite: a gap in a graph of the loss.",
         "loss_non_finite",
     ),
-    "spikeguard_run_grad_norm": ("Global gradient norm at its newest step.", "last_grad_norm"),
-    "spikeguard_run_z": ("Robust deviations of that loss above its trend.", "last_z"),
-    "spikeguard_run_tokens_per_second": ("Training speed.", "tokens_per_second"),
-    "spikeguard_run_data_age_seconds": ("Seconds since its last message, until it ends.", "age_s"),
-    "spikeguard_run_incident_open": ("1 while a spike is open.", "incident_open"),
+    "spikeguard_run_grad_norm": ("Global gradient norm (L2) at its newest step.", "last_grad_norm"),
+    "spikeguard_run_z": ("Robust deviations of its newest loss above the trend.", "last_z"),
+    "spikeguard_run_tokens_per_second": (
+        "Tokens that it trains on in a second.",
+        "tokens_per_second",
+    ),
+    "spikeguard_run_data_age_seconds": (
+        "Seconds since a run's last message, until it ends.",
+        "age_s",
+    ),
+    "spikeguard_run_incident_open": ("1 while a spike of the run is open.", "incident_open"),
     "spikeguard_run_approval_age_seconds": (
-        "How long its oldest proposal has waited for a person.",
+        "Seconds that its oldest proposal has waited for a person.",
         "approval_age_s",
     ),
 }

@@ -38,8 +38,15 @@ class SettingError(Exception):
         self.variable = variable
 
 
-def _number(least: float, most: float = math.inf) -> dict[str, Any]:
-    return {"least": least, "most": most}
+def _number(default: float, least: float, most: float, meaning: str) -> Any:
+    """A number from `least` to `most`."""
+    limits = {"least": least, "most": most}
+    return field(default=default, metadata={**limits, "meaning": meaning})
+
+
+def _text(default: str, meaning: str, *, secret: bool = False) -> Any:
+    """A text; a secret one is never shown, and may lie in a file."""
+    return field(default=default, metadata={"meaning": meaning}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,81 +56,124 @@ class Settings:
     The variable of a field is its name in capitals behind `SPIKEGUARD_`.
     """
 
-    database_url: str = field(default="", repr=False)  # postgresql+psycopg://...
-    # Of the role that owns the tables, for migrations alone; without it database_url's role does.
-    owner_database_url: str = field(default="", repr=False)
-    audit_heads_directory: str = ""  # where the newest digests of the audit are written down
-    host: str = "127.0.0.1"
-    port: int = field(default=8000, metadata=_number(0, 65535))
-    public_url: str = "http://127.0.0.1:8000"  # as people and links reach this server
-    dashboard_url: str = "http://127.0.0.1:8501"
-    primary_url: str = ""  # the server that writes; set: this one serves reads only
-    most_lag_s: float = field(default=30.0, metadata=_number(0.1))  # of a standby that is ready
-    pool_size: int = field(default=20, metadata=_number(1, 200))  # connections to Postgres
-    pool_timeout_s: float = field(default=5.0, metadata=_number(0.1, 300))
-    ingest_workers: int = field(default=4, metadata=_number(1, 64))  # messages taken at once
-    ingest_waiting: int = field(default=2000, metadata=_number(1, 10_000))  # beyond it: 429
-    requests_per_s: float = field(default=200.0, metadata=_number(1, 1e6))  # a token; beyond: 429
-    # New runs within 24 hours; beyond: 429. Runs that are known always get in.
-    new_runs_per_token: int = field(default=500, metadata=_number(1, 1_000_000))
-    new_runs_per_project: int = field(default=1000, metadata=_number(1, 1_000_000))
-    # What a client may hold and how long it may take, before anything of it is answered.
-    max_connections: int = field(default=10_000, metadata=_number(10, 1e6))
-    max_connections_per_address: int = field(default=5000, metadata=_number(1, 1e6))
-    max_header_bytes: int = field(default=65_536, metadata=_number(4096, 2**20))  # a request
-    max_headers: int = field(default=128, metadata=_number(16, 10_000))  # a request
-    header_timeout_s: float = field(default=20.0, metadata=_number(1, 600))
-    body_timeout_s: float = field(default=90.0, metadata=_number(1, 3600))
-    keep_alive_s: float = field(default=75.0, metadata=_number(1, 3600))  # agents rest for less
-    statement_timeout_s: float = field(default=15.0, metadata=_number(0.1, 3600))
-    tick_s: float = field(default=1.0, metadata=_number(0.05, 3600))
-    silent_after_s: float = field(default=60.0, metadata=_number(1))  # no message: not live
-    lost_after_s: float = field(default=900.0, metadata=_number(1))  # silent: orders are unknown
-    ended_after_s: float = field(default=86_400.0, metadata=_number(1))  # silent: the run is over
-    history_after_s: float = field(
-        default=600.0, metadata=_number(1)
-    )  # older data commands nothing
-    detector_snapshot_steps: int = field(default=1000, metadata=_number(1))
-    detector_snapshots_kept: int = field(default=500, metadata=_number(2))  # a run, the newest
-    monitors_kept: int = field(default=2000, metadata=_number(1))  # runs in memory, 100 kB each
-    incident_steps_before: int = field(default=200, metadata=_number(0))
-    notify_every_s: float = field(default=1.0, metadata=_number(0.02, 3600))  # looks at the outbox
-    notify_networks: str = ""  # private networks that channels may reach: 10.0.0.0/8, fd00::/8
-    stream_sign_s: float = field(default=15.0, metadata=_number(0.05, 60))  # of life, of a stream
-    link_key: str = field(default="", repr=False)  # signs approval links; without it there are none
-    order_key: str = field(default="", repr=False)  # signs approvals for jobs that ask for it
-    trusted_proxies: str = ""  # networks whose X-Forwarded-For says where a call came from
-    # A reverse proxy that signs people in (OIDC): off unless its addresses are named.
-    sign_in_proxies: str = ""  # addresses and networks: 10.0.0.5, 10.1.0.0/24
-    sign_in_person_header: str = "X-Forwarded-Email"
-    sign_in_groups_header: str = "X-Forwarded-Groups"  # with commas between them
-    sign_in_roles: str = ""  # ml-oncall=operator, ml-leads=admin, *=viewer
-    # People sign in at an OpenID Connect provider: off unless its issuer is named.
-    oidc_issuer: str = ""  # https://login.example.org/realms/ml, as its description says it
-    oidc_client_id: str = ""
-    oidc_client_secret: str = field(default="", repr=False)  # empty: a public client, with PKCE
-    oidc_scopes: str = "openid email profile"
-    oidc_person_claim: str = "email"  # one that people cannot change themselves
-    oidc_groups_claim: str = "groups"
-    oidc_roles: str = ""  # ml-oncall=operator, vision=operator@vision, ml-leads=admin, *=viewer
-    oidc_skew_s: float = field(default=60.0, metadata=_number(0, 300))  # of its clock and ours
-    oidc_timeout_s: float = field(default=5.0, metadata=_number(0.2, 30))  # an answer of it
-    oidc_grant_days: float = field(default=30.0, metadata=_number(0.01, 366))  # after a sign-in
-    # Days, 0 = for ever; counted from the last message of what lies on a week's shelf.
-    keep_samples_days: float = field(default=0.0, metadata=_number(0))  # then roll-ups alone
-    keep_rollups_days: float = field(default=0.0, metadata=_number(0))
-    keep_layers_days: float = field(default=0.0, metadata=_number(0))  # norms by layer
-    # Days, 0 = for ever; from when it was said, closed, spent or ended.
-    keep_deliveries_days: float = field(
-        default=0.0, metadata=_number(0)
-    )  # and conversations, links
-    # `spikeguard up`: how often Postgres or the dashboard is started again when it ends.
-    child_restarts: int = field(default=5, metadata=_number(0, 1000))
-    child_restarts_within_s: float = field(default=600.0, metadata=_number(1))
-    session_hours: float = field(default=12.0, metadata=_number(0.01, 24 * 366))
-    fresh_sign_in_s: float = field(default=600.0, metadata=_number(10, 86_400))  # for admin tokens
-    agent_token_days: float = field(default=365.0, metadata=_number(1, 3660))  # at most
-    decisions_by: str = "anybody"  # named: only tokens or proxies that name a person decide
+    database_url: str = _text(
+        "", "Postgres, `postgresql://USER:PASSWORD@HOST:PORT/NAME`; also as `DATABASE_URL`",
+        secret=True,
+    )  # fmt: skip
+    owner_database_url: str = _text(
+        "", "the same database as the role that owns the tables, for migrations alone; "
+        "unset: as the server's own role", secret=True,
+    )  # fmt: skip
+    audit_heads_directory: str = _text(
+        "", "where the newest digests of the audit are written down; unset: nowhere"
+    )
+    host: str = _text("127.0.0.1", "the address that `serve` listens on")
+    port: int = _number(8000, 0, 65535, "the port that `serve` listens on; 0: any that is free")
+    public_url: str = _text("http://127.0.0.1:8000", "this server, as people and links reach it")
+    dashboard_url: str = _text("http://127.0.0.1:8501", "the dashboard, as people reach it")
+    primary_url: str = _text("", "the server that writes; set: this one serves reads only")
+    most_lag_s: float = _number(30.0, 0.1, math.inf, "a standby further behind is not ready")
+    pool_size: int = _number(20, 1, 200, "connections to Postgres")
+    pool_timeout_s: float = _number(5.0, 0.1, 300, "a call waits so long for one of them; then 429")
+    ingest_workers: int = _number(4, 1, 64, "messages that are taken at once")
+    ingest_waiting: int = _number(2000, 1, 10_000, "messages that wait; beyond it 429")
+    requests_per_s: float = _number(200.0, 1, 1e6, "calls a second of a token; beyond it 429")
+    new_runs_per_token: int = _number(
+        500, 1, 1_000_000, "runs that a token may begin within 24 hours; beyond it 429"
+    )
+    new_runs_per_project: int = _number(1000, 1, 1_000_000, "the same of all tokens of a project")
+    max_connections: int = _number(10_000, 10, 1e6, "connections that clients hold open")
+    max_connections_per_address: int = _number(
+        5000, 1, 1e6, "the same of one address (IPv6: one /64 network); beyond it 429"
+    )
+    max_header_bytes: int = _number(
+        65_536, 4096, 2**20, "of a request's line and header; beyond it 431"
+    )
+    max_headers: int = _number(128, 16, 10_000, "fields of a request's header; beyond it 431")
+    header_timeout_s: float = _number(20.0, 1, 600, "until a request's header is there; then 408")
+    body_timeout_s: float = _number(90.0, 1, 3600, "until its body is there; then 408")
+    keep_alive_s: float = _number(
+        75.0, 1, 3600, "a connection on which nothing is asked; agents rest for less"
+    )
+    statement_timeout_s: float = _number(15.0, 0.1, 3600, "the longest that a statement may run")
+    tick_s: float = _number(1.0, 0.05, 3600, "between two looks of the ticker at what is due")
+    silent_after_s: float = _number(60.0, 1, math.inf, "without a message a run is silent")
+    lost_after_s: float = _number(
+        900.0, 1, math.inf, "of silence: the result of an order is not known any more"
+    )
+    ended_after_s: float = _number(86_400.0, 1, math.inf, "of silence: the run is over")
+    history_after_s: float = _number(
+        600.0, 1, math.inf, "samples that are older propose nothing and page nobody"
+    )
+    detector_snapshot_steps: int = _number(
+        1000, 1, math.inf, "between two snapshots of a run's detector"
+    )
+    detector_snapshots_kept: int = _number(500, 2, math.inf, "of a run, the newest")
+    monitors_kept: int = _number(
+        2000, 1, math.inf, "runs whose detectors stay in memory, 100 kB each"
+    )
+    incident_steps_before: int = _number(
+        200, 0, math.inf, "before an onset, of which an incident keeps a copy"
+    )
+    notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be told")
+    notify_networks: str = _text(
+        "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
+    )
+    stream_sign_s: float = _number(15.0, 0.05, 60, "between two signs of life of an event stream")
+    link_key: str = _text(
+        "", "signs approval links, 32 characters at least; unset: there are none", secret=True
+    )
+    order_key: str = _text("", "signs approvals for jobs that ask for it", secret=True)
+    trusted_proxies: str = _text(
+        "", "networks whose `X-Forwarded-For` says where a call came from, beside 127.0.0.1"
+    )
+    sign_in_proxies: str = _text(
+        "", "addresses and networks of proxies that sign people in: `10.0.0.5, 10.1.0.0/24`"
+    )
+    sign_in_person_header: str = _text("X-Forwarded-Email", "who it is")
+    sign_in_groups_header: str = _text("X-Forwarded-Groups", "their groups, with commas between")
+    sign_in_roles: str = _text(
+        "", "which group has which role: `ml-oncall=operator, ml-leads=admin, *=viewer`"
+    )
+    oidc_issuer: str = _text(
+        "", "the OpenID Connect provider, as its description says it; unset: nobody signs in there"
+    )
+    oidc_client_id: str = _text("", "what the provider calls this server")
+    oidc_client_secret: str = _text(
+        "", "its secret there; unset: a public client, with PKCE", secret=True
+    )
+    oidc_scopes: str = _text("openid email profile", "what is asked for, `openid` among it")
+    oidc_person_claim: str = _text("email", "the person: a claim that people cannot change")
+    oidc_groups_claim: str = _text("groups", "their groups, a list of words")
+    oidc_roles: str = _text(
+        "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
+    )
+    oidc_skew_s: float = _number(60.0, 0, 300, "by which the provider's clock may differ")
+    oidc_timeout_s: float = _number(5.0, 0.2, 30, "that an answer of the provider may take")
+    oidc_grant_days: float = _number(
+        30.0, 0.01, 366, "after a person's last sign-in, that tokens made by it last"
+    )
+    keep_samples_days: float = _number(
+        0.0, 0, math.inf, "that samples of every step are kept, then roll-ups alone; 0: for ever"
+    )
+    keep_rollups_days: float = _number(0.0, 0, math.inf, "that roll-ups are kept; 0: for ever")
+    keep_layers_days: float = _number(0.0, 0, math.inf, "that norms by layer are kept; 0: for ever")
+    keep_deliveries_days: float = _number(
+        0.0, 0, math.inf,
+        "that the delivery log, closed conversations and spent links are kept; 0: for ever",
+    )  # fmt: skip
+    child_restarts: int = _number(
+        5, 0, 1000, "of Postgres or the dashboard under `spikeguard up`, when one ends by itself"
+    )
+    child_restarts_within_s: float = _number(600.0, 1, math.inf, "in which these are counted")
+    session_hours: float = _number(12.0, 0.01, 24 * 366, "that a login lasts")
+    fresh_sign_in_s: float = _number(
+        600.0, 10, 86_400, "old at most is the sign-in that makes a token of role admin"
+    )
+    agent_token_days: float = _number(365.0, 1, 3660, "that a training job's token lasts at most")
+    decisions_by: str = _text(
+        "anybody", "`named`: only tokens, proxies and providers that name a person decide"
+    )
 
 
 _DATABASES = ("database_url", "owner_database_url")

@@ -21,13 +21,13 @@ class OwnRemedy:
 
     use: bool = True  # false: treated as a cause that is not known
     sure: float | None = None  # confidence in the cause from which the row holds
-    back: GoBack | None = None
-    skip: Skip | None = None
-    again: Skip | None = None
-    rate: Rate | None = None
-    lr_factor: float | None = None
-    lr_steps: int | None = None
-    stop_after: int | None = None  # times it came back
+    back: GoBack | None = None  # to which target a rollback goes
+    skip: Skip | None = None  # which batches it leaves out
+    again: Skip | None = None  # the same once it came back with the batches of its onset
+    rate: Rate | None = None  # at which learning rate the run goes on
+    lr_factor: float | None = None  # of the learning rate, instead of the policy's
+    lr_steps: int | None = None  # at the lowered learning rate, instead of the policy's
+    stop_after: int | None = None  # times it came back after which the run is stopped instead
 
     def over(self, row: Remedy) -> Remedy:
         """`row` with what is changed."""
@@ -43,7 +43,7 @@ class OwnRemedy:
 
 _KNOWN = tuple(entry.name for entry in fields(OwnRemedy))
 _SETS: Mapping[str, type[StrEnum]] = {"back": GoBack, "skip": Skip, "again": Skip, "rate": Rate}
-_RANGES: Mapping[str, tuple[float, float]] = {
+RANGES: Mapping[str, tuple[float, float]] = {
     "sure": (0.0, 1.0),
     "lr_factor": (0.001, 0.999),
     "lr_steps": (1, 1_000_000),
@@ -86,7 +86,7 @@ def _value(place: str, name: str, value: Any, error: type[ProtocolError]) -> Any
         if value not in list(_SETS[name]):
             raise error(place, f"is one of {', '.join(_SETS[name])}", f"Got {value!r:.60}")
         return _SETS[name](value)
-    least, most = _RANGES[name]
+    least, most = RANGES[name]
     kinds = (int,) if name in _WHOLE else (int, float)
     if type(value) not in kinds or not least <= value <= most:
         raise error(place, f"lies in [{least:g}, {most:g}]", f"Got {value!r:.60}")

@@ -35,29 +35,29 @@ class Does(StrEnum):
     """What a rule wants."""
 
     USUAL = "usual"  # what the policy proposes; a rollback with the rule's learning rate
-    NOTHING = "nothing"
-    WATCH = "watch"
-    CHECKPOINT_NOW = "checkpoint_now"
-    SCALE_LR = "scale_lr"
-    STOP = "stop"
+    NOTHING = "nothing"  # no proposal is made
+    WATCH = "watch"  # look again after `steps`
+    CHECKPOINT_NOW = "checkpoint_now"  # save a checkpoint
+    SCALE_LR = "scale_lr"  # multiply the learning rate by `lr_factor`, or by 0.5, for `steps`
+    STOP = "stop"  # end the attempt on all ranks
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
     """Conditions, all of which have to hold, and what is wanted then. Left out: any."""
 
-    do: Does
-    kinds: tuple[Kind, ...] = ()
+    do: Does  # what is wanted then
+    kinds: tuple[Kind, ...] = ()  # the incident is of one of these
     confidence: float = 0.0  # of the kind, at least
     causes: tuple[Cause, ...] = ()  # the likeliest is one of these
     cause_confidence: float = 0.0  # of that, at least
     attempts: int = 0  # commands that were carried out for this incident, at least
-    attempts_most: int | None = None
-    recurrences: int = 0  # at least
+    attempts_most: int | None = None  # the same, at most
+    recurrences: int = 0  # times it came back after a command, at least
     warned: bool | None = None  # whether another signal moved before the loss
     lr_factor: float | None = None  # for scale_lr, and for a usual rollback
     steps: int = 200  # of watching, or at the lowered learning rate
-    why: str = ""
+    why: str = ""  # stands in the proposal, at most 300 characters
 
     def holds(self, situation: Situation) -> bool:
         """Whether every condition does."""
@@ -145,7 +145,7 @@ def _read(place: str, plain: Any, error: type[ProtocolError]) -> OwnRule:
                       for name in ("do", *plain)})  # fmt: skip
 
 
-_RANGES: Mapping[str, tuple[float, float]] = {
+RANGES: Mapping[str, tuple[float, float]] = {
     "confidence": (0.0, 1.0),
     "cause_confidence": (0.0, 1.0),
     "lr_factor": (0.001, 0.999),
@@ -170,7 +170,7 @@ def _value(place: str, name: str, value: Any, error: type[ProtocolError]) -> Any
     if name == "why":
         good = isinstance(value, str) and len(value) <= 300
         return _checked(place, value, good, "takes text of at most 300 characters", error)
-    least, most = _RANGES[name]
+    least, most = RANGES[name]
     kinds = (int,) if name in _WHOLE else (int, float)
     good = type(value) in kinds and least <= value <= most
     return _checked(place, value, good, f"lies in [{least:g}, {most:g}]", error)

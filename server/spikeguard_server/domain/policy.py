@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from spikeguard_protocol import ProtocolError, Verb
 from spikeguard_server.domain.own_remedies import OwnRemedy, read_remedies
@@ -43,7 +43,7 @@ class ApprovalMode(StrEnum):
 class Approval:
     """How commands of one verb get approved."""
 
-    mode: ApprovalMode = ApprovalMode.MANUAL
+    mode: ApprovalMode = ApprovalMode.MANUAL  # who says yes
     budget: int = 3  # automatic approvals a run gets in 24 hours
     cooldown_s: float = 1_800.0  # seconds between two automatic approvals
     approvals: int = 1  # people who have to say yes: 1, or 2 different ones
@@ -64,7 +64,7 @@ class Policy:
     and skipped 200 to 500 batches; where the optimizer's state is suspect, others go 1,000 back.
     """
 
-    version: int = 1
+    version: int = 1  # counted by the server; a policy that is sent may name the one it replaces
     # when to act
     act_confidence: float = 0.6  # probability of the kind before anything but watching is proposed
     sure_confidence: float = 0.85  # from which a kind counts although single rows hardly stand out
@@ -87,7 +87,10 @@ class Policy:
     optimizer_back_share: float = 0.25  # of the steps trained so far: the same for a short run
     health_horizon_steps: int = 100  # calm steps after which a target is healthy
     # when it comes back
-    lr_factors: tuple[float, ...] = (0.5, 1 / 3)  # for the first recurrence, the second, ...
+    lr_factors: tuple[float, ...] = (
+        0.5,
+        1 / 3,
+    )  # for the first recurrence, the second, ...; each in (0, 1)
     lr_steps: int = 500  # steps at the lowered learning rate, before it ramps back
     most_rollbacks: int = 3  # an incident; after that a person has to think
     # validity and price
@@ -95,19 +98,23 @@ class Policy:
     expires_after_steps: int = 20_000  # steps that it waits
     price_per_hour: float | None = None  # of the whole job, in `currency`
     currency: str = "USD"  # of `price_per_hour`, 1 to 8 characters
-    approval: Mapping[Verb, Approval] = field(default_factory=lambda: dict(_DEFAULT_APPROVAL))
+    approval: Mapping[Verb, Approval] = field(  # who says yes, by verb
+        default_factory=lambda: dict(_DEFAULT_APPROVAL)
+    )
     rules: tuple[OwnRule, ...] = ()  # the project's own, asked before anything is proposed
     remedies: Mapping[Diagnosis, OwnRemedy] = field(default_factory=dict)  # by cause
     detection: Mapping[str, Any] = field(default_factory=dict)  # detector and its settings
     # people
-    escalation: tuple[float, ...] = ()  # seconds a proposal waits before level 1, 2, ... is told
+    escalation: tuple[
+        float, ...
+    ] = ()  # seconds a proposal waits before level 1, 2, ... is told; at most 5
     quiet: QuietHours | None = None  # hours in which only what cannot wait is told
     halted: bool = False  # the kill switch: nothing is approved, nothing delivered
     scope: PolicyScope = PolicyScope.PROJECT  # where it was found; no setting
 
     def __post_init__(self) -> None:
-        for name, (least, most) in LIMITS.items():
-            _check_range(name, getattr(self, name), least, most)
+        for name, limit in LIMITS.items():
+            _check_range(name, getattr(self, name), limit)
         _check_lr_factors(self.lr_factors)
         _check_escalation(self.escalation)
         if self.few_skip_least > self.few_skip_most:
@@ -127,37 +134,53 @@ class Policy:
 
 
 MOST_FACTORS = 100  # as many as there may be rollbacks of an incident
-LIMITS: Mapping[str, tuple[float, float]] = {
-    "version": (1, 2**31 - 1),
-    "act_confidence": (0.0, 1.0),
-    "sure_confidence": (0.0, 1.0),
-    "patience_steps": (0, 1_000_000),
-    "lingering_patience_steps": (0, 1_000_000),
-    "lingering_patience_share": (0.0, 1.0),
-    "watch_steps": (1, 1_000_000),
-    "calm_steps": (1, 10_000),
-    "ask_again_steps": (1, 1_000_000),
-    "few_steps": (1, 10_000),
-    "few_skip_least": (1, 100_000),
-    "few_skip_most": (1, 100_000),
-    "near_steps": (1, 100_000),
-    "skip_most": (1, 1_000_000),
-    "skip_share": (0.0, 0.5),
-    "margin_steps": (1, 10_000),
-    "optimizer_back_steps": (1, 1_000_000),
-    "optimizer_back_share": (0.0, 0.9),
-    "health_horizon_steps": (1, 1_000_000),
-    "lr_steps": (1, 1_000_000),
-    "most_rollbacks": (0, 100),
-    "expires_in_s": (1.0, 30 * 86_400.0),
-    "expires_after_steps": (1, 10**9),
-    "price_per_hour": (0.0, 1e9),
+
+
+class Limit(NamedTuple):
+    """The range of a number, and its unit."""
+
+    least: float
+    most: float
+    unit: str = ""
+
+
+LIMITS: Mapping[str, Limit] = {
+    "version": Limit(1, 2**31 - 1),
+    "act_confidence": Limit(0.0, 1.0, "probability"),
+    "sure_confidence": Limit(0.0, 1.0, "probability"),
+    "patience_steps": Limit(0, 1_000_000, "steps"),
+    "lingering_patience_steps": Limit(0, 1_000_000, "steps"),
+    "lingering_patience_share": Limit(0.0, 1.0, "share"),
+    "watch_steps": Limit(1, 1_000_000, "steps"),
+    "calm_steps": Limit(1, 10_000, "steps"),
+    "ask_again_steps": Limit(1, 1_000_000, "steps"),
+    "few_steps": Limit(1, 10_000, "steps"),
+    "few_skip_least": Limit(1, 100_000, "batches"),
+    "few_skip_most": Limit(1, 100_000, "batches"),
+    "near_steps": Limit(1, 100_000, "steps"),
+    "skip_most": Limit(1, 1_000_000, "batches"),
+    "skip_share": Limit(0.0, 0.5, "share"),
+    "margin_steps": Limit(1, 10_000, "steps"),
+    "optimizer_back_steps": Limit(1, 1_000_000, "steps"),
+    "optimizer_back_share": Limit(0.0, 0.9, "share"),
+    "health_horizon_steps": Limit(1, 1_000_000, "steps"),
+    "lr_steps": Limit(1, 1_000_000, "steps"),
+    "most_rollbacks": Limit(0, 100, "rollbacks"),
+    "expires_in_s": Limit(1.0, 30 * 86_400.0, "seconds"),
+    "expires_after_steps": Limit(1, 10**9, "steps"),
+    "price_per_hour": Limit(0.0, 1e9, "currency an hour"),
+}
+APPROVAL_LIMITS: Mapping[str, Limit] = {
+    "budget": Limit(0, 1_000_000, "approvals a run in 24 hours"),
+    "cooldown_s": Limit(0.0, 30 * 86_400.0, "seconds"),
+    "approvals": Limit(1, 2, "people"),
 }
 
 
-def _check_range(name: str, value: float | None, least: float, most: float) -> None:
+def _check_range(name: str, value: float | None, limit: Limit) -> None:
     if value is None:
         return
+    least, most, _ = limit
     if not (math.isfinite(value) and least <= value <= most):
         raise PolicyError(name, f"lies in [{least:g}, {most:g}]", f"Got {value}")
 
@@ -301,14 +324,16 @@ def _read_approval(path: str, plain: Any) -> Approval:
             raise PolicyError(
                 f"{path}.{name!s:.40}", "is no setting", f"Known: {_APPROVAL_SETTINGS}"
             )
-    budget = plain.get("budget", Approval().budget)
-    if type(budget) is not int or not 0 <= budget <= 1_000_000:
+    budget, (least, most, _) = plain.get("budget", Approval().budget), APPROVAL_LIMITS["budget"]
+    if type(budget) is not int or not least <= budget <= most:
         raise PolicyError(
-            f"{path}.budget", "takes a whole number from 0 to 1000000", f"Got {budget!r:.60}"
+            f"{path}.budget", f"takes a whole number from {least} to {most}", f"Got {budget!r:.60}"
         )
     cooldown_s = _number(f"{path}.cooldown_s", plain.get("cooldown_s", Approval().cooldown_s))
-    if not 0.0 <= cooldown_s <= 30 * 86_400.0:
-        raise PolicyError(f"{path}.cooldown_s", "lies in [0, 2592000] seconds", f"Got {cooldown_s}")
+    least, most, _ = APPROVAL_LIMITS["cooldown_s"]
+    if not least <= cooldown_s <= most:
+        limit = f"lies in [{least:.0f}, {most:.0f}] seconds"
+        raise PolicyError(f"{path}.cooldown_s", limit, f"Got {cooldown_s}")
     mode = _read_mode(path, plain.get("mode", ApprovalMode.MANUAL))
     return Approval(mode, budget, cooldown_s, _read_approvals_needed(path, plain, mode))
 

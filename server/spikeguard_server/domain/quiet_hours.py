@@ -24,8 +24,8 @@ _KNOWN = ("begin", "end", "timezone", "days", "urgent")
 class QuietHours:
     """From `begin` to `end` by the clocks of `timezone`, over midnight if `end` is the earlier."""
 
-    begin: str = "22:00"
-    end: str = "07:00"
+    begin: str = "22:00"  # HH:MM
+    end: str = "07:00"  # HH:MM, on the next day if it is the earlier
     timezone: str = "UTC"  # a name of the IANA database
     days: tuple[str, ...] = DAYS  # on which they begin
     urgent: tuple[str, ...] = (Kind.DIVERGENT.value,)  # incidents of these kinds are told at once

@@ -47,7 +47,7 @@ class GoBack(StrEnum):
 class Skip(StrEnum):
     """Which batches a rollback leaves out."""
 
-    NOTHING = "nothing"
+    NOTHING = "nothing"  # none
     SPAN = "span"  # those that stood out; about the onset where that is not known
     HEDGE = "hedge"  # those about the onset, although nothing speaks for the data
 

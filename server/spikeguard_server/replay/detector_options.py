@@ -30,7 +30,8 @@ def configure_detector(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of it, such as threshold=5; may be given again (docs/settings.md)",
+        help="a setting of it, such as threshold=5; may be given again "
+        "(docs/reference/detection.md)",
     )
 
 

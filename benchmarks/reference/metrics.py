@@ -1,0 +1,122 @@
+"""Every metric of /metrics and /metrics/fleet, with the alerts that watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.reference.table import table
+from spikeguard_protocol import CommandState, Kind, Outcome, Verb
+from spikeguard_server.domain.channel import ChannelKind
+from spikeguard_server.domain.telling import Result
+from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
+from spikeguard_server.repository.outage import Outage
+
+ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
+HEAD = """# Metrics
+
+What Prometheus scrapes: `/metrics` of every replica, `/metrics/fleet` of one.
+
+Both take a token of role metrics. Names carry their unit. An alert links to what to do when it
+fires.
+"""
+_WORDS: tuple[tuple[str, type[StrEnum]], ...] = (
+    ("`kind` of incidents", Kind),
+    ("`outcome`", Outcome),
+    ("`verb`", Verb),
+    ("`state` of commands", CommandState),
+    ("`kind` of notifications and conversations", ChannelKind),
+    ("`result` of notifications", Result),
+    ("`cause` of what the database did not do", Outage),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    process = Metrics(CollectorRegistry())
+    return "\n".join([
+        HEAD,
+        "## `/metrics`: this process\n",
+        _table(_of_process(process)),
+        "## `/metrics/fleet`: all runs, as the database knows them\n",
+        _table(_of_fleet()),
+        "## Values of labels\n",
+        table(("label", "values"), [
+            (label, ", ".join(f"`{one.value}`" for one in kind)) for label, kind in _WORDS
+        ]),
+    ])  # fmt: skip
+
+
+Row = tuple[Metric, tuple[str, ...]]  # with its labels
+
+
+def _of_process(process: Metrics) -> Iterator[Row]:
+    own = [one for one in vars(process).values() if isinstance(one, MetricWrapperBase)]
+    named = {metric.name: one._labelnames for one in own for metric in one.describe()}
+    for metric in process.registry.collect():
+        yield metric, tuple(named.get(metric.name, ()))
+
+
+def _of_fleet() -> Iterator[Row]:
+    for metric in text_string_to_metric_families(fleet_text(_everything()).decode()):
+        labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
+        yield metric, tuple(sorted(labels))
+
+
+def _everything() -> Fleet:
+    """A fleet in which every metric has a value."""
+    run = RunGauges(
+        "default", "gpt", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, incident_open=True,
+        kind=Kind.LINGERING.value, approval_age_s=1.0,
+    )  # fmt: skip
+    states = (CommandState.PROPOSED, CommandState.JUDGED)
+    return Fleet(
+        runs={"live": 1},
+        open_incidents={Kind.LINGERING: 1},
+        closed_incidents={(Kind.LINGERING, Outcome.HEALED): 1},
+        commands={(Verb.ROLLBACK, state): 1 for state in states},
+        approvals_waiting=1,
+        oldest_approval_s=1.0,
+        dropped_samples=1,
+        live=(run,),
+        budgets_spent={("default", Verb.ROLLBACK): 1},
+        failing={ChannelKind.WEBHOOK: 1},
+        delays={1: 1},
+        agent_tokens_s=(1.0,),
+    )
+
+
+def _table(rows: Iterable[Row]) -> str:
+    head = ("metric", "type", "labels", "meaning", "alerts")
+    return table(head, [
+        (
+            f"`{_name(metric)}`", metric.type, ", ".join(f"`{label}`" for label in labels),
+            metric.documentation, _alerts(metric.name),
+        )
+        for metric, labels in sorted(rows, key=lambda row: row[0].name)
+    ])  # fmt: skip
+
+
+def _name(metric: Metric) -> str:
+    """As it stands in a query."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
+def _alerts(name: str) -> str:
+    found = [one["alert"] for one in _rules() if name in one["expr"]]
+    return ", ".join(f"[{alert}](../operations.md#{alert.lower()})" for alert in found)
+
+
+@cache
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]

@@ -1,0 +1,55 @@
+"""Tables in Markdown, and values as they stand in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+UNITS: Mapping[str, str] = {  # the last word of a name
+    "bytes": "bytes", "days": "days", "hours": "hours", "s": "seconds", "steps": "steps",
+}  # fmt: skip
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, with what would break its cells escaped."""
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *escaped))
+
+
+def number(value: float) -> str:
+    """`20,000`, `0.05`."""
+    if value == math.inf:
+        return "no limit"
+    return f"{value:,.10g}"
+
+
+def span(least: float, most: float | None) -> str:
+    """`1 to 200`, `at least 0.1`."""
+    if most is None or math.isinf(most):
+        return f"at least {number(least)}"
+    return f"{number(least)} to {number(most)}"
+
+
+def shown(value: object) -> str:
+    """A default as a person would type it; "" where nothing is set."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"{value:.10g}"
+        case str():
+            return f"`{value}`" if value else ""
+        case tuple():
+            return ", ".join(map(_item, value))
+    return ""
+
+
+def _item(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else f"`{value}`"
+
+
+def unit_of(name: str) -> str:
+    """The unit that a setting's name ends in; "" where it has none."""
+    if "_per_" in name:
+        return ""
+    return UNITS.get(name.rpartition("_")[2], "")
