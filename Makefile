@@ -43,11 +43,11 @@ test: $(STAMP) $(PROVIDER) ## the whole test suite
 test-fast: $(STAMP) ## the tests that start no process: no database, browser, ranks or programs
 	$(BIN)/python -m pytest $(BESIDE) -m 'not slow' $(addprefix --ignore=tests/,$(ALL_SLOW))
 
-check: $(STAMP) ## format, lint, types, architecture
+check: $(STAMP) ## format, lint, types, architecture, reference
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_architecture.py
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_reference.py
 
 format: $(STAMP) ## put the sources in their form
 	$(BIN)/ruff format $(SOURCES)
