@@ -45,7 +45,7 @@ class SignInLink(Shape):
 
 
 class SessionBody(Shape):
-    """A person's token for 12 hours; the name stands behind every decision."""
+    """A person's token, for SPIKEGUARD_SESSION_HOURS; the name stands behind every decision."""
 
     model_config = example(
         {
@@ -108,7 +108,8 @@ class TokenWanted(Shape):
         default=None,
         gt=0,
         le=10 * 366 * 86400,
-        description="null = as long as it may; agents' a year, others' as long as the maker's own",
+        description="null = as long as it may; agents' SPIKEGUARD_AGENT_TOKEN_DAYS, others' as "
+        "long as the maker's own",
     )
     reason: ReasonGiven = None
 

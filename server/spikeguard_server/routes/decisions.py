@@ -91,7 +91,10 @@ def post_approval(
     approval: Approval,
     request: Request,
 ) -> Answer:
-    """Hands the command to the run, which carries it out at its next step boundary."""
+    """The run fetches the command and carries it out at a step boundary, on all ranks at once.
+    Where the policy asks for two people, the first yes waits for another person's. What would be
+    proposed now is found anew: a proposal that changed since is a 409 with the new revision, one
+    that lost its reason is withdrawn."""
     public_id = CommandId(IncidentId(run, number), command)
     person, way = person_of(caller), _over_the_api(request)
     made = Decision(
@@ -116,7 +119,8 @@ def post_rejection(
     rejection: Rejection,
     request: Request,
 ) -> Answer:
-    """Nothing is done; the policy waits before it proposes the same again."""
+    """Nothing is done. The policy proposes the same verb again after `ask_again_steps` at the
+    earliest."""
     public_id = CommandId(IncidentId(run, number), command)
     person, way = person_of(caller), _over_the_api(request)
     made = Decision(public_id, "reject", rejection.revision, person, way, rejection.reason)

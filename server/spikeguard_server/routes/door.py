@@ -246,8 +246,10 @@ def person_of(caller: Caller) -> Actor:
     return caller.actor
 
 
-Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"])]
-Project = Annotated[str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT])]
+Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"], description="of the run")]
+Project = Annotated[
+    str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT], description="of the run or channel")
+]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[3])]
 
 
@@ -256,7 +258,7 @@ async def _run(project: Project, name: Name) -> RunId:
 
 
 RunDep = Annotated[RunId, Depends(_run)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]
 ReasonAsked = Annotated[
     str | None,
     Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),

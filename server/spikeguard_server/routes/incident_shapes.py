@@ -239,14 +239,14 @@ class IncidentBody(Shape):
     number: int
     state: IncidentState
     kind: Kind
-    confidence: float
+    confidence: float = Field(description="probability that `kind` is right, 0 to 1")
     reason: str
-    settled: bool
+    settled: bool = Field(description="`kind` changes with new evidence only")
     onset_step: int
     detected_step: int
     peak_step: int
     closed_step: int | None
-    onset_batches: Range | None
+    onset_batches: Range | None = Field(description="positions in the data order, half-open")
     segment: SegmentRef
     signal: str = Field(description="that opened it; `first_signal` may have moved before")
     first_signal: FirstMoveBody
@@ -254,14 +254,16 @@ class IncidentBody(Shape):
     title: str = Field(description="what every view calls it")
     summary: str = Field(description="what happened, in a sentence without its full stop")
     loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
-    pre_loss: Number | None
-    peak_loss: Number | None
-    excess: Number | None
-    newest_step: int
-    dropped: bool
-    stuck: bool
-    apart: bool
-    recurrences: int
+    pre_loss: Number | None = Field(description="the trend just before the onset, nats")
+    peak_loss: Number | None = Field(description="nats")
+    excess: Number | None = Field(description="of the loss over the trend at `newest_step`, nats")
+    newest_step: int = Field(description="the newest that was judged")
+    dropped: bool = Field(description="whether the agent kept the onset's update out")
+    stuck: bool = Field(
+        description="whether updates were dropped in a row, so that weights stand still"
+    )
+    apart: bool = Field(description="whether ranks were found to hold different weights")
+    recurrences: int = Field(description="times it came back after a command")
     outcome: Outcome | None
     opened_at: datetime
     closed_at: datetime | None
@@ -270,7 +272,7 @@ class IncidentBody(Shape):
 
 
 class IncidentRevision(Shape):
-    """What the incident was held to be, and from when."""
+    """How the incident was classified, and from when."""
 
     number: int
     step: int
@@ -292,9 +294,11 @@ class PrecursorBody(Shape):
 class EvidenceBody(Shape):
     """Which signal moved when, and how far."""
 
-    first_moves: dict[str, int]
-    worst_z: dict[str, Number]
-    peaks: dict[str, Number]
+    first_moves: dict[str, int] = Field(description="step by signal")
+    worst_z: dict[str, Number] = Field(
+        description="by signal, in robust deviations; of norms in log space"
+    )
+    peaks: dict[str, Number] = Field(description="by signal, in its own unit")
     precursors: list[PrecursorBody]
 
 

@@ -105,8 +105,20 @@ def _states(text: str | None) -> list[IncidentState]:
 def get_incidents(
     services: ServicesDep,
     caller: CallerDep,
-    state: Annotated[str | None, Query(max_length=64, examples=["open,recovering"])] = None,
-    run: Annotated[str | None, Query(max_length=130, examples=["default/gpt-124m-7"])] = None,
+    state: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            examples=["open,recovering"],
+            description="open, recovering, closed; several with commas between them",
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        Query(
+            max_length=130, examples=["default/gpt-124m-7"], description="`NAME` or `PROJECT/NAME`"
+        ),
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
     project: ProjectAsked = None,
@@ -139,7 +151,7 @@ def get_incidents(
     responses=NO_INCIDENT,
 )
 def get_incident(services: ServicesDep, run: RunDep, number: Number) -> Answer:
-    """What was seen, what it was held to be and when, and every command it led to."""
+    """What was seen, how it was classified and when, and every command that it led to."""
     with services.engine.connect() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         return Answer(incident_detail(connection, row))
@@ -178,8 +190,12 @@ def get_incident_layers(
     services: ServicesDep,
     run: RunDep,
     number: Number,
-    signal: Annotated[str, Query(pattern=_NAME, examples=["grad_norm"])] = "grad_norm",
-    rows: Annotated[int, Query(ge=1, le=MOST_ROWS)] = MOST_ROWS,
+    signal: Annotated[
+        str, Query(pattern=_NAME, examples=["grad_norm"], description="whose norms by layer")
+    ] = "grad_norm",
+    rows: Annotated[
+        int, Query(ge=1, le=MOST_ROWS, description="steps before the onset, and as many from it on")
+    ] = MOST_ROWS,
 ) -> Answer:
     """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
     with services.engine.connect() as connection:

@@ -22,7 +22,9 @@ from spikeguard_server.tables import run_key
 
 router = APIRouter(tags=["agents"])
 LONGEST_S: Final = 8.0  # shorter than a stopping server waits for what is under way
-Seconds = Annotated[float, Query(ge=0, le=60, description="at most; the server may answer sooner")]
+Seconds = Annotated[
+    float, Query(ge=0, le=60, description="seconds, at most; the server may answer sooner")
+]
 
 
 class Waiting(Shape):

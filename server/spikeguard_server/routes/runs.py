@@ -49,9 +49,26 @@ from spikeguard_server.routes.shapes import (
 
 router = APIRouter(tags=["runs"])
 NO_RUN = refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are"))
-Signals = Annotated[str, Query(max_length=1100, examples=["loss,grad_norm"])]
-Points = Annotated[int, Query(ge=2, le=MAX_POINTS)]
-Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+Signals = Annotated[
+    str,
+    Query(
+        max_length=1100,
+        examples=["loss,grad_norm"],
+        description="names of signals, with commas between them",
+    ),
+]
+Points = Annotated[
+    int,
+    Query(
+        ge=2,
+        le=MAX_POINTS,
+        description="rows to thin longer curves to; extremes and values not finite are kept",
+    ),
+]
+Step = Annotated[
+    int | None,
+    Query(ge=0, le=MAX_STEP, description="an optimizer step, itself included; left out: no limit"),
+]
 
 
 def window(signals: str, first: int | None, last: int | None, points: int) -> Window:
@@ -119,7 +136,7 @@ def get_series(
     last: Step = None,
     points: Points = 2000,
 ) -> Answer:
-    """Steps [first, last] of every segment, the line that is trained now first."""
+    """Steps `first` to `last` of every segment, the line that is trained now first."""
     wanted = window(signals, first, last, points)
     with services.engine.connect() as connection:
         key = existing_run(connection, run)

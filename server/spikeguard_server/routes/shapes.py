@@ -55,10 +55,10 @@ class TrendBody(Shape):
     At step s: `level + slope * (step + 1) * log((s + 1) / (step + 1))`, in nats.
     """
 
-    step: int
-    level: Number
-    slope: Number
-    scale: Number = Field(description="robust standard deviation of the loss around it")
+    step: int = Field(description="the last that shaped it")
+    level: Number = Field(description="at `step`, nats")
+    slope: Number = Field(description="change a step at `step`, nats; it fades as 1/step")
+    scale: Number = Field(description="robust standard deviation of the loss around it, nats")
     band: Number = Field(description="half width of the band of usual values, in scales")
 
 
