@@ -80,6 +80,14 @@ def test_every_variable_that_a_program_names_stands_on_the_page() -> None:
     assert {PREFIX + one.name.upper() for one in fields(Settings)} <= shown
 
 
+def test_every_variable_of_the_agent_stands_under_the_agent() -> None:
+    agent = written("environment.md").partition("## Agent")[2].partition("## Dashboard")[0]
+    sources = "\n".join(constants(ROOT / "agent/spikeguard"))
+    named = set(re.findall(r"\bSPIKEGUARD_[A-Z_]*[A-Z]\b", sources))
+    assert len(named) > 10
+    assert {name for name in named if f"`{name}`" not in agent} <= {"SPIKEGUARD_CREDENTIALS"}
+
+
 def test_every_metric_that_the_server_names_stands_on_the_page() -> None:
     source = (ROOT / "server/spikeguard_server/metrics.py").read_text()
     named = set(re.findall(r'"(spikeguard_[a-z_]+)"', source))

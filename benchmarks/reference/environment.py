@@ -58,10 +58,14 @@ def _server() -> str:
 
 def _agent() -> str:
     settings = {
-        variable: f"`{name}`: {meaning_of(AgentSettings, name)}"
+        variable: f"`{name}`{_switch(name)}: {meaning_of(AgentSettings, name)}"
         for name, variable in SETTING_VARIABLES.items()
     }
     return _listed({**ARGUMENT_VARIABLES, **settings})
+
+
+def _switch(name: str) -> str:
+    return ", `1` or `0`" if isinstance(getattr(AgentSettings(), name), bool) else ""
 
 
 def _listed(variables: Mapping[str, str]) -> str:

@@ -37,12 +37,6 @@ def test_every_setting_has_a_row() -> None:
     assert sorted({field.name for field in fields(spikeguard.Settings)} - told) == []
 
 
-def test_every_variable_of_the_environment_has_a_row() -> None:
-    variables = named_in(r"\bSPIKEGUARD_[A-Z_]*[A-Z]\b")
-    assert "SPIKEGUARD_TOKEN_FILE" in variables
-    assert sorted(variables - in_a_table("Arguments of `attach`")) == []
-
-
 def test_everything_public_of_the_guard_is_told() -> None:
     names = {name for name in vars(Guard) if not name.startswith("_")}
     assert [name for name in sorted(names) if not re.search(rf"`(guard)?\.{name}\b", TOLD)] == []
