@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from threading import Barrier
+from typing import Any
 
 from spikeguard.commands.journal import Journal
-from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_protocol import (
     Ack,
     AttemptEnded,
@@ -26,7 +25,6 @@ from spikeguard_protocol import (
     BatchRange,
     CommandResult,
     Medium,
-    Message,
     Order,
     ResultState,
     Rollback,
@@ -41,6 +39,18 @@ from spikeguard_protocol import (
     verb_of,
 )
 
+try:
+    from spikeguard.uplink.outbox import Outbox
+    from spikeguard.uplink.transport import Advice, Transport, Verdict
+except ImportError:  # in an environment of an earlier release
+    from spikeguard.outbox import Outbox  # type: ignore[import-not-found,no-redef]
+    from spikeguard.transport import (  # type: ignore[import-not-found,no-redef]
+        Advice,
+        Transport,
+        Verdict,
+    )
+
+__all__ = ["Advice", "Script", "TrainingJob", "Verdict"]
 STEPS = 400
 STEPS_A_MESSAGE = 5
 SAVE_EVERY = 50  # steps
@@ -94,7 +104,7 @@ class Tally:
     repeated: int = 0  # orders that came again after they had been carried out
 
 
-Send = Callable[["TrainingJob", Message], Verdict]
+Send = Callable[["TrainingJob", Any], Verdict]  # a message, as its release has it
 
 
 @dataclass
@@ -191,7 +201,7 @@ class TrainingJob:
                 self._not_stored(message, verdict)
         raise RuntimeError(f"{self.name}: nothing was taken for {GIVE_UP_S:g} s")
 
-    def _stored(self, message: Message, ack: Ack) -> None:
+    def _stored(self, message: Any, ack: Ack) -> None:
         self.tally.messages += 1
         self.outbox.acknowledge(min(ack.sequence, message.sequence))
         for record in message.records:
@@ -200,7 +210,7 @@ class TrainingJob:
                     assert loss is not None
                     self.tally.acknowledged[record.segment, step] = loss
 
-    def _not_stored(self, message: Message, verdict: Verdict) -> None:
+    def _not_stored(self, message: Any, verdict: Verdict) -> None:
         status = verdict.reason[:3]
         if status.isdecimal():
             self.tally.refused[status] += 1

@@ -15,10 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.faults_job import Script, TrainingJob
+from benchmarks.faults_job import Advice, Script, TrainingJob, Verdict
 from benchmarks.faults_wire import plainly
-from spikeguard.uplink.transport import Advice, Verdict
-from spikeguard_protocol import AttemptEnded, Message
+from spikeguard_protocol import AttemptEnded
 
 LOOK_S = 0.05
 
@@ -77,7 +76,7 @@ class LongJob(TrainingJob):
         }
 
 
-def send(job: TrainingJob, message: Message) -> Verdict:
+def send(job: TrainingJob, message: Any) -> Verdict:
     """To any replica; what was refused is written down with its time."""
     verdict = plainly(job, message)
     if verdict.advice is not Advice.STORED and verdict.reason[:3].isdecimal():

@@ -77,8 +77,8 @@ from spikeguard.topology.rank_group import (
 )
 from spikeguard.topology.refusals import raise_first, refusal_of
 from spikeguard.topology.shards import local
-from spikeguard.uplink.folder import live_attempts
-from spikeguard.uplink.outgoing import open_line
+from spikeguard.uplink.opening import open_uplink
+from spikeguard.uplink.orphans import live_attempts
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import Record, RunId
 
@@ -175,6 +175,8 @@ def attach(
         raise_first(share_each(world, refused))
         journal, attempt = _open_journal(world, home, connection.run, forward, chosen)
         faults = Faults(world.rank)
+        for damage in journal.damage:
+            faults.note("journal", damage)
         scalers = agree_on_overflows(state, job.optimizers, job.topology, world, faults)
     except AttachError:
         leave_world(world)
@@ -182,7 +184,7 @@ def attach(
     if checkpoints is not None and not checkpoints.writes_itself:
         open_saving(world)
     inbox = Inbox(detail=DetailBudget(chosen.full_detail_s_a_day))
-    outbox, sender = open_line(world, connection, home, attempt, inbox, chosen, faults)
+    outbox, sender = open_uplink(world, connection, home, attempt, inbox, chosen, faults)
 
     def report(record: Record) -> None:
         guard._report(record)

@@ -399,9 +399,11 @@ class Guard:
     def _begin_to_tell(self, log: SkipLog | None, outbox: Outbox | None) -> None:
         """Rank 0: of what all ranks leave out."""
         if log is not None and outbox is not None:
-            several = self._p.world.size > 1
+            several, faults = self._p.world.size > 1, self._p.faults
             outbox.on_closed = log.confirm
-            log.begin(SkipUpload(log.folder, outbox.put, lambda: outbox.written_ahead, several))
+            log.begin(
+                SkipUpload(log.folder, outbox.put, lambda: outbox.written_ahead, several, faults)
+            )
 
 
 def _cadence(parts: Parts) -> int:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import spikeguard.data.line_files
+import spikeguard.commands.journal
 from spikeguard import CheckpointDirectory
+from spikeguard.data.line_files import sealed_line
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandResult
@@ -67,18 +68,20 @@ def dies_after(owner: Any, name: str, when: Callable[..., bool] = lambda *_: Tru
 
 def dies_within_the_line(entry: bytes) -> None:
     """Half of the journal's line of this kind reaches the disk."""
-    whole = spikeguard.data.line_files.append_line
+    module: Any = spikeguard.commands.journal
+    whole = module.append_lines
 
-    def append(path: Path, line: bytes) -> None:
+    def append(path: Path, entries: list[dict[str, Any]]) -> None:
+        line = b"".join(sealed_line(each, 99, path.name) for each in entries)
         if entry not in line:
-            whole(path, line)
+            whole(path, entries)
             return
         with path.open("ab", buffering=0) as file:
             file.write(line[: len(line) // 2])
             os.fsync(file.fileno())
         die()
 
-    spikeguard.data.line_files.append_line = append
+    module.append_lines = append
 
 
 def answers(record: object) -> bool:

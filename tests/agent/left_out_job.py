@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import CheckpointDirectory, Settings, attach
 from spikeguard.data import skip_log as left_out_log
+from spikeguard.data.line_files import sealed_line
 from spikeguard.uplink.skip_upload import SkipUpload
 from spikeguard_protocol import Action, BatchRange, Medium, Rollback
 from tests.agent.job import FAST, Job, batch_at, order, target_at
@@ -89,7 +90,8 @@ def hangs(*_: object) -> None:
     HELD.wait(60)
 
 
-def half(path: Path, line: bytes) -> None:
+def half(path: Path, entries: list[dict[str, Any]]) -> None:
+    line = sealed_line(entries[0], 1, path.name)
     path.write_bytes(line[: len(line) // 2])
     die()
 
@@ -105,9 +107,9 @@ def dies_after(owner: Any, name: str) -> None:
 
 
 POINTS: dict[str, Callable[[], None]] = {
-    "the disk hangs": lambda: setattr(left_out_log, "append_line", hangs),
-    "half written": lambda: setattr(left_out_log, "append_line", half),
-    "written": lambda: dies_after(left_out_log, "append_line"),
+    "the disk hangs": lambda: setattr(left_out_log, "append_lines", hangs),
+    "half written": lambda: setattr(left_out_log, "append_lines", half),
+    "written": lambda: dies_after(left_out_log, "append_lines"),
     "told": lambda: dies_after(SkipUpload, "_tell_some"),
 }
 

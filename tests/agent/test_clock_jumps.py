@@ -68,13 +68,15 @@ def test_an_order_dated_by_a_clock_that_was_ahead_counts_for_a_day_and_no_longer
     assert count_refusal(ONE_A_DAY, Verb.SKIP_BATCHES, held, now + DAY + 1) is None
 
 
-def test_what_a_job_left_while_the_clock_stood_at_1970_is_still_sent(tmp_path: Path) -> None:
-    """Its file is older than an age that a message may have."""
+def test_what_a_job_left_while_the_clock_stood_at_1970_is_still_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are older than an age that a message may have."""
+    let_jump(monkeypatch, -_wall())
     box = outbox(tmp_path)
     box.put(Samples(0, (1,), {"loss": (3.0,)}, (BatchRange(0, 1),)))
     box.close()
-    for path in tmp_path.rglob("*.jsonl"):
-        os.utime(path, (0, 0))
+    monkeypatch.undo()
     message = outbox(tmp_path).next_message()
     assert message is not None
     assert message.age_s >= DECADE

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -87,21 +88,33 @@ def test_an_absent_server_holds_nobody_up_at_the_end(tmp_path: Path) -> None:
     assert time.monotonic() - began < 8.0
 
 
-def hang(folder: Path) -> Path:
-    """Have the writer wait for a reader of its file that never comes, as for a disk."""
-    (attempt,) = (folder / "guard/outbox").iterdir()
-    os.mkfifo(attempt / f"{1:012d}.jsonl")
-    return attempt
+def hang(job: Job) -> int:
+    """Have the writer wait for a reader that never comes, as for a disk; the reader's end."""
+    job.train_to(10)
+    await_that(_log_handles)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    for handle in _log_handles():
+        os.dup2(writer, handle)
+    os.close(writer)
+    return reader
 
 
-def let_go(attempt: Path) -> None:
-    """Read what the writer has waited to write."""
-    handle = os.open(attempt / f"{1:012d}.jsonl", os.O_RDONLY | os.O_NONBLOCK)
-    time.sleep(0.2)
-    os.close(handle)
+def _log_handles() -> list[int]:
+    """Open files of this process that are segments of a log."""
+    found = []
+    for handle in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{handle}").endswith(".log"):
+                found.append(int(handle))
+    return found
 
 
-HANG = "os.mkfifo(job.guard._p.outbox.folder / '000000000001.jsonl')"
+HANG = "from tests.agent.test_endings import hang; hang(job)"
 
 
 @pytest.mark.parametrize("first", ["", HANG], ids=["server", "server and disk"])
@@ -120,14 +133,14 @@ def test_whatever_hangs_sigterm_ends_within_the_cap(tmp_path: Path, first: str) 
 def test_a_hung_disk_holds_nobody_up_at_the_end(tmp_path: Path, offline: bool) -> None:
     server = None if offline else "http://127.0.0.1:9"
     job = Job(tmp_path, server=server, settings=BRIEF)
-    attempt = hang(tmp_path)
+    reader = hang(job)
     job.train_to(20)
     began = time.monotonic()
     job.guard.finish()
     assert time.monotonic() - began < CAP_S
     assert job.guard._p.outbox is not None
     assert not job.guard._p.outbox.closed
-    let_go(attempt)
+    os.close(reader)
     await_that(lambda: job.guard._p.outbox and job.guard._p.outbox.closed)
 
 

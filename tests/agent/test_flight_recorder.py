@@ -14,8 +14,7 @@ from spikeguard.measure.flight_recorder import FlightRecorder
 from spikeguard.measure.readback import Pending
 from spikeguard.measure.row import Row
 from spikeguard.settings import with_environment
-from spikeguard.uplink.lines import encoded
-from spikeguard_protocol import LayerNorms
+from spikeguard_protocol import LayerNorms, encode
 
 from .text_job import TextJob
 from .wire import Wire, await_that, served
@@ -101,7 +100,7 @@ def test_what_waits_is_bounded_in_bytes_as_they_would_be_sent() -> None:
         assert recorder.bytes <= limit
     sent = list(recorder.pass_on(a_row(400, 40), True))
     assert [detail.step for detail in sent] == list(range(400 - len(sent) + 1, 401))
-    size = sum(len(encoded(detail())) for detail in sent[:-1])
+    size = sum(len(encode(detail()) + b"\n") for detail in sent[:-1])
     assert 0.5 * limit < size <= limit
     assert len(recorder) == recorder.bytes == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,6 +171,11 @@ def test_an_order_that_could_not_be_made_durable_leaves_no_trace(
     assert (again.ledger.ranges, again.abandonments, again.begun) == ([], [], {})
 
 
+def by_hand(path: Path) -> str:
+    """What the journal says, as a person writes it: without numbers and checksums."""
+    return re.sub(r', "n": [0-9]+, "crc": "[0-9a-f]+"', "", path.read_text())
+
+
 HOSTILE: tuple[Any, ...] = (None, 1, -1, 1.5, "x", [], {}, [1], [[]], True, float("inf"), 10**400)
 
 
@@ -192,7 +198,7 @@ def test_a_line_that_is_bent_in_any_way_is_refused_by_its_number_or_harms_no_ste
     path = tmp_path / "journal.jsonl"
     journal = written(path)
     journal.begin("test#1.2", 70, scaling=Scaling("test#1.2", line((A0, 40)), RATE, asked=True))
-    lines = [json.loads(held) for held in path.read_text().splitlines()]
+    lines = [json.loads(held) for held in by_hand(path).splitlines()]
     lines[-1] |= {"attempt": "a" * 16, "action": to_json(ScaleLr(0.5, 40))}
     for n, whole in enumerate(lines):
         for put in bent(whole):

@@ -18,29 +18,31 @@ from spikeguard import AttachError
 from spikeguard.cli.run_ledger import read_ledger
 from spikeguard.commands.journal import Journal
 from spikeguard.data.batch_names import LOOKED_AT, Names
+from spikeguard.data.line_files import sealed_line
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.data.skipped import LeftOut
 from spikeguard.data.skips import Skips
 from spikeguard.faults import Faults
 from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
 from spikeguard.state.progress import Progress
+from spikeguard.uplink.frames import Frame
+from spikeguard.uplink.messages import records_of, texts_of
+from spikeguard.uplink.shedding import Level, thinned
 from spikeguard.uplink.skip_upload import SkipUpload
-from spikeguard.uplink.thinning import Neighbours, Stage, thinned
 from spikeguard_cli.main import main as spikeguard
 from spikeguard_protocol import (
     MAX_NAME,
     MAX_NAMES,
     BatchesSkipped,
     BatchRange,
-    CommandResult,
     Medium,
     Record,
     Rollback,
     RunId,
-    Samples,
     SegmentId,
     SegmentPoint,
     SkipBatches,
+    encode,
 )
 
 from .forks import FORKS
@@ -48,7 +50,7 @@ from .job import Job, Loader, batch_at, order, target_at
 from .left_out_job import POINTS, SKIP, Named, carried_out, main, make
 from .test_journal import disk_full_at
 from .test_ranks import run_ranks
-from .wire import Answer, Wire, await_that, served
+from .wire import Wire, await_that, served
 
 ROOM = 20  # bytes
 RUN = RunId("default", "test")
@@ -310,47 +312,21 @@ def test_every_rank_writes_its_own_and_the_server_hears_of_all(tmp_path: Path) -
     assert {entry["command"] for entry in found} == {"test#1.1"}
 
 
-def test_an_older_server_costs_no_sample_and_no_result(tmp_path: Path) -> None:
-    """It knows no such record and refuses the message: the rest of it is sent without."""
-    refused = list[int]()
-
-    def older(message: Any) -> Answer | None:
-        if any(isinstance(record, BatchesSkipped) for record in message.records):
-            refused.append(message.sequence)
-            error = {"code": "unprocessable", "field": "body.records.type", "message": "is one of"}
-            return 422, {}, json.dumps({"error": error}).encode()
-        return None
-
-    loader, wire = Named(), Wire()
-    wire.intercept = older
-    with served(wire):
-        job = Job(tmp_path, server=wire.url, loader=loader, name_batch=loader.name)
-        job.train_to(5)
-        carried_out(job, SkipBatches(SKIP))
-        job.train_to(30)
-        await_that(lambda: job.guard.faults.get("ledger"))
-        job.guard.finish()
-    assert refused
-    steps = [step for samples in wire.records(Samples) for step in samples.steps]
-    assert sorted(steps) == list(range(1, 31))
-    assert len(wire.records(CommandResult)) == 1
-    assert wire.records(BatchesSkipped) == []
-    assert len(left_out(tmp_path)) == 3
-    assert job.guard.faults == {"ledger": len(refused)}
-
-
 def test_in_a_full_outbox_they_go_with_the_word_of_checkpoints_and_are_counted() -> None:
     """The run's directory has them all the same."""
     record = BatchesSkipped(SKIP, 0, SegmentPoint(SegmentId("0" * 16, 0), 22))
-    assert thinned([record], Stage.NO_SAMPLES, Neighbours(), False)[0] == [record]
-    kept, lost = thinned([record], Stage.NO_TARGETS, Neighbours(), False)
-    assert (kept, lost) == ([], {"skipped batches": 1})
+    (text,) = texts_of(record)
+    frame = Frame(text.kind, 1, 1, 0, 0, 0.0, text.payload)
+    assert records_of(thinned([frame], Level.NO_SAMPLES)[0]) == [encode(record)]
+    kept, lost = thinned([frame], Level.ESSENTIAL)
+    assert (records_of(kept), lost) == ([], {"notices": 1})
 
 
 def test_what_is_told_comes_a_little_at_a_time_and_all_of_it_at_the_end(tmp_path: Path) -> None:
     """Samples wait in the same line: however often it is woken, a second brings one part."""
     entry = LeftOut(BatchesSkipped(SKIP, 0, SegmentPoint(SegmentId("0" * 16, 0), 22)), 0.0)
-    lines = [replace(entry, record=replace(entry.record, rank=n)).line() for n in range(3_000)]
+    ranks = [replace(entry, record=replace(entry.record, rank=n)) for n in range(3_000)]
+    lines = [sealed_line(each.plain(), n, "rank-00000.jsonl") for n, each in enumerate(ranks, 1)]
     (tmp_path / "rank-00000.jsonl").write_bytes(b"".join(lines))
     told = list[Record]()
     skip_upload = SkipUpload(tmp_path, told.append, lambda: True, lingers=False)

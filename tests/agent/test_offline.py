@@ -12,7 +12,7 @@ import pytest
 
 from spikeguard import Guard
 from spikeguard.cli.sync import homes, run_of, sync, upload
-from spikeguard.uplink.leftovers import leftovers
+from spikeguard.uplink.orphans import orphans
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptEnded, AttemptStarted, RunId, Samples
@@ -74,14 +74,14 @@ def test_a_sync_cut_off_after_the_server_stored_goes_on_without_a_duplicate(
 ) -> None:
     """The answer is lost: the message is still on disk and is sent a second time."""
     trained_offline(tmp_path)
-    (outbox,) = leftovers(tmp_path / "guard/outbox", RUN)
+    (outbox,) = orphans(tmp_path / "guard/outbox", RUN)
     message = outbox.next_message()
     assert message is not None
     transport = Transport(wire.url, None, 2.0)
     transport.send(message)
     outbox.close()
 
-    (again,) = leftovers(tmp_path / "guard/outbox", RUN)
+    (again,) = orphans(tmp_path / "guard/outbox", RUN)
     upload(again, transport, lambda _: None)
     again.close()
     steps = [step for samples in wire.records(Samples) for step in samples.steps]
@@ -91,11 +91,11 @@ def test_a_sync_cut_off_after_the_server_stored_goes_on_without_a_duplicate(
 def test_a_server_that_stays_away_leaves_everything_on_disk(tmp_path: Path, wire: Wire) -> None:
     trained_offline(tmp_path)
     wire.intercept = lambda _: (503, {"Retry-After": "0.01"}, b"{}")
-    (outbox,) = leftovers(tmp_path / "guard/outbox", RUN)
+    (outbox,) = orphans(tmp_path / "guard/outbox", RUN)
     with pytest.raises(CommandFailed, match="run it again to go on"):
         upload(outbox, Transport(wire.url, None, 2.0), lambda _: None, pause_s=0.01)
     outbox.close()
-    (kept,) = leftovers(tmp_path / "guard/outbox", RUN)
+    (kept,) = orphans(tmp_path / "guard/outbox", RUN)
     assert kept.sequence == outbox.sequence
     kept.close()
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import spikeguard.uplink.outbox
-import spikeguard.uplink.room
-from spikeguard.uplink.leftovers import leftovers
+import spikeguard.uplink.quota
+from spikeguard.uplink.messages import EncodedMessage
+from spikeguard.uplink.orphans import orphans
 from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.quota import Quota
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
@@ -24,7 +26,6 @@ from spikeguard_protocol import (
     Gap,
     LayerNorms,
     Medium,
-    Message,
     Record,
     ResultState,
     RunId,
@@ -35,6 +36,7 @@ from spikeguard_protocol import (
 )
 
 from .forks import exit_status, start_script
+from .test_journal import disk_full_at
 from .wire import await_that
 
 RUN = RunId("default", "test")
@@ -51,7 +53,17 @@ def outbox(folder: Path, limit: int = 2**20) -> Outbox:
     return Outbox(folder / ATTEMPT, RUN, ATTEMPT, limit)
 
 
-def oldest(box: Outbox) -> Message:
+def write_down(box: Outbox) -> None:
+    """As the writer's thread does twenty times a second."""
+    assert box.keep_up()
+    box.quota.bound(box)
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.log"))
+
+
+def oldest(box: Outbox) -> EncodedMessage:
     message = box.next_message()
     assert message is not None
     return message
@@ -64,7 +76,8 @@ def everything(box: Outbox) -> list[Record]:
     while not box.empty:
         message = oldest(box)
         assert expected is None or message.sequence == expected
-        expected = message.sequence + 1
+        ends = [gap.last for gap in message.records if isinstance(gap, Gap)]
+        expected = max(message.sequence, *ends, 0) + 1
         records += message.records
         box.acknowledge(message.sequence)
     return records
@@ -103,22 +116,19 @@ def test_a_message_that_is_not_acknowledged_comes_again_unchanged(tmp_path: Path
 
 
 def test_a_full_outbox_drops_the_oldest_samples_and_says_how_many(tmp_path: Path) -> None:
-    box = outbox(tmp_path, limit=4_000)
+    box = outbox(tmp_path, limit=40_000)
     box.put(RESULT)
-    for step in range(1, 101):
+    for step in range(1, 2_001):
         box.put(sample(step))
-        if step % 5 == 0:
-            box._drain()
-            box._seal()
-            box.room.bound(box)
-    on_disk = sum(path.stat().st_size for path in (tmp_path / ATTEMPT).glob("*.jsonl"))
-    assert on_disk <= 4_000 + 1_000
+        if step % 50 == 0:
+            write_down(box)
+    assert on_disk(tmp_path) <= 40_000
     records = everything(box)
     lost = sum(record.samples_lost for record in records if isinstance(record, Gap))
     kept = [step for record in records if isinstance(record, Samples) for step in record.steps]
     assert lost > 0
-    assert lost + len(kept) == 100
-    assert kept == list(range(lost + 1, 101))
+    assert lost + len(kept) == 2_000
+    assert kept == list(range(lost + 1, 2_001))
     assert RESULT in records
     box.close()
 
@@ -132,7 +142,7 @@ def layers(step: int) -> LayerNorms:
 
 
 def fill(box: Outbox, spike: range, steps: int = 600) -> None:
-    """A run with norms by layer, snapshots, results and one spike, sealed every 100 steps."""
+    """A run with norms by layer, snapshots, results and one spike."""
     for step in range(1, steps + 1):
         box.put(slow(step, loss=9.0 if step in spike else 3.0 + 0.01 * (step % 7)))
         if step % 5 == 0:
@@ -142,9 +152,7 @@ def fill(box: Outbox, spike: range, steps: int = 600) -> None:
         if step % 200 == 0:
             box.put(CommandResult(f"test#1.{step}", ResultState.APPLIED, "done", step))
         if step % 100 == 0:
-            box._drain()
-            box._seal()
-            box.room.bound(box)
+            write_down(box)
 
 
 @dataclass(frozen=True)
@@ -171,33 +179,31 @@ class Left:
 def left_of(folder: Path, limit: int) -> Left:
     box = outbox(folder, limit)
     fill(box, spike=range(220, 225))
-    on_disk = sum(path.stat().st_size for path in (folder / ATTEMPT).glob("*.jsonl"))
-    dropped = dict(box.dropped)
-    left = Left(everything(box), dropped, on_disk)
+    size, dropped = on_disk(folder), dict(box.dropped)
+    left = Left(everything(box), dropped, size)
     box.close()
     return left
 
 
 def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path) -> None:
-    """The same run into ever less room: each stage begins where the one before is used up."""
+    """The same run into ever less room: each level begins where the one before is used up."""
     whole = left_of(tmp_path / "whole", 2**20)
     assert whole.dropped == {}
-    room = [150_000, 110_000, 45_000, 12_000, 3_500]
+    room = [150_000, 60_000, 14_000, 6_000]
     lefts = [left_of(tmp_path / str(limit), limit) for limit in room]
     assert all(left.on_disk <= limit for left, limit in zip(lefts, room, strict=True))
-    layerless, slowless, spike, spikeless, least = lefts
+    layerless, spike, spikeless, least = lefts
     assert set(layerless.dropped) == {"layer norms"}
     assert 0 < layerless.of(LayerNorms) < whole.of(LayerNorms)
     assert layerless.steps("param_norm") == whole.steps("param_norm")
-    assert set(slowless.dropped) == {"layer norms", "slow signals"}
-    assert slowless.of(LayerNorms) == 0
-    assert slowless.steps() == whole.steps() == set(range(1, 601))
-    assert set(spike.dropped) == {"layer norms", "slow signals", "samples"}
+    assert layerless.steps() == whole.steps() == set(range(1, 601))
+    assert set(spike.dropped) == {"layer norms", "samples"}
+    assert spike.of(TargetSaved) == whole.of(TargetSaved)
     assert spike.steps() >= set(range(170, 320))
     assert not spike.steps() & set(range(1, 170))
-    assert not spikeless.steps() & set(range(170, 320))
+    assert set(least.dropped) == {"layer norms", "samples", "notices"}
+    assert not spikeless.steps() & set(range(170, 300))
     assert spikeless.of(TargetSaved) == whole.of(TargetSaved)
-    assert "targets" in least.dropped
     for left in lefts:
         lost = sum(r.samples_lost for r in left.records if isinstance(r, Gap))
         assert lost == left.dropped.get("samples", 0) == 600 - len(left.steps())
@@ -207,28 +213,28 @@ def test_a_full_outbox_drops_detail_first_and_what_stood_out_last(tmp_path: Path
 def test_without_a_disk_the_bound_is_of_memory_and_the_order_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spikeguard.uplink.room, "MEMORY_BYTES", 45_000)
+    monkeypatch.setattr(spikeguard.uplink.quota, "MEMORY_BYTES", 40_000)
+    monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 60)
     box = Outbox(None, RUN, ATTEMPT, 2**20)
     fill(box, spike=range(220, 225))
-    assert sum(len(line) for letter in box._sealed for line in letter.lines or ()) <= 45_000
-    assert set(box.dropped) == {"layer norms", "slow signals", "samples"}
+    assert box.sizes[1] <= 40_000
+    assert set(box.dropped) == {"layer norms", "samples"}
     kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
     assert kept >= set(range(170, 320))
     box.close()
 
 
 def test_what_the_server_asked_detail_of_stays_as_long_as_what_stood_out(tmp_path: Path) -> None:
-    box = outbox(tmp_path, 9_000)
-    for step in range(1, 101):
-        box.watched_until = math.inf if step > 80 else -math.inf
+    box = outbox(tmp_path, 40_000)
+    for step in range(1, 2_001):
+        box.watched_until = math.inf if 300 <= step < 320 else -math.inf
         box.put(sample(step))
         if step % 20 == 0:
-            box._drain()
-            box._seal()
-            box.room.bound(box)
+            write_down(box)
     kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
-    assert set(range(81, 101)) <= kept
-    assert box.dropped["samples"] == 100 - len(kept) > 0
+    assert {*range(300, 320), 2_000} <= kept
+    assert not kept & set(range(1, 200))
+    assert box.dropped["samples"] == 2_000 - len(kept) > 0
     box.close()
 
 
@@ -242,13 +248,22 @@ def test_a_message_refused_for_good_becomes_a_gap_of_its_own_number(tmp_path: Pa
 
 
 def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:
-    box = outbox(tmp_path)
-    for step in (1, 2):
+    told: list[str] = []
+    box = Outbox(tmp_path / ATTEMPT, RUN, ATTEMPT, Quota(2**20, tell=told.append))
+    box.put(sample(1))
+    assert oldest(box).sequence == 1
+    for step in range(2, 1_001):
         box.put(sample(step))
-        box._drain()
-        box._seal()
-    (tmp_path / ATTEMPT / f"{1:012d}.jsonl").unlink()
-    assert everything(box) == [Gap(1, 1, "its file was removed", 0), sample(2)]
+    write_down(box)
+    for file in (tmp_path / ATTEMPT).glob("*.log"):
+        file.unlink()
+    box.put(sample(1_001))
+    records = everything(box)
+    steps = [s for r in records if isinstance(r, Samples) for s in r.steps]
+    declared = sum(r.samples_lost for r in records if isinstance(r, Gap))
+    assert steps[0] == 1
+    assert declared == 1_001 - len(steps) > 0
+    assert any("damaged on disk" in line for line in told)
     box.close()
 
 
@@ -314,13 +329,13 @@ def test_what_several_threads_could_not_put_is_counted_once_however_it_falls(
 
 
 def test_without_a_disk_the_newest_messages_stay_in_memory(tmp_path: Path) -> None:
-    """The folder becomes a file after the start: every write fails, nothing is lost."""
+    """Every write fails after the first bytes: nothing is lost."""
     box = outbox(tmp_path)
-    folder = tmp_path / ATTEMPT
-    folder.rename(tmp_path / "away")
-    folder.write_text("in the way")
     for step in range(1, 1_201):
         box.put(sample(step))
+    with disk_full_at(200):
+        write_down(box)
+    assert on_disk(tmp_path) <= 200
     steps = [s for r in everything(box) if isinstance(r, Samples) for s in r.steps]
     assert steps == list(range(1, 1_201))
     box.close()
@@ -347,13 +362,14 @@ time.sleep(60)
     said = tmp_path / "said.txt"
     process = start_script(script, said)
     await_that(lambda: said.exists() and "ready" in said.read_text())
-    assert leftovers(tmp_path, RUN) == []  # alive: it holds the lock
+    assert orphans(tmp_path, RUN) == []  # alive: it holds the lock
     process.kill()
     assert exit_status(process, 30) == -signal.SIGKILL
-    (file,) = (tmp_path / ATTEMPT).glob("*.jsonl")
+    (file,) = (tmp_path / ATTEMPT).glob("*.log")
+    whole = file.read_bytes()
     with file.open("ab") as half:
-        half.write(b'{"type":"Samples","seg')
-    (found,) = leftovers(tmp_path, RUN)
+        half.write(whole[: len(whole) // 100])
+    (found,) = orphans(tmp_path, RUN)
     message = oldest(found)
     assert message.sequence == 2
     assert [r.steps for r in message.records if isinstance(r, Samples)] == [(51,)]
@@ -377,19 +393,20 @@ def left_behind(folder: Path) -> Path:
 @pytest.mark.parametrize("note", [b"\0" * 18, b"\xff\xfe", b"twelve", b""])
 def test_a_lock_file_spoilt_by_a_power_loss_hinders_nobody(tmp_path: Path, note: bytes) -> None:
     (left_behind(tmp_path) / "lock").write_bytes(note)
-    (found,) = leftovers(tmp_path, RUN)
+    (found,) = orphans(tmp_path, RUN)
     assert everything(found)[0] == sample(1)
     found.close()
 
 
 def test_folders_and_files_that_are_not_ours_are_passed_over(tmp_path: Path) -> None:
     left = left_behind(tmp_path)
-    (left / "1-copy.jsonl").write_text("")
+    (left / "000000000001.jsonl").write_text("{}")
+    (left / "1-copy.log").write_text("")
     (tmp_path / "backup of monday").mkdir()
     (tmp_path / "backup of monday" / "000000000001.jsonl").write_text("{}\n")
     (tmp_path / "fedcba9876543210").write_text("a file, no folder")
     (tmp_path / "aaaaaaaaaaaaaaaa").symlink_to(tmp_path / "nowhere")
-    (found,) = leftovers(tmp_path, RUN)
+    (found,) = orphans(tmp_path, RUN)
     assert found.attempt == ATTEMPT
     found.close()
     assert (tmp_path / "backup of monday").exists()
@@ -423,7 +440,7 @@ def test_a_closed_outbox_writes_to_nobody_elses_file(tmp_path: Path) -> None:
     assert model.read_bytes() == b"weights of the finished run"
     for handle in handles:
         os.close(handle)
-    (found,) = leftovers(tmp_path, RUN)
+    (found,) = orphans(tmp_path, RUN)
     assert everything(found)[0] == sample(1)
     found.close()
 
@@ -472,7 +489,7 @@ def test_a_day_without_a_server_is_some_hundreds_of_messages_none_longer_than_fi
     for step in range(8_640):
         box.put(sample(step), 10.0 * step)
         if step % 1_000 == 0:
-            box._drain()
+            write_down(box)
     spans = []
     while not box.empty:
         message = oldest(box)

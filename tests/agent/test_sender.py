@@ -19,7 +19,6 @@ import spikeguard.uplink.outbox
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
-    EvenRanges,
     Gap,
     Message,
     Samples,
@@ -117,25 +116,6 @@ def test_a_final_refusal_becomes_a_gap_and_blocks_nothing(tmp_path: Path, status
     assert gap.samples_lost >= 1
     assert any("server (give_up)" in place for place in job.guard.faults)
     assert isinstance(wire.history()[-1], AttemptEnded)
-
-
-def test_a_server_that_does_not_know_the_short_form_yet_loses_nothing(tmp_path: Path) -> None:
-    """An agent that was upgraded first; it asks once, then writes as before."""
-    wire, refused = Wire(), list[int]()
-
-    def intercept(message: Message) -> Answer | None:
-        for record in message.records:
-            if isinstance(record, Samples) and isinstance(record.positions, EvenRanges):
-                refused.append(message.sequence)
-                return 422, {}, error()
-        return None
-
-    wire.intercept = intercept
-    with served(wire):
-        train_behind(wire, tmp_path)
-    assert len(refused) == 1
-    assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
-    assert not wire.records(Gap)
 
 
 def test_a_server_that_forgot_gets_declared_gaps(tmp_path: Path) -> None:

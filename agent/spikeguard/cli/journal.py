@@ -20,7 +20,7 @@ from spikeguard.cli.sync import homes, run_of
 from spikeguard.commands.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.errors import AttachError
 from spikeguard.settings import Settings, with_environment
-from spikeguard.uplink.folder import live_attempts
+from spikeguard.uplink.orphans import live_attempts
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.wording import table
 from spikeguard_protocol import (
@@ -67,13 +67,15 @@ def _read(home: Path, limits: Settings | None) -> Journal:
     path = home / "journal.jsonl"
     try:
         held = Journal(None, run_of(home), limits)
-        torn = held.look(path)
+        held.look(path)
     except AttachError as error:
         raise CommandFailed(f"{printable(error.problem)}. {error.remedy}") from error
-    if torn and limits is None:
+    if (torn := held.cut_short) and not held.damage and limits is None:
         lines = ", ".join(map(str, torn[:8]))
         count = f"{len(torn)} lines of {path} were" if len(torn) > 1 else f"1 line of {path} was"
         say(f"spikeguard: {count} cut short and count for nothing: {lines}", to_error=True)
+    for damage in held.damage if limits is None else ():
+        say(f"spikeguard: {damage}", to_error=True)
     return held
 
 

@@ -7,14 +7,15 @@ is as if never written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spikeguard.cli.sync import homes
-from spikeguard.commands.journal import read_entry
-from spikeguard.data.skipped import FOLDER, LeftOut, entry_of, files_in, settled
-from spikeguard_cli.command import CommandFailed
+from spikeguard.data.line_files import read_lines, removed_in
+from spikeguard.data.skipped import FOLDER, LeftOut, files_in, settled
+from spikeguard_cli.command import CommandFailed, say
 from spikeguard_protocol import CommandResult, from_json, verb_of
 from spikeguard_protocol.orders import Action
 
@@ -55,19 +56,36 @@ def _in_order(commands: list[Entry], left_out: list[Entry]) -> list[Entry]:
 def _commands(journal: Path) -> dict[str, Entry]:
     """By id, oldest first."""
     found: dict[str, Entry] = {}
-    for line in journal.read_bytes().split(b"\n"):
-        plain = read_entry(line) or {}
-        if plain.get("entry") == "begun":
-            found[plain["command"]] = _begun(plain)
-        elif plain.get("entry") == "result":
-            result = from_json(CommandResult, plain["result"])
-            entry = found.setdefault(result.command, _command(result.command, plain, result.step))
-            entry |= {
-                "state": result.state.value,
-                "result": result.reason,
-                "finished_at": _time(plain),
-            }
+    for number, plain in _sound_lines(journal):
+        try:
+            _take_up(found, plain)
+        except (KeyError, ValueError, TypeError) as error:
+            raise CommandFailed(
+                f"line {number} of {journal} is damaged ({type(error).__name__}: {error}). Restore "
+                "the file from a copy, or remove that line"
+            ) from error
     return found
+
+
+def _take_up(found: dict[str, Entry], plain: Mapping[str, Any]) -> None:
+    if plain.get("entry") == "begun":
+        found[plain["command"]] = _begun(plain)
+    elif plain.get("entry") == "result":
+        result = from_json(CommandResult, plain["result"])
+        entry = found.setdefault(result.command, _command(result.command, plain, result.step))
+        entry |= {
+            "state": result.state.value,
+            "result": result.reason,
+            "finished_at": _time(plain),
+        }
+
+
+def _sound_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Those that are as they were written; what is wrong with the others is said."""
+    lines = read_lines(path)
+    if lines.damage is not None:
+        say(f"spikeguard: {path} {lines.damage}", to_error=True)
+    return (each for each in lines.entries if each[0] not in lines.changed)
 
 
 def _begun(plain: Mapping[str, Any]) -> Entry:
@@ -93,13 +111,15 @@ def _range(value: Any) -> Any:
 
 
 def _left_out(folder: Path) -> list[LeftOut]:
+    for path in removed_in(folder):
+        say(f"spikeguard: {path} is gone, with what it held", to_error=True)
     return settled(entry for path in files_in(folder) for entry in _entries(path))
 
 
 def _entries(path: Path) -> Iterator[LeftOut]:
-    for line in path.read_bytes().split(b"\n"):
-        if (entry := entry_of(line)) is not None:
-            yield entry
+    for _, plain in _sound_lines(path):
+        with suppress(ValueError, KeyError, TypeError):  # another release wrote it
+            yield LeftOut.read(plain)
 
 
 def _batches(entry: LeftOut) -> Entry:

@@ -14,15 +14,16 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.folder import attempt_folders
-from spikeguard.uplink.leftovers import leftovers
+from spikeguard.uplink.messages import EncodedMessage
+from spikeguard.uplink.orphans import attempt_folders, orphans
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
-from spikeguard_protocol import Message, RunId
+from spikeguard_protocol import RunId
 
 TIMEOUT_S = 30.0  # connecting, and each read of an answer
 TRIES = 5  # of one message, while the server is away
@@ -115,7 +116,7 @@ def upload(outbox: Outbox, transport: Transport, tell: Tell, pause_s: float = PA
     return done
 
 
-def _sent(message: Message, transport: Transport, pause_s: float) -> Verdict:
+def _sent(message: EncodedMessage, transport: Transport, pause_s: float) -> Verdict:
     for trial in range(TRIES):
         verdict = transport.send(message)
         if stored_or_not(verdict, message.sequence) is not verdict:
@@ -130,7 +131,7 @@ def _sent(message: Message, transport: Transport, pause_s: float) -> Verdict:
     )
 
 
-def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) -> None:
+def _mend(outbox: Outbox, message: EncodedMessage, verdict: Verdict, done: Uploaded) -> None:
     """The server wants another number, or will never take this one."""
     if verdict.advice is Advice.GIVE_UP:
         if done.refused_last == message.sequence:  # even the gap in its place
@@ -160,7 +161,7 @@ def _mend(outbox: Outbox, message: Message, verdict: Verdict, done: Uploaded) ->
 
 def _sync_run(home: Path, transport: Transport, tell: Tell) -> None:
     run = run_of(home)
-    waiting = leftovers(home / "outbox", run)
+    waiting = orphans(home / "outbox", run, partial(say, to_error=True))
     alive = _alive(home / "outbox", {outbox.attempt for outbox in waiting})
     sent = refused = 0
     try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from spikeguard.commands.order_limits import return_refusal, scale_refusal, skip_refusal
 from spikeguard.commands.past_orders import past_orders, verb_in
-from spikeguard.data import line_files
+from spikeguard.data.line_files import Lines, append_lines, noted_end, read_lines
 from spikeguard.data.skips import Skips
 from spikeguard.errors import AttachError
 from spikeguard.optim.learning_rate import LrScale
@@ -99,6 +99,9 @@ class Journal:
         self.scalings: list[Scaling] = []  # oldest first
         self.kept: set[str] = set()  # commands whose learning rate this attempt took up again
         self.earlier: tuple[CommandResult, ...] = ()  # the newest, found in the file
+        self.damage: list[str] = []  # what is wrong with the files, a sentence each
+        self.cut_short: list[int] = []  # lines
+        self._names_run = False
         self._path = path
         if path is not None:
             self._open(path, run)
@@ -176,23 +179,29 @@ class Journal:
         if path.exists():
             self._read(path, run)
             self.earlier = tuple(self.results.values())[-REPEATED:]
-        else:
+        elif lost := noted_end(path):
+            self._note_damage(path, Lines(missing=lost))
+        if not self._names_run:
             self._append({"entry": "run", "run": str(run)})
             _sync_folder(path.parent)
 
-    def look(self, path: Path) -> list[int]:
-        """Take up what stands in `path` and write nothing; the lines that were cut short."""
-        lines = path.read_bytes().split(b"\n")
+    def look(self, path: Path) -> None:
+        """Take up what stands in `path` and write nothing."""
         self._read(path, None)
-        return [n for n, line in enumerate(lines, 1) if line.strip() and read_entry(line) is None]
 
     def _read(self, path: Path, run: RunId | None) -> None:
-        lines = path.read_bytes().split(b"\n")
-        entries = [(n, e) for n, line in enumerate(lines, 1) if (e := read_entry(line))]
-        self.undone = read_undone(path.with_name(UNDONE))
+        lines = read_lines(path)
+        entries = [(n, entry) for n, entry in lines.entries if "entry" in entry]
+        self._names_run = any(entry["entry"] == "run" for _, entry in entries)
+        self._note_damage(path, lines)
+        self.cut_short = lines.cut_short
+        self.undone, undone_lines = read_undone(path.with_name(UNDONE))
+        self._note_damage(path.with_name(UNDONE), undone_lines)
         ended = {_command_of(entry) for _, entry in entries if entry["entry"] == "result"}
         for number, entry in entries:
             try:
+                if number in lines.changed:
+                    raise ValueError("it was changed since it was written")
                 check_entry(entry)
                 self._apply(self._allowed_part(entry, ended), run)
             except AttachError:
@@ -206,10 +215,14 @@ class Journal:
                 ) from error
         self.carried_out = past_orders([entry for _, entry in entries if entry["entry"] == "begun"])
 
+    def _note_damage(self, path: Path, lines: Lines) -> None:
+        if lines.damage is not None:
+            said = f"{path} {lines.damage}: what stood there does not hold"
+            self.damage.append(f"{said}. Restore the file from a copy")
+
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
-            line = json.dumps(entry, allow_nan=False).encode() + b"\n"
-            line_files.append_line(self._path, line)
+            append_lines(self._path, [entry])
         try:
             self._apply(entry, None)
         except Exception as error:
@@ -352,28 +365,26 @@ class Undo:
     at: float  # seconds since the epoch
     by: str  # the user's name on that machine
 
-    def line(self) -> bytes:
-        """For the file, its end included."""
-        plain = {"entry": "undone", "command": self.command, "at": self.at, "by": self.by}
-        return json.dumps(plain).encode() + b"\n"
+    def plain(self) -> dict[str, Any]:
+        """For the file."""
+        return {"entry": "undone", "command": self.command, "at": self.at, "by": self.by}
 
 
-def read_undone(path: Path) -> dict[str, Undo]:
-    """By command; nothing where there is no such file. Raise OSError where it cannot be read."""
+def read_undone(path: Path) -> tuple[dict[str, Undo], Lines]:
+    """By command, and the lines that were read; raise OSError where the file cannot be read."""
     try:
-        entries = map(read_entry, path.read_bytes().split(b"\n"))
+        lines = read_lines(path)
     except FileNotFoundError:
-        return {}
-    undone = [entry for entry in entries if entry is not None and entry["entry"] == "undone"]
-    return {
-        str(e.get("command")): Undo(str(e.get("command")), e.get("at", 0.0), str(e.get("by")))
-        for e in undone
-    }
+        return {}, Lines()
+    sound = [entry for number, entry in lines.entries if number not in lines.changed]
+    undone = [entry for entry in sound if entry.get("entry") == "undone"]
+    found = [Undo(str(e.get("command")), e.get("at", 0.0), str(e.get("by"))) for e in undone]
+    return {undo.command: undo for undo in found}, lines
 
 
 def add_undo(path: Path, undo: Undo) -> None:
     """Durable; raise OSError. A file of its own: the journal may be a running job's."""
-    line_files.append_line(path, undo.line())
+    append_lines(path, [undo.plain()])
     _sync_folder(path.parent)
 
 
@@ -410,15 +421,6 @@ def _for_people(order: Order | None) -> dict[str, Any]:
     """When, and what was asked of whom."""
     asked = {"attempt": order.attempt, "action": to_json(order.action)} if order else {}
     return {"at": time.time(), **asked}
-
-
-def read_entry(line: bytes) -> dict[str, Any] | None:
-    """A line of the file; None for one that was cut short."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return entry if isinstance(entry, dict) and "entry" in entry else None
 
 
 def _sync_folder(folder: Path) -> None:

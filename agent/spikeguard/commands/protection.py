@@ -6,8 +6,10 @@ would let go of what the incident is about.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from spikeguard.data.line_files import open_line, sealed_line
+from spikeguard.faults import log
 
 
 class Protection:
@@ -19,13 +21,19 @@ class Protection:
     def read(self) -> frozenset[str]:
         """Nothing where it is missing or damaged."""
         try:
-            names = json.loads(self._path.read_text())
-            return frozenset(name for name in names if isinstance(name, str))
-        except (OSError, ValueError, TypeError, RecursionError):
+            plain, _, sound = open_line(self._path.read_bytes())
+        except OSError:
             return frozenset()
+        names = plain.get("protected") if plain is not None and sound else None
+        if not isinstance(names, list):
+            log.warning(
+                "%s was damaged: until the server is heard nothing is protected", self._path
+            )
+            return frozenset()
+        return frozenset(name for name in names if isinstance(name, str))
 
     def write(self, names: frozenset[str]) -> None:
         """Whole or not at all; raise OSError."""
         fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps(sorted(names)))
+        fresh.write_bytes(sealed_line({"protected": sorted(names)}))
         fresh.replace(self._path)

@@ -12,14 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 from spikeguard.data.batch_names import NameBatch, Names
-from spikeguard.data.line_files import append_line, whole_lines
-from spikeguard.data.skipped import Known, LeftOut, entry_of, file_of
+from spikeguard.data.line_files import append_lines, read_lines
+from spikeguard.data.skipped import Known, LeftOut, file_of
 from spikeguard.data.skips import Skips
 from spikeguard.faults import Faults
 from spikeguard.state.progress import Progress
@@ -217,7 +218,7 @@ class SkipLog:
             self._faults.note("left_out", f"{self._path.name} holds {FILE_BYTES >> 20} MiB: full")
             fresh = []
         if fresh:
-            append_line(self._path, b"".join(entry.line() for entry in fresh))
+            append_lines(self._path, [entry.plain() for entry in fresh])
         for entry in fresh:
             known.add(entry)
         for _ in entries:
@@ -230,11 +231,23 @@ class SkipLog:
             return self._known
         self.folder.mkdir(parents=True, exist_ok=True)
         known = Known()
-        for line in _lines(self._path):
-            if (entry := entry_of(line)) is not None:
-                known.add(entry)
+        for entry in self._read_own():
+            known.add(entry)
         self._known = known
         return known
+
+    def _read_own(self) -> Iterator[LeftOut]:
+        """What this rank's file holds; what is wrong with it is told."""
+        try:
+            lines = read_lines(self._path)
+        except FileNotFoundError:
+            return
+        if lines.damage is not None:
+            self._faults.note("left_out", f"{self._path.name} {lines.damage}")
+        for number, plain in lines.entries:
+            if number not in lines.changed:
+                with suppress(ValueError, KeyError, TypeError):  # another release wrote it
+                    yield LeftOut.read(plain)
 
     def _full(self) -> bool:
         return self._path.exists() and self._path.stat().st_size > FILE_BYTES
@@ -256,13 +269,3 @@ def _grown(collected: LeftOut | None, record: BatchesSkipped) -> LeftOut | None:
     return LeftOut(
         replace(record, batches=BatchRange(batches.first, record.batches.end)), collected.at
     )
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Every whole line of a file that may not be there."""
-    offset = 0
-    while path.exists():
-        lines, offset = whole_lines(path, offset, 2**20)
-        if not lines:
-            return
-        yield from lines

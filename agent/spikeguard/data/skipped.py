@@ -6,7 +6,6 @@ it lacks. Only a time of this host's clock is added to what travels.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,22 +27,10 @@ class LeftOut:
         """For a file."""
         return {"at": self.at, "left_out": to_json(self.record)}
 
-    def line(self) -> bytes:
-        """Its end included."""
-        return json.dumps(self.plain(), separators=(",", ":")).encode() + b"\n"
-
     @classmethod
     def read(cls, plain: Any) -> LeftOut:
         """Back from a file; raise ValueError, KeyError or TypeError for what is none."""
         return cls(from_json(BatchesSkipped, plain["left_out"]), float(plain["at"]))
-
-
-def entry_of(line: bytes) -> LeftOut | None:
-    """None for a line that was cut short, or that another release wrote."""
-    try:
-        return LeftOut.read(json.loads(line))
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def file_of(folder: Path, rank: int) -> Path:

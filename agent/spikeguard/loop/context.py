@@ -19,7 +19,7 @@ from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.settings import Settings
 from spikeguard.state.progress import Progress
 from spikeguard.topology.rank_group import World
-from spikeguard.uplink.offline import Shelf
+from spikeguard.uplink.opening import OfflineSender
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import Sender
 from spikeguard_protocol import Ability
@@ -41,7 +41,7 @@ class Parts:
     faults: Faults
     agreement: Agreement | None
     outbox: Outbox | None  # rank 0
-    sender: Sender | Shelf | None  # without a server, what is said is kept
+    sender: Sender | OfflineSender | None  # without a server, what is said is kept
     tokens_per_step: int | None
     facts: dict[str, str]  # optimizer, betas, ... for the record
     version: str

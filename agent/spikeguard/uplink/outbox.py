@@ -1,13 +1,15 @@
-"""Records waiting for the server: written ahead on local disk, numbered, bounded.
+"""Records waiting for the server: numbered, written ahead to an append-only log, bounded.
 
-The loop only appends to a deque. A thread of its own writes the records to the open message's
-file (`letter_files`); the sender seals it when it is ready to send. After SIGKILL the next attempt
-finds the files and sends them.
-Law: no lock is shared with the loop. Numbers have no holes: over `limit` bytes messages are thinned
-out, the oldest first, stage by stage (`thinning`: norms by layer, slow signals, samples, ...); they
-then carry a `Gap` that says how many samples were lost, and `dropped` counts everything. A message
-refused for good becomes a `Gap`. Commands' results and segments are kept. Without a working disk
-the newest messages stay in memory.
+The loop only appends to a deque. A thread of its own makes the records' texts and writes them to
+the log; the sender seals a message when it is ready to send. After SIGKILL the next attempt finds
+the log and sends what is left.
+
+Invariants
+- No lock is shared with the loop.
+- A message that was sent once has the same records when it is sent again.
+- What is missing is declared: `Gap` with the samples that went for want of room, that were
+  damaged on disk, or that the server refused.
+- Without a working disk the newest messages stay in memory.
 """
 
 from __future__ import annotations
@@ -17,76 +19,79 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from spikeguard.uplink.letter import Draft, Letter, Mark
-from spikeguard.uplink.letter_files import LetterFiles
-from spikeguard.uplink.lines import count_samples, encoded, merged
-from spikeguard.uplink.room import Room
-from spikeguard.uplink.thinning import Neighbours, Stage, samples_in, thinned
+from spikeguard.uplink.backlog import Backlog, Batch
+from spikeguard.uplink.frames import Frame
+from spikeguard.uplink.log import SEGMENT_BYTES, Log
+from spikeguard.uplink.messages import EncodedMessage, Text, gap, texts_of
+from spikeguard.uplink.quota import Quota
+from spikeguard.uplink.shedding import Level, Outstanding
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     Gap,
     LayerNorms,
-    Message,
     Record,
     RunId,
     Samples,
     SegmentStarted,
+    encode,
 )
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_BYTES = 512 * 1024  # an open message; well under the protocol's limit
 SEAL_RECORDS = 900
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
-LONG_SEAL_S = 300.0  # the same once `MANY` messages wait: a month without a server is many files
+LONG_SEAL_S = 300.0  # the same once `MANY` messages wait
 MANY = 120
 CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
-BREATH_S = 0.0002  # after each record
-THIN_S = 0.001  # after each message that is thinned out
-UNREADABLE_S = 60.0  # a disk that is away for longer keeps what lies there; what is newer goes on
+PAUSE_S = 0.0002  # after each record: the loop gets the interpreter back
 SEGMENTS = 64  # newest ones that a server which lost them is told of again
-HURRY = 100  # one record more at a time for so many that wait
+RECORDS_AT_ONCE = 100  # one record more at a time for so many that wait
+OLDEST_S = 9e8  # a clock that stood at 1970 dates a record further back than a message may say
+LEAST_SEGMENT_BYTES = 4 * 1024
+CUT_SHORT = "its last records were damaged on disk"
+
+
+class Draft(Protocol):
+    """What a call makes a record of, out of values that nobody changes any more."""
+
+    def __call__(self) -> Record: ...
 
 
 class Outbox:
     """The messages of one attempt that the server has not acknowledged."""
 
-    def __init__(
-        self,
-        folder: Path | None,
-        run: RunId,
-        attempt: str,
-        room: Room | int,
-    ) -> None:
+    def __init__(self, folder: Path | None, run: RunId, attempt: str, quota: Quota | int) -> None:
         """`folder` None keeps everything in memory; raise OSError if it cannot be claimed.
 
-        `room`: bytes on disk, or the room that it shares with others.
+        `quota`: bytes on disk, or the quota that it shares with others.
         """
-        self.run, self.attempt = run, attempt
+        self.run, self.attempt, self.folder = run, attempt, folder
+        self.quota = quota if isinstance(quota, Quota) else Quota(quota)
+        self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
+        self.on_closed: Callable[[], object] = bool  # called by the writer, at its end
+        self.closed = False
         self._waiting: deque[tuple[float, Record | Draft]] = deque()
         self._overflowed: dict[tuple[int, str], int] = {}  # by thread: each counts up its own
         self._declared: Counter[str] = Counter()  # of those, what the server is told of
-        self.watched_until = -math.inf  # the server asks for detail, monotonic; the sender's to say
-        self.room = room if isinstance(room, Room) else Room(room)
-        self.on_closed: Callable[[], object] = bool  # called by the writer, at its end
+        self._clock = time.time() - time.monotonic()  # so that a jump of the clock ages nothing
         self._io = threading.Lock()  # between writer and sender, never the loop
-        self._sealed: deque[Letter] = deque()
-        self._sizes: tuple[int, int] | None = None  # of those, on disk and in memory; None: to add
-        self._started: AttemptStarted | None = None
-        self._segments: deque[SegmentStarted] = deque(maxlen=SEGMENTS)
+        self._outstanding = Outstanding()
+        self._started: bytes | None = None
+        self._segments: deque[bytes] = deque(maxlen=SEGMENTS)
         self._closing = threading.Event()
         self._says_ended = False
-        self._unreadable_since: float | None = None  # the disk, monotonic
-        self.closed = False
-        self._files = LetterFiles(folder)
-        left, newest, self.ended = self._files.left()
-        self._sealed.extend(left)
-        self._open = Letter(newest + 1, lines=[])
         self._writer: threading.Thread | None = None
+        limit = min(self.quota.limit // 16, SEGMENT_BYTES)
+        self._log = Log(folder, attempt, max(limit, LEAST_SEGMENT_BYTES))
+        self._seal_bytes = min(SEAL_BYTES, self._log.segment_bytes // 2)
+        self._backlog = Backlog(self._log, self._tell)
+        self._open = Batch(self._backlog.newest + 1)
 
     def start(self) -> None:
         """Begin to write what the loop puts."""
@@ -94,15 +99,25 @@ class Outbox:
         self._writer.daemon = True
         self._writer.start()
 
+    def _tell(self, what: str) -> None:
+        self.quota.tell(f"attempt {self.attempt}: {what}")
+
     @property
-    def folder(self) -> Path | None:
-        """Where the messages lie; None: in memory."""
-        return self._files.folder
+    def foreign(self) -> list[str]:
+        """Files beside the log that are none of it."""
+        return self._log.foreign
+
+    @property
+    def ended(self) -> bool:
+        """Whether the attempt said its last word."""
+        return self._backlog.ended
 
     @property
     def dropped(self) -> Counter[str]:
         """By what it was, for want of room."""
-        return self.room.dropped
+        return self.quota.dropped
+
+    # ---- the loop ----------------------------------------------------------------------------
 
     def put(self, record: Record | Draft, at: float | None = None) -> None:
         """Called from the loop: never waits. A draft is made a record by the writer's thread.
@@ -135,47 +150,65 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether everything was acknowledged."""
-        return not (self._waiting or self._sealed or self._open.records)
+        waits = self._waiting or self._open.frames or self._backlog.held
+        undeclared = self._backlog.found_dead and self._backlog.cut_short
+        return not (waits or self._backlog.behind or undeclared)
 
     @property
     def written_ahead(self) -> bool:
         """Whether all that was put is past the loop's queue."""
         return not self._waiting
 
+    # ---- the sender --------------------------------------------------------------------------
+
     @property
     def backlog(self) -> bool:
         """Whether a whole message already waits behind the one being sent."""
-        return len(self._sealed) > 0
+        return self._backlog.held > 0 or self._backlog.behind
 
-    def next_message(self) -> Message | None:
-        """The oldest message not acknowledged, a heartbeat if nothing waits; None once closed."""
+    def next_message(self) -> EncodedMessage | None:
+        """The oldest message not acknowledged, a heartbeat if nothing waits.
+
+        None once closed, or where a dead attempt has nothing left; raise OSError while the disk
+        that it lies on may come back.
+        """
         with self._io:
             if self.closed:
                 return None
             self._drain()
-            if not self._sealed:
-                self._seal()
-            letter = self._sealed[0]
-            records = merged(self._read_or_given_up(letter))
-        age = max(0.0, time.monotonic() - letter.at)
-        return Message(
-            self.run.project, self.run.name, self.attempt, letter.sequence, age, tuple(records)
-        )
+            batch = self._oldest()
+            if batch is None:
+                return None
+            texts = batch.put_together()
+        age_s = max(0.0, time.monotonic() + self._clock - batch.at)
+        name = self.run.project, self.run.name, self.attempt
+        return EncodedMessage(*name, batch.sequence, min(age_s, OLDEST_S), texts)
+
+    def _oldest(self) -> Batch | None:
+        if self._backlog.behind and self._open.frames and not self._backlog.held:
+            self._seal()  # what is read from disk changes no more
+        batch = self._backlog.oldest()
+        if batch is not None:
+            return batch
+        if self._backlog.found_dead:
+            if not self._backlog.cut_short:
+                return None
+            self._add(time.monotonic(), AttemptEnded(CUT_SHORT))
+        self._seal(to_send=True)
+        return self._backlog.oldest()
 
     def acknowledge(self, sequence: int) -> None:
         """The server stored everything up to `sequence`."""
         with self._io:
-            while not self.closed and self._sealed and self._sealed[0].sequence <= sequence:
-                letter, self._sizes = self._sealed.popleft(), None
-                self._files.remove(letter)
+            if not self.closed:
+                self._backlog.acknowledge(sequence)
 
     def replace_by_gap(self, sequence: int, reason: str) -> None:
         """The server refused message `sequence` for good: declare it lost."""
         with self._io:
-            for letter in self._sealed:
-                if letter.sequence == sequence and not self.closed:
-                    lost = count_samples(self._files.read(letter))
-                    self._rewrite(letter, [Gap(sequence, sequence, reason[:500], lost)])
+            batch = self._backlog.of(sequence)
+            if batch is not None and not self.closed:
+                batch.texts = (gap(sequence, sequence, reason, batch.samples),)
 
     def declare_lost(self, first: int) -> None:
         """The server waits for `first`, which is no longer here: its database was restored.
@@ -183,23 +216,20 @@ class Outbox:
         One gap up to what is here, and again who this attempt is and where its segments begin.
         """
         with self._io:
-            if self.closed:
+            oldest = self._backlog.first_waiting
+            if self.closed or first >= oldest:
                 return
-            oldest = self._sealed[0].sequence if self._sealed else self._open.sequence
-            if first < oldest:
-                letter = Letter(first)
-                gap = Gap(first, oldest - 1, "no longer held", 0)
-                again = [self._started] if self._started is not None else []
-                self._rewrite(letter, [gap, *again, *self._segments])
-                self._sealed.appendleft(letter)
-                self._sizes = None
+            batch = Batch(first, at=time.monotonic() + self._clock)
+            again = [self._started] if self._started is not None else []
+            batch.texts = (gap(first, oldest - 1, "no longer held", 0), *again, *self._segments)
+            self._backlog.put_first(batch)
 
     def end_killed(self, reason: str) -> None:
         """Say for a dead attempt that it ended, once however many find it."""
         with self._io:
             self._add(time.monotonic(), AttemptEnded(reason))
+            self._backlog.ended = True
             self._seal()
-            self._mark_ended()
 
     def close(self, within_s: float = CLOSING_S, ended: bool = False) -> None:
         """Stop; what was not acknowledged stays for the next attempt.
@@ -219,30 +249,31 @@ class Outbox:
             if self.closed:
                 return
             self._drain()
-            self._files.stop_writing()
-            if self._says_ended:
-                self._mark_ended()
+            self._backlog.ended |= self._says_ended
+            self._backlog.note()
             self.closed = True
-            self._files.give_up(used_up=self.empty)
-        self.room.close()
+            self._log.close(used_up=self.empty)
+        self.quota.close()
         self.on_closed()
+
+    # ---- the writer --------------------------------------------------------------------------
 
     def _write_on(self) -> None:
         """Record by record: the loop gets the interpreter back in between, and after each wait."""
         while not self._closing.wait(DRAIN_S):
             try:
                 if self.keep_up():
-                    self.room.bound(self)
+                    self.quota.bound(self)
             except Exception as error:  # whatever the disk says: without it nothing is written
-                self.room.fault(error)
+                self.quota.fault(error)
         self._shut()
 
     def keep_up(self) -> bool:
         """Write down what the loop has put; False if the outbox is to close."""
         while (self._waiting or self._undeclared()) and not self._closing.is_set():
             with self._io:
-                self._drain(1 + len(self._waiting) // HURRY)
-            time.sleep(BREATH_S)
+                self._drain(1 + len(self._waiting) // RECORDS_AT_ONCE)
+            time.sleep(PAUSE_S)
         return not self._closing.is_set()
 
     def _drain(self, at_most: int = sys.maxsize) -> None:
@@ -251,11 +282,14 @@ class Outbox:
             said = Gap(number, number, "the loop outran the disk", lost["samples"])
             self._add(time.monotonic(), said)
             self._declared += lost
-            self.room.dropped += lost
+            self.quota.dropped += lost
+        before = self._backlog.end
         while self._waiting and at_most > 0:
             self._add(*self._waiting.popleft())
             at_most -= 1
-        self._files.flush()
+        if self._backlog.end != before:
+            self._backlog.flush()
+            self._backlog.note()
 
     def _undeclared(self) -> Counter[str]:
         """What the loop could not put since; nobody but the threads that put counts it up."""
@@ -265,120 +299,58 @@ class Outbox:
         return lost - self._declared
 
     def _add(self, at: float, record: Record | Draft) -> None:
-        if isinstance(record, AttemptStarted):
-            self._started = record
-        elif isinstance(record, SegmentStarted):
-            self._segments.append(record)
-        longest_s = SEAL_S if len(self._sealed) < MANY else LONG_SEAL_S
-        if at - self._open.begun_at > longest_s:
+        clock = at + self._clock
+        longest_s = SEAL_S if self._backlog.waiting < MANY else LONG_SEAL_S
+        if clock - self._open.begun_at > longest_s:
             self._seal()
-        line = self._line(record)
-        letter = self._open
-        assert letter.lines is not None
-        letter.lines.append(line)
-        letter.size += len(line)
-        letter.records += 1
-        letter.at, letter.begun_at = at, min(at, letter.begun_at)
-        letter.watched |= at <= self.watched_until
-        self._files.append(letter, line)
-        if letter.size > SEAL_BYTES or letter.records >= SEAL_RECORDS:
-            self._seal()
+        made, texts = self._texts(record)
+        stands_out = isinstance(made, Samples) and self._outstanding.see(made)
+        kept = stands_out or at <= self.watched_until
+        for kind, payload, samples in texts:
+            number, total = self._backlog.end
+            message = self._open.sequence
+            frame = Frame(kind, number, message, samples, total, clock, payload, kept)
+            self._open.add(frame)
+            self._backlog.add(frame)
+            if self._open.size > self._seal_bytes or len(self._open.frames) >= SEAL_RECORDS:
+                self._seal()
 
-    def _line(self, record: Record | Draft) -> bytes:
+    def _texts(self, record: Record | Draft) -> tuple[Record, list[Text]]:
         try:
-            return encoded(record() if callable(record) else record)
+            made = record() if callable(record) else record
+            texts = list(texts_of(made))
         except Exception as error:  # whatever it was made of: the writer goes on
             number = self._open.sequence
-            return encoded(Gap(number, number, f"could not be written: {error!r}"[:500], 1))
+            made = Gap(number, number, f"could not be written: {error!r}"[:500], 1)
+            texts = list(texts_of(made))
+        if isinstance(made, AttemptStarted):
+            self._started = encode(made)
+        elif isinstance(made, SegmentStarted):
+            self._segments.append(encode(made))
+        return made, texts
 
-    def _seal(self) -> None:
-        letter, self._open = self._open, Letter(self._open.sequence + 1, lines=[])
-        self._files.note(letter.sequence, ended=self.ended)
-        self._files.seal(letter)
-        self._sealed.append(letter)
-        self._sizes = None
+    def _seal(self, *, to_send: bool = False) -> None:
+        """The open message is whole; the next record begins another one."""
+        batch, self._open = self._open, Batch(self._open.sequence + 1)
+        batch.at = batch.at or time.monotonic() + self._clock
+        self._backlog.seal(batch, to_send=to_send)
 
-    def _read_or_given_up(self, letter: Letter) -> list[Record]:
-        """Its records, or that they are lost; raise OSError while the disk may come back."""
-        now = time.monotonic()
-        try:
-            records = self._files.read(letter)
-            self._unreadable_since = None if letter.lines is None else self._unreadable_since
-        except OSError as error:
-            since = self._unreadable_since = self._unreadable_since or now
-            if now - since < UNREADABLE_S:
-                raise
-            reason = f"its file cannot be read: {error.strerror}"
-            return [Gap(letter.sequence, letter.sequence, reason, 0)]
-        return records
-
-    def _rewrite(self, letter: Letter, records: Iterable[Record]) -> None:
-        self._sizes = None
-        self._files.rewrite(letter, records)
+    # ---- the quota -----------------------------------------------------------------------------
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Bytes on disk and in memory."""
         with self._io:
-            on_disk, in_memory = self._sizes or self._added_up()
-            return on_disk + self._open.size, in_memory
+            return self._backlog.sizes
 
-    def thin(self, stage: Stage, fits: Callable[[], bool]) -> Counter[str]:
-        """Thin messages out as far as `stage`, the oldest first, until it `fits`; what has gone."""
-        lost: Counter[str] = Counter()
-        while not fits():
-            with self._io:
-                thicker = (at for at in enumerate(self._sealed) if at[1].stage < stage)
-                found = next(thicker, None) if not self.closed else None
-                if found is None:
-                    break
-                lost += self._thin(*found, stage)
-            time.sleep(THIN_S)
-        return lost
-
-    @property
-    def marks(self) -> dict[int, Mark]:
-        """By sequence: how far each message was thinned out, and the bytes that it then had."""
+    def thin(self, level: Level) -> Counter[str] | None:
+        """Take what goes at `level` out of the oldest that holds some; what has gone, or None."""
         with self._io:
-            return {letter.sequence: (letter.stage, letter.size) for letter in self._sealed}
-
-    def recall(self, marks: Mapping[int, Mark]) -> None:
-        """Take over what is known of messages found on disk: none is read to no purpose again."""
-        with self._io:
-            for letter in self._sealed:
-                stage, size = marks.get(letter.sequence, (letter.stage, letter.size))
-                if size == letter.size:
-                    letter.stage = stage
-
-    def _added_up(self) -> tuple[int, int]:
-        """Kept until a message comes, goes or is thinned: a long outage leaves thousands."""
-        in_memory = sum(letter.size for letter in self._sealed if letter.lines is not None)
-        self._sizes = sum(letter.size for letter in self._sealed) - in_memory, in_memory
-        return self._sizes
-
-    def _thin(self, place: int, letter: Letter, stage: Stage) -> Counter[str]:
-        letter.stage = stage
-        try:
-            records = self._files.read(letter)
-            around = self._neighbours(place) if stage is Stage.SURROUNDINGS else Neighbours()
-        except OSError:
-            return Counter()  # a disk that cannot be read has no room to win
-        kept, lost = thinned(records, stage, around, letter.watched)
-        if lost["samples"]:
-            number = letter.sequence
-            kept.append(Gap(number, number, "the outbox was full", lost["samples"]))
-        if lost:
-            self._rewrite(letter, kept)
-        return lost
-
-    def _neighbours(self, place: int) -> Neighbours:
-        before, after = place - 1, place + 1
-        return Neighbours(
-            samples_in(self._files.read(self._sealed[before])) if before >= 0 else (),
-            samples_in(self._files.read(self._sealed[after])) if after < len(self._sealed) else (),
-        )
-
-    def _mark_ended(self) -> None:
-        """Whoever finds this later adds nothing."""
-        self.ended = True
-        self._files.note(self._open.sequence - 1, ended=True)
+            if self.closed:
+                return None
+            segment = self._backlog.thicker(level)
+            if segment is None:
+                return self._backlog.thin_memory(level)
+            if segment is self._log.writing and self._open.frames:
+                self._seal()  # what is thinned changes no more
+            return self._backlog.thin(segment, level)

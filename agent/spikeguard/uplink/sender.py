@@ -1,8 +1,11 @@
 """The thread on rank 0 that carries messages to the server and brings orders back.
 
-Law: it shares no lock with the loop, waits as long as it likes, and never gives up: a server that
-is absent, slow, lying or hung costs the run nothing. It first sends what a killed attempt left,
-then its own messages, and polls with an empty one when there is nothing to say.
+It first sends what a killed attempt left, then its own messages, and polls with an empty one when
+there is nothing to say.
+
+Invariants
+- It shares no lock with the loop, waits as long as it likes, and never gives up: a server that is
+  absent, slow, lying or hung costs the run nothing.
 """
 
 from __future__ import annotations
@@ -31,19 +34,19 @@ def stored_or_not(verdict: Verdict, sequence: int) -> Verdict:
 
 
 class Sender:
-    """Sends `outbox`, after the `leftovers` of earlier attempts."""
+    """Sends `outbox`, after those that earlier attempts left."""
 
     def __init__(
         self,
         transport: Transport,
         outbox: Outbox,
-        leftovers: Sequence[Outbox],
+        orphans: Sequence[Outbox],
         inbox: Inbox,
         settings: Settings,
         faults: Faults,
     ) -> None:
         self._transport, self._outbox, self._inbox = transport, outbox, inbox
-        self._leftovers = list(leftovers)
+        self._orphans = list(orphans)
         self._settings, self._faults = settings, faults
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -86,24 +89,19 @@ class Sender:
     def _done(self) -> bool:
         if self._outbox.closed:
             return True
-        return self._closing.is_set() and self._outbox.empty and not self._leftovers
+        return self._closing.is_set() and self._outbox.empty and not self._orphans
 
     def _send_one(self) -> float:
         """Send the oldest message; returns the seconds to pause."""
-        outbox = self._leftovers[0] if self._leftovers else self._outbox
+        outbox = self._orphans[0] if self._orphans else self._outbox
         if outbox.unbegun:
             return self._settings.send_interval_s
         message = outbox.next_message()
-        if message is None:  # finish() did not wait for this thread any longer
-            return self._settings.send_interval_s
+        if message is None:  # nothing is left of it, or finish() waited no longer
+            return self._let_go(outbox)
         asked_at = time.monotonic()
         verdict = stored_or_not(self._transport.send(message), message.sequence)
         self._failures = 0 if verdict.advice is Advice.STORED else self._failures + 1
-        if verdict.unknown:
-            told = (
-                f"the server is of an older release: {verdict.unknown} records of batches left out"
-            )
-            self._faults.note("ledger", f"{told} stay in the run's directory")
         if verdict.advice is Advice.STORED and verdict.ack is not None:
             sequence = min(verdict.ack.sequence, message.sequence)
             return self._stored(outbox, sequence, verdict, asked_at)
@@ -118,10 +116,17 @@ class Sender:
             self._inbox.hear(verdict.ack, asked_at, verdict.unreadable)
             self._attend(verdict.wait_s)
         elif outbox.empty:
-            self._leftovers.remove(outbox)
-            outbox.close()
+            self._let_go(outbox)
         behind = outbox is not self._outbox or outbox.backlog
         return 0.0 if behind or self._closing.is_set() else self._settings.send_interval_s
+
+    def _let_go(self, outbox: Outbox) -> float:
+        """Of one that a dead attempt left, once it is empty; the seconds to pause."""
+        if outbox not in self._orphans:
+            return self._settings.send_interval_s
+        self._orphans.remove(outbox)
+        outbox.close()
+        return 0.0
 
     def _attend(self, wait_s: float | None) -> None:
         """Wait for a decision beside the messages, as long as the server says it may come."""

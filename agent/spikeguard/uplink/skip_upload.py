@@ -9,14 +9,22 @@ entry of a position and rank. A few at a time, since samples wait in the same li
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from spikeguard.data.line_files import whole_lines
-from spikeguard.data.skipped import LeftOut, entry_of, files_in
+from spikeguard.data.line_files import (
+    noted_end,
+    number_before,
+    open_line,
+    removed_in,
+    sealed_line,
+    whole_lines,
+)
+from spikeguard.data.skipped import LeftOut, files_in
+from spikeguard.faults import Faults
 from spikeguard_protocol import Record
 
 NOTE = "told.json"  # file -> bytes of it that were told of
@@ -35,11 +43,15 @@ class SkipUpload:
         put: Callable[[Record], None],
         has_all: Callable[[], bool],
         lingers: bool,
+        faults: Faults | None = None,
     ) -> None:
         """`has_all`: whether the outbox has written down what was put. `lingers`: there are other
         ranks, whose files may grow unnoticed."""
         self._folder, self._put, self._has_all, self._lingers = folder, put, has_all, lingers
-        self._told = _noted(folder / NOTE)
+        self._faults = faults or Faults()
+        self._seen: dict[str, int] = {}  # file -> bytes of it when all was read
+        self._damaged: set[str] = set()  # what was told of, once each
+        self._told = self._noted(folder / NOTE)
         self._kept = dict(self._told)  # as the note has it
         self._pause_s, self._news_at = PAUSE_S, time.monotonic()
         self._due_at = -math.inf  # monotonic; whoever wakes the thread before does not hurry this
@@ -75,35 +87,70 @@ class SkipUpload:
         if self._told == self._kept or not self._has_all():
             return
         fresh = self._folder / f".{NOTE}"
-        fresh.write_text(json.dumps(self._told))
+        fresh.write_bytes(sealed_line(self._told))
         fresh.replace(self._folder / NOTE)
         self._kept = dict(self._told)
 
     def _tell_some(self) -> bool:
         """Whether there was anything."""
         left = AT_ONCE_BYTES
+        if not self._seen:
+            for path in removed_in(self._folder):
+                self._tell_damage(f"{path.name} is gone, with what it held")
         for path in files_in(self._folder):
             if left <= 0:
                 break
             offset = self._told.get(path.name, 0)
-            if path.stat().st_size <= offset:
-                continue
-            lines, self._told[path.name] = whole_lines(path, offset, left)
-            left -= self._told[path.name] - offset
-            self.tell([entry for line in lines if (entry := entry_of(line)) is not None])
+            size = path.stat().st_size
+            if size < offset:
+                self._tell_damage(f"{path.name} is shorter than what was told of it")
+                offset = 0  # the server keeps one entry of a position and rank
+            if size != self._seen.get(path.name):
+                lines, self._told[path.name] = self._read(path, offset, left)
+                left -= self._told[path.name] - offset
+                self.tell(lines)
+                self._seen[path.name] = size if left > 0 else -1
         return left < AT_ONCE_BYTES
+
+    def _read(self, path: Path, offset: int, at_most: int) -> tuple[list[LeftOut], int]:
+        """The entries from `offset` on and the offset behind them; what is wrong is told."""
+        end, last = noted_end(path), number_before(path, offset)
+        lines, behind = whole_lines(path, offset, at_most)
+        entries = []
+        for line in lines:
+            plain, number, sound = open_line(line, path.name)
+            if not sound:
+                self._tell_damage(f"{path.name} has a line that was changed")
+            if plain is None or not sound:
+                continue
+            if number is not None and number > last + 1:
+                self._tell_damage(f"{path.name} lacks entries that it once held")
+            last = number or last
+            with suppress(ValueError, KeyError, TypeError):  # another release wrote it
+                entries.append(LeftOut.read(plain))
+        if last < end and behind - offset < at_most // 2:  # all of it was read
+            self._tell_damage(f"{path.name} lacks entries that it once held")
+        return entries, behind
+
+    def _tell_damage(self, what: str) -> None:
+        if what not in self._damaged:
+            self._damaged.add(what)
+            self._faults.note("left_out", what)
+
+    def _noted(self, path: Path) -> dict[str, int]:
+        """Nothing where there is no note, or none that can be read: then all is told again."""
+        try:
+            plain, _, sound = open_line(path.read_bytes())
+        except OSError:
+            return {}
+        if plain is None or not sound:
+            self._tell_damage(f"{path.name} was damaged: all is told again")
+            return {}
+        told = {name: offset for name, offset in plain.items() if name.endswith(".jsonl")}
+        return {name: offset for name, offset in told.items() if isinstance(offset, int)}
 
     def _idle(self) -> float | None:
         if not self._lingers or time.monotonic() - self._news_at > LINGER_S:
             return None if self._told == self._kept else PAUSE_S
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return self._pause_s
-
-
-def _noted(path: Path) -> dict[str, int]:
-    """Nothing where there is no note, or none that can be read: then all is told again."""
-    try:
-        plain = json.loads(path.read_text())
-        return {str(name): int(offset) for name, offset in plain.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}

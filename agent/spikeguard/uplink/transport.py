@@ -1,16 +1,15 @@
 """One HTTP request with a message in it, and what its answer means for the outbox.
 
 Standard library only: one connection kept open, every wait bounded by a named timeout.
-Law: an answer becomes a `Verdict`; nothing here sleeps, and nothing is sent twice but what a server
-refused in its newest form. One of an older release knows no word of batches left out, and one of a
-still older release no short form: each gets what it knows, and no sample is lost to it.
+
+Invariants
+- An answer becomes a `Verdict`; nothing here sleeps, and nothing is sent twice.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,7 +17,7 @@ from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from spikeguard.uplink.lines import shortened, without_skips
+from spikeguard.uplink.messages import EncodedMessage
 from spikeguard_protocol import (
     WAIT_HEADER,
     Ack,
@@ -58,7 +57,6 @@ class Verdict:
     expected: int | None = None
     retry_after_s: float | None = None
     wait_s: float | None = None  # a decision may come: worth waiting for, so long at a time
-    unknown: int = 0  # records that the server knows nothing of, and did not get
 
 
 class Transport:
@@ -76,34 +74,12 @@ class Transport:
         self._timeout_s = timeout_s
         self._connection: HTTPConnection | None = None
         self._waiting: HTTPConnection | None = None  # of another thread than the sender's
-        self._short = True  # until a server takes only what is not
 
-    def send(self, message: Message) -> Verdict:
+    def send(self, message: EncodedMessage | Message) -> Verdict:
         """Post `message`; never raises for what the network or the server does."""
-        forms = self._forms(message)
-        verdict = self._post(next(forms))
-        while verdict.advice is Advice.GIVE_UP and (form := next(forms, None)) is not None:
-            verdict = self._post(form)
-            if verdict.advice is Advice.STORED:
-                self._short &= form == shortened(form)
-                verdict = replace(verdict, unknown=len(message.records) - len(form.records))
-        return verdict
-
-    def _forms(self, message: Message) -> Iterator[Message]:
-        """The newest first, an older one made only once it is asked for. Batches left out are
-        rarely told of, so each time they are tried again: a newer server may have taken the older
-        one's place."""
-        tried = shortened(message) if self._short else message
-        yield tried
-        known = without_skips(message)
-        for form in (shortened(known), known) if self._short else (known,):
-            if form != tried:
-                tried = form
-                yield form
-
-    def _post(self, message: Message) -> Verdict:
         try:
-            return self._exchange(encode(message))
+            body = encode(message) if isinstance(message, Message) else message.body
+            return self._exchange(body)
         except Exception as error:  # also a length that no memory holds
             self.close()
             return Verdict(Advice.BACK_OFF, printable(f"{type(error).__name__}: {error}"[:500]))

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.uplink.lines import shortened
 from spikeguard.uplink.outbox import Outbox
-from spikeguard_protocol import RunId, decode_message, encode
+from spikeguard_protocol import RunId
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import FIRST, Job, columns, healthy, rows, saved_at, spiking
@@ -40,7 +39,7 @@ def told(outbox: Outbox, desk: Desk) -> None:
     while not outbox.empty:
         message = outbox.next_message()
         assert message is not None
-        desk.job.post(decode_message(encode(shortened(message))))
+        desk.job.post(message.message)
         outbox.acknowledge(message.sequence)
         desk.tell()
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import spikeguard.uplink.leftovers
-import spikeguard.uplink.letter_files
-import spikeguard.uplink.lines
+import spikeguard.uplink.orphans
 import spikeguard.uplink.outbox
-from spikeguard.uplink.leftovers import Unheld, leftovers
+from spikeguard.uplink.frames import Frame
+from spikeguard.uplink.log import Log, Segment
+from spikeguard.uplink.orphans import Unheld, orphans
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.room import Room
-from spikeguard_protocol import AttemptEnded, Gap, Record, RunId, Samples, encode
+from spikeguard.uplink.quota import Quota
+from spikeguard_protocol import AttemptEnded, Gap, RunId, Samples
 
 from .forks import exit_status, start_script
 from .job import FAST, Job
@@ -27,29 +27,29 @@ from .wire import Wire, await_that, served
 pytestmark = pytest.mark.slow
 
 RUN = RunId("default", "test")
-LIMIT, ATTEMPTS, STEPS = 20_000, 4, 300
+LIMIT, ATTEMPTS, STEPS = 40_000, 4, 600
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-import spikeguard.uplink.leftovers, spikeguard.uplink.outbox
-from spikeguard.uplink.leftovers import Held, Unheld, leftovers
+import spikeguard.uplink.orphans, spikeguard.uplink.outbox
+from spikeguard.uplink.orphans import Held, Unheld, orphans
 from spikeguard.uplink.outbox import Outbox
-from spikeguard.uplink.room import Room
+from spikeguard.uplink.quota import Quota
 from spikeguard_protocol import BatchRange, RunId, Samples
 
-spikeguard.uplink.outbox.SEAL_RECORDS, spikeguard.uplink.leftovers.HOLD_S = 40, 0.1
+spikeguard.uplink.outbox.SEAL_RECORDS, spikeguard.uplink.orphans.HOLD_S = 40, 0.1
 parent, kind, limit, attempts, steps = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 run = RunId("default", "test")
 
 def live(own):
-    earlier = Held(leftovers(parent, run)) if kind == "absent" else Unheld(parent, run, own)
+    earlier = Held(orphans(parent, run)) if kind == "absent" else Unheld(parent, run, own)
     told = []
-    box = Outbox(parent / own, run, own, Room(limit, earlier, told.append))
+    box = Outbox(parent / own, run, own, Quota(limit, earlier, told.append))
     box.start()
     for step in range(1, steps + 1):
         box.put(Samples(0, (step,), {"loss": (3.0,)}, (BatchRange(step - 1, step),)))
         time.sleep(0.0002)
-    size = lambda: sum(p.stat().st_size for p in parent.glob("*/*.jsonl"))
+    size = lambda: sum(p.stat().st_size for p in parent.glob("*/*.log"))
     end = time.monotonic() + 5.0
     while not (box.written_ahead and told and size() <= limit) and time.monotonic() < end:
         time.sleep(0.01)
@@ -76,7 +76,7 @@ def test_attempts_that_are_killed_share_one_limit(tmp_path: Path, server: str) -
     assert len(lines) == ATTEMPTS, lines
     assert max(int(on_disk) for _, on_disk, _ in lines) <= LIMIT
     assert all(said == "True" for _, _, said in lines)
-    boxes = leftovers(parent, RUN)
+    boxes = orphans(parent, RUN)
     records = [record for box in boxes for record in everything(box)]
     lost = sum(r.samples_lost for r in records if isinstance(r, Gap))
     kept = sum(len(r.steps) for r in records if isinstance(r, Samples))
@@ -93,12 +93,12 @@ def test_a_job_thins_out_what_dead_attempts_left_of_its_run(
     tmp_path: Path, server: str | None
 ) -> None:
     parent = tmp_path / "guard/outbox"
-    dead = outbox(parent, 2**30)
+    dead = outbox(parent, 200_000)
     fill(dead, spike=range(220, 225))
     dead.close()
 
     def on_disk() -> int:
-        return sum(path.stat().st_size for path in parent.glob("*/*.jsonl"))
+        return sum(path.stat().st_size for path in parent.glob("*/*.log"))
 
     assert on_disk() > 100_000
     job = Job(tmp_path, server=server, settings=replace(FAST, outbox_bytes=60_000))
@@ -111,27 +111,27 @@ def test_what_was_thinned_out_is_not_read_again_at_the_next_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thin remains of the oldest attempt stand before all else in every pass."""
-    decoded, read = spikeguard.uplink.lines.decoded, [0]
+    replace, written = Log.replace, [0]
 
-    def counted(line: bytes) -> Record | None:
-        read[0] += 1
-        return decoded(line)
+    def counted(log: Log, segment: Segment, frames: list[Frame]) -> None:
+        written[0] += len(frames)
+        replace(log, segment, frames)
 
-    monkeypatch.setattr(spikeguard.uplink.letter_files, "decoded", counted)
+    monkeypatch.setattr(Log, "replace", counted)
     monkeypatch.setattr(spikeguard.uplink.outbox, "SEAL_RECORDS", 20)
-    monkeypatch.setattr(spikeguard.uplink.leftovers, "HOLD_S", 0.0)
-    dead = outbox(tmp_path, 2**30)
+    monkeypatch.setattr(spikeguard.uplink.orphans, "HOLD_S", 0.0)
+    dead = outbox(tmp_path, 200_000)
     fill(dead, spike=range(220, 225))
     size = dead.sizes[0]
     dead.close()
     earlier = Unheld(tmp_path, RUN, "own")
     reads: list[int] = []
     for limit in (size // 2, None, None):
-        room = Room(limit or earlier.size() - 1, earlier)
-        room.bound(Outbox(None, RUN, "own", room))
-        assert room.dropped.total() > 0
-        reads.append(read[0] - sum(reads))
-    assert reads[0] > 600, "the first reads all there is"
+        quota = Quota(limit or earlier.size() - 1, earlier)
+        quota.bound(Outbox(None, RUN, "own", quota))
+        assert quota.dropped.total() > 0
+        reads.append(written[0] - sum(reads))
+    assert reads[0] > 600, "the first rewrites all there is"
     assert max(reads[1:]) < reads[0] / 2
 
 
@@ -139,19 +139,19 @@ def test_the_writer_outlives_what_the_disk_says_of_what_dead_attempts_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    room = Room(2**20, Unheld(tmp_path, RUN, "own"), told.append)
-    box = Outbox(tmp_path / "own", RUN, "own", room)
+    quota = Quota(2**20, Unheld(tmp_path, RUN, "own"), told.append)
+    box = Outbox(tmp_path / "own", RUN, "own", quota)
 
     def stale(*_: object) -> bool:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Room, "bound", stale)
+        patch.setattr(Quota, "bound", stale)
         box.start()
         await_that(lambda: told != [])
     assert "Stale file handle" in told[0]
     box.put(sample(1))
-    await_that(lambda: (tmp_path / "own" / f"{1:012d}.jsonl").exists())
+    await_that(lambda: (tmp_path / "own" / f"{1:012d}.log").exists())
     box.close()
 
 
@@ -178,15 +178,15 @@ def test_links_that_somebody_put_there_lead_nowhere(tmp_path: Path) -> None:
     letters, settings = elsewhere / "letters", elsewhere / "settings"
     letters.mkdir(parents=True)
     settings.write_text("what another program wrote\n")
-    (letters / "000000000001.jsonl").write_text("of another program\n")
+    (letters / "000000000001.log").write_text("of another program\n")
     linked = parent / ("ab" * 8)
     linked.mkdir(parents=True)
     (linked / "lock").symlink_to(settings)
-    (linked / "000000000001.jsonl").write_text("{}\n")
+    (linked / "000000000001.log").write_text("{}\n")
     (parent / ("cd" * 8)).symlink_to(letters)
-    assert leftovers(parent, RUN) == []
+    assert orphans(parent, RUN) == []
     assert settings.read_text() == "what another program wrote\n"
-    assert [path.name for path in letters.iterdir()] == ["000000000001.jsonl"]
+    assert [path.name for path in letters.iterdir()] == ["000000000001.log"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,9 @@ def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written
     moved, forged = tmp_path / "local", "f" * 16
     place = moved / "default/test/outbox"
     (place / forged).mkdir(parents=True)
-    (place / forged / "000000000001.jsonl").write_bytes(encode(AttemptEnded("forged")) + b"\n")
+    forger = Outbox(place / forged, RUN, forged, 2**20)
+    forger.put(AttemptEnded("forged"))
+    forger.close()
     if how == "open to all":
         place.chmod(0o777)
     elif how == "a link":
@@ -236,7 +238,9 @@ def test_an_outbox_on_a_disk_of_its_own_is_for_its_user_alone(tmp_path: Path) ->
     job = Job(tmp_path, settings=replace(FAST, outbox_directory=str(moved)))
     job.train_to(3)
     job.guard.finish()
-    assert list((moved / "default/test/outbox").glob("*/*.jsonl"))
+    files = list((moved / "default/test/outbox").glob("*/*"))
+    assert sorted(path.name for path in files) == ["000000000001.log", "lock"]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert (moved / "default").stat().st_mode & 0o777 == 0o700
 
 
@@ -250,7 +254,7 @@ def test_brackets_without_end_in_a_file_of_the_run_keep_nothing_from_going_on(
     found = {
         "manifest": next((tmp_path / "checkpoints").glob("*/manifest.json")),
         "protected": tmp_path / "guard/protected.json",
-        "message": next((tmp_path / "guard/outbox").glob("*/*.jsonl")),
+        "message": next((tmp_path / "guard/outbox").glob("*/*.log")),
     }[file]
     found.write_bytes(b"[" * 100_000)
     with served(Wire()) as wire:
