@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from benchmarks.fuzz_files import measure
 
-CHANGES = 200  # `python -m benchmarks.fuzz_files` makes ten thousand
+CHANGES = 120  # `python -m benchmarks.fuzz_files` makes ten thousand
 
 
 def test_whatever_happens_to_a_file_nothing_is_lost_in_silence() -> None:
@@ -15,6 +15,6 @@ def test_whatever_happens_to_a_file_nothing_is_lost_in_silence() -> None:
     found = measure(Namespace(changes=CHANGES, seed=2))
     assert found["broken"] == []
     losses = {each["subject"]: each["with a loss"] for each in found["subjects"]}
-    assert losses["log"] > 40
-    assert losses["journal"] > 5
-    assert losses["skip logs"] > 5
+    assert losses["log"] > 25
+    assert losses["journal"] > 2
+    assert losses["skip logs"] > 2

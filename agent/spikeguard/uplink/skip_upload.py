@@ -106,13 +106,16 @@ class SkipUpload:
                 self._tell_damage(f"{path.name} is shorter than what was told of it")
                 offset = 0  # the server keeps one entry of a position and rank
             if size != self._seen.get(path.name):
-                lines, self._told[path.name] = self._read(path, offset, left)
+                to_end = size - offset <= left
+                lines, self._told[path.name] = self._read(path, offset, left, to_end)
                 left -= self._told[path.name] - offset
                 self.tell(lines)
-                self._seen[path.name] = size if left > 0 else -1
+                self._seen[path.name] = size if to_end else -1
         return left < AT_ONCE_BYTES
 
-    def _read(self, path: Path, offset: int, at_most: int) -> tuple[list[LeftOut], int]:
+    def _read(
+        self, path: Path, offset: int, at_most: int, to_end: bool
+    ) -> tuple[list[LeftOut], int]:
         """The entries from `offset` on and the offset behind them; what is wrong is told."""
         end, last = noted_end(path), number_before(path, offset)
         lines, behind = whole_lines(path, offset, at_most)
@@ -128,7 +131,7 @@ class SkipUpload:
             last = number or last
             with suppress(ValueError, KeyError, TypeError):  # another release wrote it
                 entries.append(LeftOut.read(plain))
-        if last < end and behind - offset < at_most // 2:  # all of it was read
+        if last < end and to_end:
             self._tell_damage(f"{path.name} lacks entries that it once held")
         return entries, behind
 
