@@ -11,8 +11,7 @@ import torch
 import spikeguard.measure.flight_recorder
 from spikeguard import Settings
 from spikeguard.measure.flight_recorder import FlightRecorder
-from spikeguard.measure.readback import Pending
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import Pending, Row
 from spikeguard.settings import with_environment
 from spikeguard_protocol import LayerNorms, encode
 

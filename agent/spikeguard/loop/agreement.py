@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.loop.vote import Ballot, Numbers, Tally, Word
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import Row
 from spikeguard.topology.rank_group import World, in_step
 
 

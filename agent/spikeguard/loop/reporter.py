@@ -14,8 +14,7 @@ from spikeguard.loop.agreement import Agreed, Agreement
 from spikeguard.loop.context import Parts
 from spikeguard.loop.vote import Word, alone
 from spikeguard.measure.flight_recorder import FlightRecorder
-from spikeguard.measure.readback import DEPTH, arrived, copied, take
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
 from spikeguard.uplink.tracker import Forward
 from spikeguard_protocol import CommandResult, Record, Samples, SegmentStarted
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import Row
 from spikeguard.measure.signals.over_ranks import HIGHEST, MEANS, highest_of, over_ranks, parts_of
 from spikeguard.topology.replicas import (
     HIGH,

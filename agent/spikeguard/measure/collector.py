@@ -28,8 +28,7 @@ from spikeguard.measure.global_norms import GlobalNorms
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT, LossMeter
 from spikeguard.measure.norms import combine, gradients, own_norm, second_moments
 from spikeguard.measure.parameters import Parameters, begins_with
-from spikeguard.measure.readback import Readback
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
 from spikeguard.measure.update_norms import all_parameters, samples_of, unchanged
 from spikeguard.optim.clipping import Rule

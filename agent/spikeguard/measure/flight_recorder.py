@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spikeguard.faults import log
-from spikeguard.measure.readback import Pending
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import Pending, Row
 from spikeguard.settings import Settings
 from spikeguard_protocol import LayerNorms, OptionalSignal, Signal
 from spikeguard_protocol.messages import MAX_LAYERS

@@ -4,19 +4,29 @@ Law: the loop never waits for a value it has just asked for. The scalars of a st
 copied to a pinned row while the device goes on; they are read when the copy's event has passed,
 or `lag` steps later where all ranks must read the same step. The host then waits only if it runs
 more than `lag` steps ahead of the device. Bounded: `DEPTH` rows, made once. On a CPU there is
-nothing to bring: the tensors themselves are handed on, and read by whoever needs numbers first.
+nothing to bring: the tensors themselves are handed on, and read by whoever needs numbers first. A
+step's `Row` holds them: values that nobody changes any more; where the record is made, by the
+outbox's thread, they are read. The loop reads only what ranks exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from spikeguard.optim.clipping.rules import clipped_to
+from spikeguard_protocol import BatchRange, Samples, Signal
+
 DEPTH = 64  # steps
 WIDTH = 56  # scalars a step; with what the host knows, what a record of samples holds
+# plain strings: a member of an enum takes longer to look up and to hash
+GRAD_NORM = Signal.GRAD_NORM.value
+STEP_TIME = Signal.STEP_TIME.value
+TOKENS_PER_SECOND = Signal.TOKENS_PER_SECOND.value
 
 
 @dataclass(slots=True)
@@ -70,6 +80,51 @@ def read(scalars: Scalars) -> dict[str, float]:
     if not isinstance(scalars, dict):
         return scalars.read()
     return {name: value.item() for name, value in list(scalars.items())[:WIDTH]}
+
+
+class Row(NamedTuple):
+    """One step's sample while its values are on their way; a call makes the record."""
+
+    step: int
+    segment: int
+    position: int  # of its batch in the data order
+    at: float  # when the step ended, monotonic seconds
+    before: float | None  # when the one before it ended
+    tokens: int | None  # of the step, over all ranks
+    known: dict[str, float]  # measured on the host
+    scalars: Scalars
+    layers: Pending | None = None  # gradient norm by parameter
+    activations: Pending | None = None  # L2 by layer, where asked for
+    limit: float | None = None  # that the gradients' norm was clipped to, where that is all
+
+    def read(self) -> dict[str, float]:
+        """All its values by name; waits for the device if they have not arrived."""
+        values = {**read(self.scalars), **self.known}
+        if self.limit is not None and GRAD_NORM in values:
+            values |= clipped_to(values[GRAD_NORM], self.limit)
+        took_s = 0.0 if self.before is None else self.at - self.before
+        if took_s > 0.0:
+            values[STEP_TIME] = took_s
+            if self.tokens is not None:
+                values[TOKENS_PER_SECOND] = self.tokens / took_s
+        return values
+
+    def exchanged(self, names: Container[str]) -> dict[str, float]:
+        """Those of its values; on a CPU no others are read."""
+        if type(self.scalars) is dict:
+            read_now = {n: value.item() for n, value in self.scalars.items() if n in names}
+        else:
+            read_now = read(self.scalars)
+        return {**read_now, **self.known}
+
+    def record(self, values: dict[str, float]) -> Samples:
+        """What is told of it."""
+        columns = {name: (value,) for name, value in values.items()}
+        batches = BatchRange(self.position, self.position + 1)
+        return Samples(self.segment, (self.step,), columns, (batches,))
+
+    def __call__(self) -> Samples:
+        return self.record(self.read())
 
 
 class Readback:

@@ -13,7 +13,7 @@ import torch
 from spikeguard.loop.agreement import Agreement
 from spikeguard.loop.vote import Ballot, Tally, Word
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
-from spikeguard.measure.row import Row
+from spikeguard.measure.readback import Row
 from spikeguard.topology.rank_group import World
 from spikeguard.topology.replicas import HIGH, LOW
 
