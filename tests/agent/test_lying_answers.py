@@ -57,6 +57,24 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path, what: str, lie: Answer
         job.guard.finish()
 
 
+def test_a_server_that_takes_one_and_asks_for_it_again_is_not_hammered(tmp_path: Path) -> None:
+    """In turns: "I wait for the first message", and that it is stored."""
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url, settings=QUIET)
+        job.train_to(3)
+        await_that(lambda: (0, 3) in wire.column("loss"))
+        first: Answer = (200, {}, encode(Ack(1)))
+        again: Answer = (409, {}, b'{"expected": 1}')
+        wire.intercept = lambda message: again if message.sequence > 1 else first
+        before, until = wire.received, time.monotonic() + 3 * LOOKED_S
+        while time.monotonic() < until:  # there is always something to send
+            job.train_to(job.guard.steps + 20)
+            time.sleep(EACH_S / 10)
+        assert wire.received - before <= 3 * MOST
+        wire.intercept = lambda _: None
+        job.guard.finish()
+
+
 def test_orders_that_are_never_there_are_not_asked_for_without_a_pause(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         wire.headers, wire.waiting = {WAIT_HEADER: "300"}, b'{"waiting": false}'
@@ -153,7 +171,7 @@ def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
         job = Job(tmp_path, server=wire.url)
         job.train_to(3)
         await_that(lambda: (tmp_path / "guard/protected.json").exists())
-        assert len(json.loads((tmp_path / "guard/protected.json").read_text())) == 64
+        assert len(json.loads((tmp_path / "guard/protected.json").read_text())["protected"]) == 64
         job.guard.finish()
 
 

@@ -21,6 +21,7 @@ from spikeguard.settings import Settings
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 
+FREE_RETURNS = 3  # how often a server may ask for an earlier message before each costs a pause
 GRACE_S = 0.4  # twice at most beyond what an ending may take: for the network, then for the disk
 
 
@@ -51,6 +52,7 @@ class Sender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._failures = 0
+        self._returns = 0  # to an earlier message, as the server asked
         self._wait_s: float | None = None  # while a decision may come
         self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spikeguard-sender", daemon=True)
@@ -153,7 +155,8 @@ class Sender:
         if verdict.advice is Advice.RESUME_FROM and verdict.expected is not None:
             if verdict.expected < sequence:
                 outbox.declare_lost(verdict.expected)
-                return self._pause_before_retry() if self._failures > 3 else 0.0
+                self._returns += 1  # what is stored between two of them makes none of them good
+                return self._pause_before_retry() if self._returns > FREE_RETURNS else 0.0
             outbox.acknowledge(verdict.expected - 1)
         if verdict.advice is Advice.GIVE_UP:
             outbox.replace_by_gap(sequence, verdict.reason)
