@@ -138,6 +138,7 @@ class Backlog:
             if self._takes and self.log.folder is not None:
                 self._tell(f"it cannot be written ({error.strerror}): messages stay in memory")
             self._takes = False
+            self.note()  # a kill would lose in silence what is in memory alone
             return False
         self._takes = True
         self._tail.clear()
@@ -264,7 +265,8 @@ class Backlog:
 
     def _take(self, batch: Batch) -> None:
         """It goes next; what is missing before it is declared."""
-        batch.frames, self._late = [*self._late, *batch.frames], []
+        if self._late:  # between these and its own some may be missing
+            batch.frames, self._late = [*with_tombstones([*self._late, *batch.frames])], []
         start = batch.frames[0].start if batch.frames else batch.end
         expected = self._expected or start
         records, samples = start.number - expected.number, max(0, start.total - expected.total)
