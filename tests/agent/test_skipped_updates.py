@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from spikeguard import Settings, attach
-from spikeguard.optim.update_skipper import UpdateSkipper, non_finite
+from spikeguard.optim.update_skipper import non_finite
 from spikeguard_protocol import Samples
 
 from .job import FAST, Job, assert_same
@@ -123,81 +123,6 @@ def test_a_dropped_step_never_was_for_any_fused_optimizer(
             one.step()
     assert_same(job.everything(), straight.everything())
     straight.guard.finish()
-
-
-def test_fused_sgd_is_lent_nothing_before_its_momentum_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dropped first step would leave the momentum uninitialised for the second to take in."""
-    monkeypatch.chdir(tmp_path)
-    job, lent = Stepped(KINDS["sgd"]), list[bool]()
-    job.optimizer.register_step_pre_hook(lambda o, *_: lent.append(hasattr(o, "found_inf")))
-    late = nn.Parameter(torch.zeros(2))
-    for step in range(5):
-        if step == 2:
-            job.optimizer.add_param_group({"params": [late]})
-        if step == 3:
-            late.grad = torch.ones(2)
-        job.step()
-    assert lent == [False, True, True, False, True]
-    job.guard.finish()
-
-
-def test_fused_sgd_is_lent_nothing_where_a_parameter_has_its_first_gradient(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that was frozen, and all whose momentum was taken out or left out of what was loaded."""
-    monkeypatch.chdir(tmp_path)
-    job = Stepped(
-        lambda p: SGD(
-            [{"params": p[:2]}, {"params": p[2:]}], lr=0.1, momentum=0.9, fused=True
-        )  # torch itself takes no late one into a group that has momentum
-    )
-    lent = list[bool]()
-    job.optimizer.register_step_pre_hook(lambda o, *_: lent.append(hasattr(o, "found_inf")))
-    job.first.requires_grad_(False)
-    for step in range(9):
-        if step == 3:
-            job.first.requires_grad_(True)
-        if step == 5:
-            job.optimizer.state.clear()
-        if step == 7:
-            job.optimizer.load_state_dict(without_momentum(job.optimizer.state_dict()))
-        job.step()
-    assert lent == [False, True, True, False, True, False, True, False, True]
-    job.guard.finish()
-
-
-def without_momentum(state: dict[str, Any]) -> dict[str, Any]:
-    """As SGD is saved that has stepped without: as many entries, nothing in them."""
-    return {**state, "state": {key: {"momentum_buffer": None} for key in state["state"]}}
-
-
-def test_whether_fused_sgd_can_drop_costs_the_same_for_any_number_of_parameters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All are looked up once their momentum is there, none from then on."""
-    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(300)]
-    for parameter in parameters:
-        parameter.grad = torch.ones(1)
-    optimizer = SGD(parameters, lr=0.1, momentum=0.9, fused=True)
-    update_skipper, looked_up, hashed = UpdateSkipper([optimizer], True), list[int](), list[int]()
-
-    def counted(tensor: torch.Tensor) -> int:
-        hashed.append(1)
-        return id(tensor)
-
-    for _ in range(4):
-        hashed.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.Tensor, "__hash__", counted)
-            update_skipper.judge(torch.ones(()), None)
-            update_skipper.hold(0)
-        looked_up.append(len(hashed))
-        optimizer.step()
-        update_skipper.after_step()
-    assert looked_up[1] >= 300
-    assert looked_up[2:] == [0, 0]
 
 
 def test_the_norm_is_taken_in_the_step_where_the_loop_does_not_clip(tmp_path: Path) -> None:

@@ -106,14 +106,12 @@ def _skip_update(
         SKIP_UPDATE,
         f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is not "
         "finite is reported and not dropped",
-        "Adam, AdamW and SGD (not sharded) do with fused=True"
+        "Adam, AdamW and SGD (not sharded, without momentum) do with fused=True"
         + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
     )
 
 
 def _cost_of_reading(read_s: float, update_skipper: UpdateSkipper) -> str:
-    if not update_skipper.by_sync:  # a fused SGD: only its first update cannot be dropped
-        return ""
     read = f"the host reads one number in each step, {read_s * 1e6:.0f} us measured here"
     if update_skipper.device.type == "cpu":
         return read

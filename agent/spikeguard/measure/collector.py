@@ -77,7 +77,7 @@ class Collector:
         )
         self._modules, self._topology = modules, topology
         self._listed = Parameters(modules, optimizers)
-        self._norms = GlobalNorms(topology, self._listed, update_skipper.can_skip_update, faults)
+        self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: dict[str, Tensor] = {}
         self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step

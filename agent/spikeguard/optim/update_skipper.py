@@ -2,11 +2,11 @@
 
 Law: one decision an update, made on the device from values that are equal on all ranks, before the
 first optimizer moves. It is carried out by the optimizers themselves through the `found_inf` input
-that stock fused Adam, AdamW and SGD take (the last from its second step on): exactly 0 or 1, a
-scalar. Weights, moments and step counters of a dropped step stay bit-identical. Never by
-multiplying with zero (0 * NaN is NaN). Where one of them cannot, the host reads the decision in
-each step, and an update that must not happen is entered by none (`optimizer_step`); where that
-waits for a device it is done only if the user pays for it, and elsewhere all are only reported of.
+that stock fused Adam, AdamW and SGD without momentum take: exactly 0 or 1, a scalar. Weights,
+moments and step counters of a dropped step stay bit-identical. Never by multiplying with zero
+(0 * NaN is NaN). Where one of them cannot, the host reads the decision in each step, and an update
+that must not happen is entered by none (`step`); where that waits for a device it is done only if
+the user pays for it, and elsewhere all are only reported of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from spikeguard.optim.clipping.baseline import Baseline
-from spikeguard.optim.momentum import Momenta
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.topology.shards import is_sharded
 
@@ -30,10 +29,14 @@ _DECAY = 0.99  # of the baselines: about the last 100 steps
 
 
 def can_drop(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `optimizer` is a stock Adam, AdamW or SGD, fused in every group; SGD not sharded."""
+    """Whether `optimizer` is a stock Adam, AdamW or SGD, fused in every group.
+
+    SGD sharded or with momentum is not: its first step sets that up before it looks at the flag.
+    """
     if type(optimizer) is torch.optim.SGD:
-        sharded = any(is_sharded(group["params"]) for group in optimizer.param_groups)
-        return _fused(optimizer) and not sharded
+        groups = optimizer.param_groups
+        apart = any(group["momentum"] or is_sharded(group["params"]) for group in groups)
+        return _fused(optimizer) and not apart
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and _fused(optimizer)
 
 
@@ -47,8 +50,8 @@ def can_skip_by_sync(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def takes_flag(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    """Whether every update can be dropped without the host: not an SGD's first, nor any other's."""
-    return all(can_drop(each) and type(each) is not torch.optim.SGD for each in optimizers)
+    """Whether every update can be dropped without the host."""
+    return all(map(can_drop, optimizers))
 
 
 def read_cost_s(device: torch.device) -> float:
@@ -125,28 +128,16 @@ class UpdateSkipper:
         self._flag: Tensor | None = None  # of the update under way, where it can be held back
         self._lends = False  # whether the optimizers take the flag themselves
         self._read: bool | None = None  # the flag, where the host had to read it
-        sgd = torch.optim.SGD
-        self._momenta = tuple(Momenta(each) if type(each) is sgd else None for each in optimizers)
         self._lent: list[tuple[Any, Any]] = []  # optimizers, and what was there before
 
     @property
     def armed(self) -> bool:
-        """Whether a non-finite update will be dropped; groups may change while training."""
-        return self.by_sync or (self._enabled and all(map(can_drop, self._optimizers)))
+        """Whether this rank can leave the next update out; groups may change while training."""
+        return self.by_sync or self.able()
 
     def able(self) -> bool:
         """Whether the optimizers themselves can drop this update."""
-        return self._enabled and all(map(self._takes_flag, range(len(self._optimizers))))
-
-    def can_skip_update(self) -> bool:
-        """Whether this rank can leave the next update out, by either way."""
-        return self.by_sync or self.able()
-
-    def _takes_flag(self, number: int) -> bool:
-        optimizer, momenta = self._optimizers[number], self._momenta[number]
-        if momenta is None:
-            return can_drop(optimizer)
-        return _fused(optimizer) and momenta.complete()
+        return self._enabled and takes_flag(self._optimizers)
 
     def judge(
         self,
@@ -176,9 +167,9 @@ class UpdateSkipper:
     def hold(self, number: int, found: Tensor | None = None) -> None:
         """In the pre-hook of that optimizer: lend it the flag of this update, if it takes one."""
         flag = self._flag
-        if flag is None or not (self._lends or self._takes_flag(number)):
-            return
         optimizer = self._optimizers[number]
+        if flag is None or not (self._lends or can_drop(optimizer)):
+            return
         if found is not None:
             flag = torch.maximum(flag, found.to(flag.device))
         self._lent.append((optimizer, getattr(optimizer, "found_inf", _ABSENT)))

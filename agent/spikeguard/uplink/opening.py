@@ -16,7 +16,7 @@ from spikeguard.commands.protection import Protection
 from spikeguard.faults import Faults, log
 from spikeguard.settings import Connection, Settings
 from spikeguard.topology.rank_group import World
-from spikeguard.uplink.location import outbox_home, warn_of_network
+from spikeguard.uplink.location import outbox_home
 from spikeguard.uplink.orphans import Held, Unheld, orphans
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.quota import Earlier, Quota
@@ -57,7 +57,6 @@ def open_uplink(
     if not world.leads:
         return None, None
     place = outbox_home(home, connection.run, settings)
-    warn_of_network(place)
     folder, tell = place / "outbox", partial(faults.note, "outbox")
     if connection.server is None:
         log.warning(
