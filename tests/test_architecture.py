@@ -26,7 +26,7 @@ PACKAGES = {
 }
 MAY_IMPORT = {
     "spikeguard_protocol": set(),
-    "spikeguard_cli": {"spikeguard_protocol"},
+    "spikeguard_cli": {"spikeguard_protocol", "spikeguard_client"},
     "spikeguard_client": {"spikeguard_protocol"},
     "spikeguard": {"spikeguard_protocol", "spikeguard_cli"},
     "spikeguard_server": {"spikeguard_protocol", "spikeguard_cli"},

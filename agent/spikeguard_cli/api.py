@@ -1,44 +1,31 @@
-"""The HTTP API as the command line calls it: one request, one answer, one clear failure.
+"""The HTTP API as a command calls it: by the typed client's transport, in plain JSON.
 
-Law: standard library only, every call has a timeout, and an answer that is not what the API
-promises becomes `CommandFailed` with the server's own words and remedy.
+Law: whatever fails becomes `CommandFailed` with the server's own words and remedy; a training job's
+token is exchanged for the login that lies beside it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http
 from spikeguard_cli.credentials import Credentials, load_login
+from spikeguard_client.calls import ApiError, Calls, with_query
 from spikeguard_protocol import Role
-from spikeguard_protocol.bearer import bearer
-from spikeguard_protocol.bounded_answer import (
-    MAX_DOCUMENT,
-    BoundedHTTPHandler,
-    BoundedHTTPSHandler,
-)
+from spikeguard_protocol.bounded_answer import MAX_DOCUMENT
 from spikeguard_protocol.escaping import printable
 
 TIMEOUT_S = 15.0
 
 
 class Refused(CommandFailed):
-    """The server answered with an error."""
+    """The server answered with an error, in its own words."""
 
-    def __init__(self, status: int, body: dict[str, Any]) -> None:
-        error = body.get("error")
-        error = error if isinstance(error, dict) else {}
-        message, remedy = error.get("message", f"HTTP {status}"), error.get("remedy")
-        super().__init__(printable(f"{message}. {remedy}" if remedy else f"{message}"))
-        self.status = status
-        self.code = error.get("code")
-        self.body = error
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.status, self.code, self.body = error.status, error.error.get("code"), error.error
 
 
 class Api:
@@ -104,7 +91,7 @@ class Api:
             if refusal.status not in (401, 403) or not self.credentials.source:
                 raise
             if (login := self._login_instead()) is None:
-                raise _with_source(refusal, self.credentials) from refusal
+                raise _with_source(refusal, self.credentials) from refusal.__cause__
             say(
                 f"spikeguard: {self.credentials.source} holds a training job's token; going on "
                 f"with the login in {login.source}",
@@ -127,24 +114,12 @@ class Api:
         return login if role == Role.AGENT and login.server == mine.server else None
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        url = self.credentials.server + path
-        headers = {"Authorization": bearer(self.credentials.token)}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
         try:
-            request = Request(url, body, headers, method=method)
-            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
-                return bytes(answer.read())
-        except HTTPError as error:
-            raise _refused(error) from error
-        except (OSError, HTTPException, ValueError, OverflowError, MemoryError) as error:
-            # what comes back is no HTTP, ends early, or says that no memory holds it
-            reason = error.reason if isinstance(error, URLError) else error
-            said = printable(str(reason) or type(reason).__name__)[:500]
-            raise CommandFailed(
-                f"{self.credentials.server} does not answer ({said}). "
-                "Is the server up, and is this its address?"
-            ) from error
+            return Calls(self.credentials.server, self.credentials.token, TIMEOUT_S).call(
+                method, path, body
+            )
+        except ApiError as error:
+            raise (CommandFailed(str(error)) if error.status is None else Refused(error)) from error
 
 
 def _plain(answer: bytes) -> Any:
@@ -157,9 +132,8 @@ def _plain(answer: bytes) -> Any:
 
 
 def _with_query(path: str, query: Mapping[str, str | int | None]) -> str:
-    given = {key: value for key, value in query.items() if value is not None}
     try:
-        return f"{path}?{urlencode(given)}" if given else path
+        return with_query(path, **query)
     except UnicodeEncodeError as error:
         raise CommandFailed(f"{printable(error.object)} is no UTF-8: type it as text") from error
 
@@ -171,30 +145,5 @@ def _with_source(refusal: Refused, used: Credentials) -> Refused:
         way = f"Unset {variable} and run `spikeguard login --server {used.server}`"
     else:
         way = f"`spikeguard login --server {used.server}` signs you in with another token"
-    told = Refused(refusal.status, {"error": refusal.body})
-    told.args = (f"{refusal}. The token came from {used.source}. {way}",)
-    return told
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    """The token is for the server that was named, not for whom it points to."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Nowhere: the answer becomes an `HTTPError`."""
-
-
-_OPENER = build_opener(_NoRedirect, BoundedHTTPHandler, BoundedHTTPSHandler)
-
-
-def _refused(error: HTTPError) -> CommandFailed:
-    try:
-        body = json.loads(error.read())
-    except (OSError, HTTPException, ValueError, RecursionError):
-        body = {}
-    if 300 <= error.code < 400:
-        elsewhere = printable(str(error.headers.get("Location")))[:200]
-        return CommandFailed(
-            f"the server points elsewhere ({error.code}, {elsewhere}): no token is sent there. "
-            "Name the address that answers itself"
-        )
-    return Refused(error.code, body if isinstance(body, dict) else {})
+    refusal.args = (f"{refusal}. The token came from {used.source}. {way}",)
+    return refusal

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import (
+    BaseHandler,
+    HTTPHandler,
     HTTPRedirectHandler,
     HTTPSHandler,
     OpenerDirector,
@@ -25,9 +27,14 @@ from urllib.request import (
 from spikeguard_client.reading import NotUnderstood, Page, read, read_page
 from spikeguard_client.shapes import Command
 from spikeguard_protocol.bearer import bearer
-from spikeguard_protocol.bounded_answer import MAX_DOCUMENT
+from spikeguard_protocol.bounded_answer import (
+    BoundedHTTPHandler,
+    BoundedHTTPSHandler,
+)
 from spikeguard_protocol.escaping import printable
 
+# what comes back is no HTTP, ends early, is too long, or says that no memory holds it
+UNREADABLE = (OSError, HTTPException, ValueError, OverflowError, MemoryError)
 T = TypeVar("T")
 PAGE = 200
 Query = str | int | None
@@ -97,16 +104,13 @@ class Calls:
     def call(
         self, method: str, path: str, body: bytes | None = None, media: str = "application/json"
     ) -> bytes:
-        """The answer as it came, whole."""
+        """The answer as it came, whole: of at most 64 MiB, within five minutes."""
         headers = {} if body is None else {"Content-Type": media}
         try:
-            with self.open(method, path, body, headers, self.timeout_s) as answer:
-                content = answer.read(MAX_DOCUMENT + 1)
-        except (OSError, HTTPException) as error:
+            with self._answer(self._bounded, method, path, body, headers, self.timeout_s) as answer:
+                return answer.read()
+        except UNREADABLE as error:
             raise self._unreachable(error) from error
-        if len(content) > MAX_DOCUMENT:
-            raise stranger(f"it is longer than {MAX_DOCUMENT} bytes")
-        return content
 
     def open(
         self,
@@ -116,25 +120,45 @@ class Calls:
         headers: Mapping[str, str],
         timeout_s: float,
     ) -> HTTPResponse:
-        """The answer while it comes; whoever asks closes it."""
+        """The answer while it comes, without an end; whoever asks closes it."""
+        return self._answer(self._endless, method, path, body, headers, timeout_s)
+
+    def _answer(
+        self,
+        opener: OpenerDirector,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> HTTPResponse:
         given = {"Authorization": self._authorization, **headers}
-        request = Request(self.server + path, body, given, method=method)
         try:
-            answer: HTTPResponse = self._opener.open(request, timeout=timeout_s)
+            request = Request(self.server + path, body, given, method=method)
+            answer: HTTPResponse = opener.open(request, timeout=timeout_s)
         except HTTPError as error:
             raise _refusal(error) from error
-        except URLError as error:
-            raise self._unreachable(error.reason) from error
+        except UNREADABLE as error:
+            raise self._unreachable(error) from error
         return answer
 
     @cached_property
-    def _opener(self) -> OpenerDirector:
-        tls = ssl.create_default_context() if self.server.startswith("https://") else None
-        return build_opener(_NoRedirect, *([HTTPSHandler(context=tls)] if tls else []))
+    def _bounded(self) -> OpenerDirector:
+        return self._opener(BoundedHTTPHandler(), BoundedHTTPSHandler)
 
-    def _unreachable(self, reason: object) -> ApiError:
+    @cached_property
+    def _endless(self) -> OpenerDirector:
+        return self._opener(HTTPHandler(), HTTPSHandler)
+
+    def _opener(self, plain: BaseHandler, over_tls: type[HTTPSHandler]) -> OpenerDirector:
+        if not self.server.startswith("https://"):
+            return build_opener(_NoRedirect, plain)
+        return build_opener(_NoRedirect, plain, over_tls(context=ssl.create_default_context()))
+
+    def _unreachable(self, error: BaseException) -> ApiError:
+        reason = error.reason if isinstance(error, URLError) else error
         return ApiError(
-            f"{self.server} does not answer ({reason})",
+            f"{self.server} does not answer ({str(reason)[:500] or type(reason).__name__})",
             "Is the server up, and is this its address?",
             code="unreachable",
         )
@@ -167,13 +191,20 @@ def _understood(reading: Callable[[Any], T], answer: bytes) -> T:
 
 def _refusal(error: HTTPError) -> ApiError:
     """The server's own words where it gave them in the agreed shape."""
+    if 300 <= error.code < 400:
+        place = str(error.headers.get("Location"))[:200]
+        return ApiError(
+            f"The server points elsewhere ({error.code}, {place}): no token is sent there",
+            "Name the address that answers itself",
+            code="points_elsewhere",
+        )
     try:
-        told = json.loads(error.read(MAX_DOCUMENT))["error"]
-        message, remedy, code = told["message"], told["remedy"], told["code"]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
-        told, remedy, code = {}, "See the server's log", f"http_{error.code}"
-        message = f"The server answered {error.code}"
-    return ApiError(message, remedy, code=code, status=error.code, error=told)
+        told = dict(json.loads(error.read())["error"])
+    except (*UNREADABLE, KeyError, TypeError, RecursionError):
+        told = {"remedy": "See the server's log"}
+    message, remedy = told.get("message", f"The server answered {error.code}"), told.get("remedy")
+    code = told.get("code", f"http_{error.code}")
+    return ApiError(f"{message}", f"{remedy or ''}", code=f"{code}", status=error.code, error=told)
 
 
 def stranger(what: str) -> ApiError:

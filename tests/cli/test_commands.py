@@ -644,7 +644,7 @@ def test_a_redirect_takes_no_token_elsewhere(home: dict[str, str]) -> None:
         done = spikeguard({**home, **named, "SPIKEGUARD_TOKEN": "secret"}, "runs")
         elsewhere.shutdown()
     assert done.returncode == 1
-    assert "the server points elsewhere (307, /thief)" in done.stderr
+    assert "The server points elsewhere (307, /thief)" in done.stderr
     assert len(asked) == 1
 
 
