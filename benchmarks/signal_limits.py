@@ -37,6 +37,7 @@ from spikeguard.measure.norms import (
 from spikeguard.measure.update_norms import Moved, all_parameters, samples_of, unchanged
 from spikeguard.settings import Settings
 from spikeguard.state.training_state import TrainingState, host_copy, tree_bytes
+from spikeguard.topology.job import Job
 from spikeguard.topology.layout import Topology
 from spikeguard.topology.replicas import bits_of
 
@@ -89,7 +90,8 @@ def signals(loop: Loop, device: str) -> list[Pass]:
         samples_of([loop.model], [loop.optimizer], share),
     )
     rates = [group["lr"] for group in loop.optimizer.param_groups]
-    state = TrainingState([loop.model], [loop.optimizer], None, (), Topology()).capture()
+    job = Job((loop.model,), (loop.optimizer,), Topology())
+    state = TrainingState(job).capture()
     kept = host_copy(state)
     weights = bytes_of(trained)
     return [

@@ -7,6 +7,7 @@ nothing is opened, hooked or changed here. An optimizer or a model has one guard
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -14,12 +15,14 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
+from spikeguard.data.batch_names import NameBatch
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.topology.layout import Ranks
 from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.tied import check_tied
 from spikeguard.uplink.tracker import Forward
@@ -44,28 +47,58 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
 _GROUP_REMEDY = "Give for each pattern of parameter names a process group or a mesh"
 
 
-def check_arguments(
-    parts: Sequence[Any], optimizers: Sequence[torch.optim.Optimizer], named: Mapping[str, Any]
-) -> None:
-    """Raise `AttachError` for the first of `named` (by argument) that cannot work."""
-    _check_watched(parts, optimizers)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What `attach()` was called with, as it was given; `attach` says what each means."""
+
+    model: Any
+    optimizer: Any
+    run: str | None
+    project: str | None
+    scheduler: Any
+    state: Sequence[Any]
+    checkpoints: CheckpointDirectory | None
+    server: str | None
+    token: str | None
+    directory: str | PathLike[str] | None
+    tokens_per_step: int | None
+    micro_batches: int
+    settings: Settings | None
+    feed: type[DataFeed]
+    forward: Forward | None
+    name_batch: NameBatch | None
+    replicated: bool | None
+    pipeline: Ranks | None
+    has_loss: bool | None
+    shard_groups: Mapping[str, Ranks] | None
+    tied: Sequence[Sequence[str]] | None
+
+    @property
+    def modules(self) -> tuple[Any, ...]:
+        """The model, or the parts that it is made up of."""
+        return tuple(self.model) if isinstance(self.model, list | tuple) else (self.model,)
+
+
+def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raise `AttachError` for the first of them that cannot work; `optimizers`: those given."""
+    _check_watched(given.modules, optimizers)
     for argument, (kind, remedy) in _KINDS.items():
-        value = named[argument]
+        value = getattr(given, argument)
         if value is not None and not isinstance(value, kind):
             raise AttachError(argument, _is_a(value), remedy)
-    for pattern, ranks in (named["shard_groups"] or {}).items():
+    for pattern, ranks in (given.shard_groups or {}).items():
         if not isinstance(pattern, str) or not isinstance(ranks, RANKS):
             raise AttachError("shard_groups", f"it has {pattern!r}: {ranks!r:.80}", _GROUP_REMEDY)
-    if named["tied"] is not None:
-        check_tied(named["tied"])
-    if named["scheduler"] is not None:
-        _check_state("scheduler", named["scheduler"])
-    _check_states(named["state"])
-    if named["tokens_per_step"] is not None:
-        _check_count("tokens_per_step", named["tokens_per_step"], ", or None")
-    _check_count("micro_batches", named["micro_batches"])
-    _check_feed(named["feed"])
-    _check_function("name_batch", named["name_batch"])
+    if given.tied is not None:
+        check_tied(given.tied)
+    if given.scheduler is not None:
+        _check_state("scheduler", given.scheduler)
+    _check_states(given.state)
+    if given.tokens_per_step is not None:
+        _check_count("tokens_per_step", given.tokens_per_step, ", or None")
+    _check_count("micro_batches", given.micro_batches)
+    _check_feed(given.feed)
+    _check_function("name_batch", given.name_batch)
 
 
 def check_forward(forward: Forward | None) -> None:

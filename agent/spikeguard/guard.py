@@ -26,7 +26,6 @@ from spikeguard.commands.executor import Executor
 from spikeguard.commands.restoring import HeldSteps
 from spikeguard.data.skip_log import SkipLog
 from spikeguard.errors import AttemptAborted
-from spikeguard.job import Job
 from spikeguard.loop.context import Parts
 from spikeguard.loop.optimizer_hooks import OptimizerHooks
 from spikeguard.loop.order_polling import OrderPolling
@@ -36,6 +35,7 @@ from spikeguard.loop.startup import introduce, introduction, learn_from_loop, re
 from spikeguard.loop.usage import STRETCH
 from spikeguard.optim.clipping import Rule
 from spikeguard.registry import enter, leave
+from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.rank_group import leave_world
 from spikeguard.uplink.outbox import Outbox

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard.errors import AttachError
-from spikeguard.job import stand_in
+from spikeguard.job_checks import stand_in
 from spikeguard.state.training_state import random_state, restore_random_state
 from spikeguard.topology.model_parts import Modules
 

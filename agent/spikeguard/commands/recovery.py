@@ -20,12 +20,12 @@ from spikeguard.faults import Faults
 from spikeguard.optim.learning_rate import LrScale, ScaledRates
 from spikeguard.state.async_saver import Saves
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory
-from spikeguard.state.host_copies import HostCopies
 from spikeguard.state.lineage import is_abandoned
 from spikeguard.state.progress import Progress
 from spikeguard.state.replicated_parts import Part, divided
-from spikeguard.state.snapshots import Snapshot, Snapshots
-from spikeguard.state.staging_buffers import Staged, StagingBuffers
+from spikeguard.state.snapshots import Snapshot
+from spikeguard.state.staging_buffers import Staged
+from spikeguard.state.stores import StateStores
 from spikeguard.state.targets import Target, Tree, target_name
 from spikeguard.state.training_state import TrainingState, tree_bytes
 from spikeguard.state.user_checkpoints import UserCheckpoints
@@ -43,21 +43,18 @@ class Recovery:
         self,
         world: World,
         state: TrainingState,
+        stores: StateStores,
         feed: DataFeed,
         rates: ScaledRates,
         progress: Progress,
-        snapshots: Snapshots | None,
-        checkpoints: CheckpointDirectory | None,
         journal: Journal,
         report: Report,
         faults: Faults,
-        copies: HostCopies,
-        staging: StagingBuffers,
     ) -> None:
         self._world, self._state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal, self._report = progress, journal, report
-        self._faults, self.copies, self._staging = faults, copies, staging
-        self.snapshots, self.checkpoints = snapshots, checkpoints
+        self._faults, self.copies, self._staging = faults, stores.copies, stores.staging
+        self.snapshots, self.checkpoints = stores.snapshots, stores.checkpoints
         self.protected: frozenset[str] = frozenset()
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
@@ -65,8 +62,8 @@ class Recovery:
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
         self._saves: Saves | None = None
-        if checkpoints is not None and not checkpoints.writes_itself:
-            self._saves = Saves(world, checkpoints, faults)
+        if stores.checkpoints is not None and stores.writes:
+            self._saves = Saves(world, stores.checkpoints, faults)
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""

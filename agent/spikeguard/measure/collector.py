@@ -35,8 +35,8 @@ from spikeguard.optim.clipping import Rule
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.optim.update_skipper import UpdateSkipper, found_by_scaler, loss_scale
 from spikeguard.settings import GIB, Settings
-from spikeguard.topology.layout import Topology
-from spikeguard.topology.model_parts import Modules, parameters
+from spikeguard.topology.job import Job
+from spikeguard.topology.model_parts import parameters
 from spikeguard.topology.replicas import bits_of
 from spikeguard.topology.shards import local
 from spikeguard_protocol import OptionalSignal, Signal
@@ -61,22 +61,16 @@ class Collector:
 
     def __init__(
         self,
-        modules: Modules,
-        optimizers: Sequence[torch.optim.Optimizer],
+        job: Job,
         update_skipper: UpdateSkipper,
         optional: OptionalSignals,
         settings: Settings,
-        topology: Topology,
         faults: Faults,
         tokens_per_step: int | None = None,
     ) -> None:
-        self._optimizers, self.update_skipper, self._settings = (
-            tuple(optimizers),
-            update_skipper,
-            settings,
-        )
-        self._modules, self._topology = modules, topology
-        self._listed = Parameters(modules, optimizers)
+        self.update_skipper, self._settings, topology = update_skipper, settings, job.topology
+        self._modules, self._optimizers, self._topology = job.parts, job.optimizers, topology
+        self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: dict[str, Tensor] = {}
         self._step = 0
@@ -87,13 +81,13 @@ class Collector:
             quarter * self._cycle // 4
             for quarter in (PARAM_QUARTER, UPDATE_QUARTER, MOMENT_QUARTER)
         )
-        self._weights = parameters(modules)  # those that are not trained, too
+        self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
         share = settings.update_sample_share
-        self._samples = samples_of(modules, optimizers, share, topology)
-        self._everything = [all_parameters(each, topology) for each in optimizers]
-        self._exact = settings.exact_update_norm and _fits(optimizers, settings)
+        self._samples = samples_of(job.parts, job.optimizers, share, topology)
+        self._everything = [all_parameters(each, topology) for each in job.optimizers]
+        self._exact = settings.exact_update_norm and _fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
         self.losses = LossMeter(topology.has_loss)

@@ -24,9 +24,8 @@ from spikeguard.state.optimizer_attributes import OptimizerAttributes
 from spikeguard.state.replicated_parts import is_mark, is_plain
 from spikeguard.state.stored_names import StoredNames
 from spikeguard.state.targets import Tree, shape_mismatch
-from spikeguard.topology.layout import Topology
+from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import (
-    Modules,
     extra_states,
     load_state,
     named_parameters,
@@ -45,26 +44,18 @@ from spikeguard.topology.shards import local
 class TrainingState:
     """The live objects."""
 
-    def __init__(
-        self,
-        modules: Modules,
-        optimizers: Sequence[torch.optim.Optimizer],
-        scheduler: Any,
-        extra: Sequence[Any],
-        topology: Topology,
-        saves_optimizer: bool = True,
-    ) -> None:
-        """`saves_optimizer`: False where the job's own functions save it."""
-        self._saves_optimizer = saves_optimizer
-        self._modules, self._optimizers = modules, tuple(optimizers)
+    def __init__(self, job: Job, scheduler: Any = None, extra: Sequence[Any] = ()) -> None:
+        """`extra`: whatever else has a `state_dict` and goes back with it."""
+        self._saves_optimizer = not job.unsaved  # else the job's own functions save it
+        self._modules, self._optimizers = job.parts, job.optimizers
         self._scheduler = scheduler
         self._extra = tuple(extra)
         self.learnt: Any = None  # with state_dict: what the agent itself has learnt
-        self._named = {f"model.{n}" for n, _ in named_parameters(modules, remove_duplicate=False)}
+        self._named = {f"model.{n}" for n, _ in named_parameters(job.parts, remove_duplicate=False)}
         self._names = names_of(self._optimizers)
         self._attributes = OptimizerAttributes(self._optimizers)
-        self._topology = topology
-        self.stored = StoredNames(modules, self._optimizers, topology)
+        self._topology = job.topology
+        self.stored = StoredNames(job.parts, job.optimizers, job.topology)
         self._equal_moments = tuple(
             prefix for prefix, optimizer in self.stored.moments if _is_torchs_own(optimizer)
         )

@@ -1,7 +1,6 @@
-"""What a job is made of, as `attach()` finds it: which optimizer trains what, and who holds what.
+"""The job as `attach()` finds it: looked at once, and refused where a guard would spoil it.
 
-Seen once, from the objects and from what the ranks tell each other; norms, clipping, skipping and
-the scaling of rates go by it. What a guard would spoil is refused with the names of the parameters.
+Seen from the objects and from what the ranks tell each other; what is refused names the parameters.
 Invariants: a refusal is the same on every rank. Nothing is changed here, no step is made, and no
 state is created or moved.
 """
@@ -13,34 +12,18 @@ import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence, ValuesView
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from spikeguard.errors import AttachError
 from spikeguard.optim.optimizers import trained_by
-from spikeguard.topology.layout import Stated, Topology, find_topology, refuse_flat_shards
+from spikeguard.topology.job import Job
+from spikeguard.topology.layout import Stated, find_topology, refuse_flat_shards
 from spikeguard.topology.model_parts import Modules, named_parameters, unrestored_extra_state
 from spikeguard.topology.rank_group import World, join_world, leave_world, share_each
 from spikeguard.topology.refusals import as_json, listed, raise_first, refusal_of, verb
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Which optimizers train which modules, and how the ranks hold those."""
-
-    parts: tuple[torch.nn.Module, ...]  # one, or those of a model that is cut into several
-    optimizers: tuple[Optimizer, ...]  # each parameter that trains belongs to one of them
-    topology: Topology
-    unsaved: str = ""  # why; empty where state_dict and load_state_dict work
-
-    @property
-    def known(self) -> bool:
-        """Whether what a rank measures is, or adds up to, what all ranks measure."""
-        return self.topology.known
 
 
 def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Stated, world: World) -> Job:

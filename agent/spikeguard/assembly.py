@@ -1,0 +1,410 @@
+"""From the arguments of `attach()` to a guard: checks, looks at the job, puts the parts together.
+
+Law: nothing is changed if it refuses, and it refuses on every rank alike. Collective: in a job of
+several ranks all of them come here. The journal is read before anything trains, so what an earlier
+attempt skipped or abandoned stays so.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from spikeguard.arguments import Arguments, check_arguments, check_forward
+from spikeguard.commands.inbox import DetailBudget, Inbox
+from spikeguard.commands.journal import Journal
+from spikeguard.commands.recovery import Recovery
+from spikeguard.data.feed import DataFeed
+from spikeguard.data.skip_log import SkipLog
+from spikeguard.data.skipped import FOLDER
+from spikeguard.errors import AttachError
+from spikeguard.faults import Faults, log
+from spikeguard.guard import Guard
+from spikeguard.job_checks import describe, refused_on_all_ranks
+from spikeguard.job_facts import agent_version, facts_of, vocabulary_of
+from spikeguard.loop.agreement import Agreement
+from spikeguard.loop.capabilities import (
+    data_abilities,
+    log_table,
+    rewind_ability,
+    update_abilities,
+    within_limits,
+)
+from spikeguard.loop.context import Parts
+from spikeguard.loop.usage import LoopUsage
+from spikeguard.loop.vote import PINS
+from spikeguard.measure.collector import Collector
+from spikeguard.measure.signals.optional import OptionalSignals, watched_layers
+from spikeguard.optim.learning_rate import ScaledRates, has_rates
+from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
+from spikeguard.optim.scalers import agree_on_overflows
+from spikeguard.optim.update_skipper import (
+    Extremes,
+    UpdateSkipper,
+    can_drop,
+    read_cost_s,
+    takes_flag,
+)
+from spikeguard.restore_trial import check_restored
+from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.progress import Progress
+from spikeguard.state.replicated_parts import divided
+from spikeguard.state.snapshot_budget import Budget, Room, open_staging, room_for
+from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.stores import StateStores
+from spikeguard.state.training_state import TrainingState
+from spikeguard.topology.job import Job
+from spikeguard.topology.layout import Stated
+from spikeguard.topology.model_parts import named_modules, parameters
+from spikeguard.topology.rank_group import (
+    World,
+    all_agree,
+    join_world,
+    leave_world,
+    open_saving,
+    share_each,
+    share_text,
+)
+from spikeguard.topology.refusals import raise_first, refusal_of
+from spikeguard.topology.shards import local
+from spikeguard.uplink.opening import open_uplink
+from spikeguard.uplink.orphans import live_attempts
+from spikeguard.uplink.tracker import Forward
+from spikeguard_protocol import Ability, Record, RunId
+
+
+class Checked(NamedTuple):
+    """What the arguments come to on this rank alone."""
+
+    modules: tuple[torch.nn.Module, ...]
+    optimizers: tuple[torch.optim.Optimizer, ...]
+    settings: Settings
+    connection: Connection
+    home: Path  # of journal and outbox
+    layers: dict[
+        str, dict[str, torch.nn.Module]
+    ]  # whose inputs and outputs are looked at, by choice
+    micro_batches: int
+    tokens_per_step: int | None
+
+
+class Attempt(NamedTuple):
+    """One run of the process: the job, what earlier attempts left, and the group of the ranks."""
+
+    world: World
+    job: Job
+    id: str
+    journal: Journal
+    faults: Faults
+    scalers: Any
+
+
+def assemble(given: Arguments) -> Guard:
+    """The guard of one attempt; raises `AttachError`."""
+    try:
+        checked = _checked(given)
+    except AttachError as error:
+        raise refused_on_all_ranks(error) from None
+    world = join_world(checked.settings.agreement_timeout_s)
+    try:
+        attempt = _begun(given, checked, world)
+    except AttachError:
+        leave_world(world)
+        raise
+    return _guard(given, checked, attempt)
+
+
+def _checked(given: Arguments) -> Checked:
+    optimizers = optimizers_in(given.optimizer)
+    check_arguments(given, optimizers)
+    settings = with_environment(given.settings or Settings())
+    connection = read_connection(given.run, given.project, given.server, given.token)
+    tokens = given.tokens_per_step
+    return Checked(
+        given.modules,
+        optimizers,
+        settings,
+        connection,
+        _directory(given.directory, given.checkpoints, connection.run),
+        watched_layers(named_modules(given.modules), settings),
+        whole(given.micro_batches),
+        whole(tokens) if tokens is not None else None,
+    )
+
+
+def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
+    """The job is described and the journal read, or all ranks refuse."""
+    stated = Stated(
+        given.replicated, given.pipeline, given.has_loss, given.shard_groups or {}, given.tied
+    )
+    job = describe(checked.modules, checked.optimizers, stated, world)
+    _check_saved(job, given.checkpoints)
+    refused = refusal_of(
+        check_restored, checked.modules, checked.optimizers, given.scheduler, given.state
+    )
+    raise_first(share_each(world, refused))
+    run = checked.connection.run
+    journal, attempt = _open_journal(world, checked.home, run, given.forward, checked.settings)
+    faults = Faults(world.rank)
+    for damage in journal.damage:
+        faults.note("journal", damage)
+    scalers = agree_on_overflows(given.state, job.optimizers, job.topology, world, faults)
+    return Attempt(world, job, attempt, journal, faults, scalers)
+
+
+def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
+    """All parts of the attempt, made in the order in which they need each other."""
+    world, job, _, journal, faults, scalers = attempt
+    settings, home = checked.settings, checked.home
+
+    def report(record: Record) -> None:
+        guard._report(record)
+
+    inbox = Inbox(detail=DetailBudget(settings.full_detail_s_a_day))
+    progress = Progress(attempt.id)
+    rates = ScaledRates(job.optimizers)
+    data = given.feed(journal.ledger, checked.micro_batches, settings.replay_limit_s)
+    data.left_out = SkipLog(
+        home / FOLDER, world.rank, given.name_batch, progress, journal.ledger, faults
+    )
+    training = TrainingState(job, given.scheduler, given.state)
+    stores, budget = _open_stores(given, settings, attempt)
+    outbox, sender = open_uplink(
+        world, checked.connection, home, attempt.id, inbox, settings, faults
+    )
+    recovery = Recovery(world, training, stores, data, rates, progress, journal, report, faults)
+    recovery.protected = inbox.protected
+    if world.leads:
+        with faults.shield("sweep"):
+            recovery.sweep(live_attempts(home / "outbox"))
+    update_skipper, everywhere = _agreed_skipper(settings, job, world)
+    rates.everywhere = not everywhere.rateless
+    optional = OptionalSignals(settings, faults)
+    optional.watch(checked.layers)
+    collector = Collector(job, update_skipper, optional, settings, faults, checked.tokens_per_step)
+    training.learnt = collector
+    room = _room(recovery, training, attempt, settings, budget)
+    rewind = rewind_ability(settings, room, job.unsaved)
+    updates = _update_abilities(job, update_skipper, everywhere, settings, faults)
+    writes = given.checkpoints is not None
+    parts = Parts(
+        world=world,
+        settings=settings,
+        progress=progress,
+        feed=data,
+        rates=rates,
+        collector=collector,
+        recovery=recovery,
+        journal=journal,
+        inbox=inbox,
+        faults=faults,
+        agreement=_agreement(world, job, settings),
+        outbox=outbox,
+        sender=sender,
+        tokens_per_step=checked.tokens_per_step,
+        facts=facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
+        version=agent_version(),
+        abilities=within_limits(
+            (*updates, *data_abilities(data, rewind, writes, begun=False)), settings
+        ),
+        rewind=rewind,
+        usage=LoopUsage(checked.micro_batches, world.size, vocabulary_of(checked.modules)),
+    )
+    watched = _registered(job, given.optimizer)
+    guard = Guard(parts, job, watched, given.forward if world.leads else None, scalers)
+    if outbox is not None and sender is not None:
+        outbox.start()
+        sender.start()
+    if world.leads:
+        log_table(parts.abilities)
+    return guard
+
+
+def _open_stores(
+    given: Arguments, settings: Settings, attempt: Attempt
+) -> tuple[StateStores, Budget]:
+    """Where states will lie, and what they may take. Collective."""
+    world, job = attempt.world, attempt.job
+    writes = given.checkpoints is not None and not given.checkpoints.writes_itself
+    if writes:
+        open_saving(world)
+    if world.leads and world.size > 1 and settings.snapshots_pinned > PINS:
+        log.warning(
+            "of several ranks %d snapshots are pinned at most, not %d",
+            PINS,
+            settings.snapshots_pinned,
+        )
+    copies = HostCopies(job.optimizers, settings.copy_beside)
+    staging, budget = open_staging(world, job.topology, settings, copies, attempt.faults, writes)
+    ring = Snapshots(
+        settings.snapshots, settings.snapshots_pinned, budget.limit, world.size, budget.others
+    )
+    kept = ring if _keeps_snapshots(job, settings, given.feed) else None
+    return StateStores(kept, given.checkpoints, copies, staging), budget
+
+
+def _room(
+    recovery: Recovery,
+    training: TrainingState,
+    attempt: Attempt,
+    settings: Settings,
+    budget: Budget,
+) -> Room | None:
+    """How many snapshots there will be; on all ranks, or none anywhere. Collective."""
+    room, world = None, attempt.world
+    with attempt.faults.shield("snapshots"):
+        if recovery.snapshots is not None:
+            state_now = divided(training.capture(), training.shared, training.stored.name_at)
+            room = room_for(*state_now, attempt.job.optimizers, settings, budget, world.leads)
+    if not all_agree(world, room is not None and room.holds > 0):
+        recovery.snapshots = room = None
+    return room
+
+
+def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateSkipper, OnAllRanks]:
+    """It leaves updates out where every rank can. Collective."""
+    update_skipper = _update_skipper(settings, job)
+    everywhere = _on_all_ranks(world, job, update_skipper)
+    if not everywhere.armed:
+        return UpdateSkipper(job.optimizers, False), everywhere
+    if world.leads and settings.drop_z and world.size > 1:
+        log.warning(
+            "drop_z judges the gradient norm alone: a rank's loss is its own, and what one rank "
+            "alone dropped would part the ranks"
+        )
+    return update_skipper, everywhere
+
+
+def _update_abilities(
+    job: Job,
+    update_skipper: UpdateSkipper,
+    everywhere: OnAllRanks,
+    settings: Settings,
+    faults: Faults,
+) -> tuple[Ability, ...]:
+    """What can be done to an update and its rate, with what reading a decision costs here."""
+    read_s = 0.0
+    with faults.shield("before_step"):
+        read_s = read_cost_s(update_skipper.device) if update_skipper.by_sync else 0.0
+    return tuple(
+        update_abilities(
+            job.optimizers,
+            update_skipper,
+            settings,
+            job.known,
+            read_s,
+            unable=everywhere.unable,
+            rateless=everywhere.rateless,
+        )
+    )
+
+
+def _agreement(world: World, job: Job, settings: Settings) -> Agreement | None:
+    """How ranks act at one step; a job of one has nobody to agree with."""
+    if world.size == 1:
+        return None
+    topology = job.topology
+    lag = settings.agreement_lag
+    return Agreement(world, lag, topology.parted, topology.known, topology.same_as)
+
+
+def _check_saved(job: Job, checkpoints: CheckpointDirectory | None) -> None:
+    """Raise `AttachError` where checkpoints would be written that nobody can restore."""
+    if job.unsaved and checkpoints is not None and not checkpoints.writes_itself:
+        raise AttachError(
+            "checkpoints",
+            f"none could be restored, since {job.unsaved}",
+            "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
+        )
+
+
+def _keeps_snapshots(job: Job, settings: Settings, feed: type[DataFeed]) -> bool:
+    return bool(settings.snapshot_every) and not feed.restarts and not job.unsaved
+
+
+def _directory(
+    directory: str | PathLike[str] | None, checkpoints: CheckpointDirectory | None, run: RunId
+) -> Path:
+    if directory is not None:
+        return Path(directory)
+    if checkpoints is not None:
+        return checkpoints.path.parent / "spikeguard"
+    return Path(".spikeguard") / run.project / run.name
+
+
+def _open_journal(
+    world: World, home: Path, run: RunId, forward: Forward | None, settings: Settings
+) -> tuple[Journal, str]:
+    """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
+    journal = Journal(None, run, settings)
+    news: dict[str, Any] = {}
+    if world.leads:
+        try:
+            check_forward(forward)
+            journal = Journal(home / "journal.jsonl", run, settings)
+            news = {"attempt": secrets.token_hex(8), "journal": journal.shared()}
+        except AttachError as error:
+            news = {"error": [error.argument, error.problem, error.remedy]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"{home} cannot hold the journal: {error}"
+            news = {"error": ["directory", problem, "Give a folder that this user can write"]}
+    told = json.loads(share_text(world, json.dumps(news)))
+    if "error" in told:
+        raise AttachError(*told["error"])
+    if not world.leads:
+        journal.adopt(told["journal"])
+    return journal, told["attempt"]
+
+
+def _registered(job: Job, given: Any) -> tuple[Any, ...]:
+    """By what `guard_of` finds the guard: all that is watched, and the container it came in."""
+    holder = () if isinstance(given, list | tuple | dict) else (given,)
+    return tuple({id(each): each for each in (*job.parts, *job.optimizers, *holder)}.values())
+
+
+def _update_skipper(settings: Settings, job: Job) -> UpdateSkipper:
+    """On a CPU there is no queue to wait for, so a decision is read there without being asked."""
+    extremes = Extremes(settings.drop_z, settings.drop_z_limit, settings.drop_z_warm_up)
+    hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
+    return UpdateSkipper(
+        job.optimizers,
+        settings.drop_non_finite and job.known,
+        extremes if settings.drop_z else None,
+        settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
+    )
+
+
+class OnAllRanks(NamedTuple):
+    """What the ranks come to together; optimizers as a sentence names them."""
+
+    armed: bool  # every one can leave an update out
+    unable: str  # optimizers that cannot
+    rateless: str  # that have no rate to scale
+    parameters: int  # of the whole model
+
+
+def _on_all_ranks(world: World, job: Job, update_skipper: UpdateSkipper) -> OnAllRanks:
+    """Stages may have optimizers of their own. Collective."""
+    held, copies = parameters(job.parts), job.topology.copies
+    unable = [each for each in job.optimizers if not (update_skipper.armed or can_drop(each))]
+    rateless = [each for each in job.optimizers if not has_rates(each)]
+    numbers = sum(local(p).numel() / copies(p) for p in held)
+    own = [update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers]
+    ranks = [json.loads(text) for text in share_each(world, json.dumps(own))]
+    armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
+    whole = sum(counts) if job.topology.parted else counts[0]
+    return OnAllRanks(all(armed), _first_named(unables), _first_named(rateless_ones), round(whole))
+
+
+def _first_named(kinds: Sequence[str]) -> str:
+    """Of the lowest rank that has any, with the rank where that is not 0."""
+    rank = next((rank for rank, named in enumerate(kinds) if named), 0)
+    return f"{kinds[rank]} on rank {rank}" if rank else kinds[0]

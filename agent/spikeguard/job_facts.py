@@ -1,0 +1,71 @@
+"""What a reader of the record wants to know of a job, as text.
+
+Told once, when the attempt begins; nothing here is measured.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from spikeguard.commands import order_limits
+from spikeguard.commands.order_keys import OrderKeys, read_keys
+from spikeguard.faults import log
+from spikeguard.optim.optimizers import kinds_of
+from spikeguard.optim.update_skipper import UpdateSkipper
+from spikeguard.settings import Settings
+from spikeguard.topology.job import Job
+from spikeguard.topology.model_parts import Modules, parameters
+
+
+def facts_of(
+    job: Job, update_skipper: UpdateSkipper, settings: Settings, micro: int, numbers: int
+) -> dict[str, str]:
+    """`micro`: batches a step; `numbers`: parameters of the whole model."""
+    return {
+        **_facts(job, update_skipper, micro, numbers),
+        **order_limits.told(settings),
+        **_order_keys(settings).told(),
+    }
+
+
+def _order_keys(settings: Settings) -> OrderKeys:
+    """What orders are checked with; said once where that cannot be read."""
+    keys = read_keys(settings)
+    if keys.problem:
+        log.warning("no order will be carried out: %s (%s)", keys.problem, settings.order_keys_file)
+    return keys
+
+
+def _facts(job: Job, update_skipper: UpdateSkipper, micro: int, numbers: int) -> dict[str, str]:
+    """What a reader of the record wants to know of the job, as text."""
+    group = job.optimizers[0].param_groups[0]
+    words = ("lr", "betas", "eps", "weight_decay")
+    named: dict[str, str] = {word: str(group[word]) for word in words if word in group}
+    held = parameters(job.parts)
+    return {
+        **named,
+        "optimizer": kinds_of(job.optimizers),
+        "parameters": str(numbers),
+        "dtype": str(held[0].dtype).removeprefix("torch."),
+        "device": held[0].device.type,
+        "micro_batches": str(micro),
+        "update_skipper": "drop" if update_skipper.armed else "report",
+        "torch": torch.__version__,
+        "host": os.uname().nodename,
+    }
+
+
+def vocabulary_of(parts: Modules) -> int:
+    """Tokens of the largest embedding; 0 where there is none."""
+    tables = (m for part in parts for m in part.modules() if isinstance(m, torch.nn.Embedding))
+    return max((table.num_embeddings for table in tables), default=0)
+
+
+def agent_version() -> str:
+    try:
+        return version("spikeguard")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,25 @@
+"""Where states of the run are kept, and what copies them there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.host_copies import HostCopies
+from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.staging_buffers import StagingBuffers
+
+
+@dataclass(slots=True)
+class StateStores:
+    """In memory and on disk; None: none is kept there."""
+
+    snapshots: Snapshots | None
+    checkpoints: CheckpointDirectory | None
+    copies: HostCopies  # how a copy leaves the device
+    staging: StagingBuffers  # what it is copied into
+
+    @property
+    def writes(self) -> bool:
+        """Whether the agent itself writes checkpoints."""
+        return self.checkpoints is not None and not self.checkpoints.writes_itself
