@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -87,7 +87,7 @@ class Guard:
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
         self._save_every = _cadence(parts)
-        self._optional = parts.collector.optional
+        self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
         self._process = os.getpid()
@@ -178,6 +178,15 @@ class Guard:
             self._p.collector.losses.add(loss, weight, scale)
             self._p.usage.look_at_loss(loss, scale is not None)
         return loss
+
+    def log(self, values: Mapping[str, float | Tensor]) -> None:
+        """Add signals of your own to the step that is being made: numbers, or tensors ().
+
+        At most 16 names of letters, digits, `.`, `_` and `-`. What cannot be taken is left out and
+        counted in `faults`, once for each name.
+        """
+        with self._p.faults.shield("log"):
+            self._own.log(values)
 
     def tokens(self, ids: Tensor) -> Tensor:
         """Show one micro-batch's token ids, whole numbers in any shape; returns the same tensor.

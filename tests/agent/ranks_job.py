@@ -131,6 +131,9 @@ def _train(
     for batch in guard.batches(RankLoader(rank, dist.get_world_size())):
         losses = guard.sequence_losses((network(batch) - batch.roll(1, 1)).square().mean(1))
         guard.tokens(words_of(batch))
+        guard.log({"router_entropy": batch.mean(), "share": rank + 1.0})
+        if guard.steps == 4 and rank == 1:
+            guard.log({"only_here": 1.0})
         loss = guard.loss(losses.mean())
         loss.backward()
         if case == "nan" and rank == 1 and guard.steps == 29:

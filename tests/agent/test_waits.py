@@ -60,6 +60,7 @@ def loop(
         if step == 1:  # what is made once is made by then
             waits.found.clear()
         guard.tokens(torch.empty(4, 16, dtype=torch.int64, device=CUDA))
+        guard.log({"router_entropy": torch.empty((), device=CUDA), "share": 0.5})
         guard.attention_logit(torch.empty(4, 2, 16, 16, device=CUDA))
         guard.sequence_losses(torch.empty(4, 16, device=CUDA))
         guard.loss(torch.empty((), device=CUDA))

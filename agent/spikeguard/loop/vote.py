@@ -15,7 +15,17 @@ from typing import NamedTuple, TypeAlias
 
 from spikeguard.measure.losses import LOSS_SUM, LOSS_WEIGHT
 from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.over_ranks import HIGHEST, MEANS, highest_of, over_ranks, parts_of
+from spikeguard.measure.signals.over_ranks import (
+    HIGHEST,
+    MEANS,
+    OWN_LENGTH,
+    highest_of,
+    over_ranks,
+    own_over_ranks,
+    own_parts_of,
+    parts_of,
+)
+from spikeguard.measure.signals.own import LOST_STEP
 from spikeguard.topology.replicas import (
     HIGH,
     LOW,
@@ -37,13 +47,13 @@ _LOSS = Signal.LOSS.value
 _SUM, _WEIGHT, _SERIAL, _ATTENTIVE, _PINS = 0, 1, 2, 3, 4
 _PARTS = _PINS + 2 * PINS  # square and count of each, where sharded
 _MEANS = _PARTS + 2 * len(PARTS)  # sum and count of each optional signal that is a mean
-_OWN = _MEANS + 2 * len(MEANS)  # from here on what rank 0 alone says of itself, then rank 1, ...
+_LOGGED = _MEANS + 2 * len(MEANS)  # signals of the user's own
+_OWN = _LOGGED + OWN_LENGTH  # from here on what rank 0 alone says of itself, then rank 1, ...
 _SIZE = 3  # of a snapshot; before it loss, bits of the weights and step
 _HIGHEST = 4
 _EACH = _HIGHEST + len(HIGHEST)
 _OPTIONAL = frozenset({*MEANS, *HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
-LOST_STEP = "ranks_lost_step"  # 1.0 where the ranks agree no more: the sample is rank 0's alone
 EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS})  # what a vote wants of a sample
 Pin = tuple[int, int]  # step and segment of a snapshot
 Numbers: TypeAlias = "memoryview[float]"  # doubles
@@ -97,8 +107,10 @@ class Ballot:
         if self._sharded:
             numbers[_PARTS:_MEANS] = memoryview(array("d", _squares(values)))
         if not _OPTIONAL.isdisjoint(values):
-            numbers[_MEANS:_OWN] = memoryview(array("d", parts_of(values)))
+            numbers[_MEANS:_LOGGED] = memoryview(array("d", parts_of(values)))
             numbers[own + _HIGHEST : own + _EACH] = memoryview(array("d", highest_of(values)))
+        if row.own:
+            numbers[_LOGGED:_OWN] = memoryview(array("d", own_parts_of(values, row.own)))
 
 
 class Tally(NamedTuple):
@@ -145,7 +157,9 @@ class Tally(NamedTuple):
         if self.sharded:
             values = _whole(values, sums[_PARTS:_MEANS], len(sums[_OWN::_EACH]))
         each = [sums[place + _HIGHEST : place + _EACH] for place in range(_OWN, len(sums), _EACH)]
-        values |= over_ranks(sums[_MEANS:_OWN], each)
+        values |= over_ranks(sums[_MEANS:_LOGGED], each)
+        if self.row is not None and self.row.own:
+            values |= own_over_ranks(sums[_LOGGED:_OWN], self.row.own)
         apart = self.apart if replicated else None
         if apart is not None:
             values[REPLICAS_APART] = float(len(apart))

@@ -30,6 +30,7 @@ from spikeguard.measure.norms import combine, gradients, own_norm, second_moment
 from spikeguard.measure.parameters import Parameters, begins_with
 from spikeguard.measure.readback import Readback, Row
 from spikeguard.measure.signals.optional import OptionalSignals
+from spikeguard.measure.signals.own import OwnSignals
 from spikeguard.measure.update_norms import all_parameters, samples_of, unchanged
 from spikeguard.optim.clipping import Rule
 from spikeguard.optim.optimizers import trained_by
@@ -91,7 +92,7 @@ class Collector:
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self._readback = Readback()
         self.losses = LossMeter(topology.has_loss)
-        self.optional = optional
+        self.optional, self.own = optional, OwnSignals(faults)
         self.attentive = False
         self._scalars: dict[str, Tensor] = {}
         self._known: dict[str, float] = {}
@@ -314,6 +315,7 @@ class Collector:
         if not self.optional.idle:
             norms = self.optional.finish_step(step, self.attentive, self._scalars)
             activations = self._readback.send_many(norms) if norms else None
+        own = self._take_own() if self.own.values else ()
         before, self._ended_at, self._step = self._ended_at, monotonic(), step
         row = Row(
             step,
@@ -327,9 +329,22 @@ class Collector:
             layers,
             activations,
             self._limit,
+            own,
         )
         self._forget()
         return row
+
+    def _take_own(self) -> tuple[str, ...]:
+        """Put what the loop logged beside what was measured, which goes first; the names."""
+        values = self.own.take()
+        for name in list(values):
+            if name in self._scalars or name in self._known:
+                del values[name]
+            elif isinstance(value := values[name], Tensor):
+                self._scalars[name] = value
+            else:
+                self._known[name] = value
+        return tuple(values)
 
     @torch.no_grad()
     def _count_unchanged(self, step: int) -> None:
@@ -351,6 +366,7 @@ class Collector:
         self._forget()
         self.losses.take()
         self.optional.reset()
+        self.own.take()
 
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()

@@ -96,6 +96,7 @@ class Row(NamedTuple):
     layers: Pending | None = None  # gradient norm by parameter
     activations: Pending | None = None  # L2 by layer, where asked for
     limit: float | None = None  # that the gradients' norm was clipped to, where that is all
+    own: tuple[str, ...] = ()  # names of the user's own signals
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""
@@ -112,7 +113,8 @@ class Row(NamedTuple):
     def exchanged(self, names: Container[str]) -> dict[str, float]:
         """Those of its values; on a CPU no others are read."""
         if type(self.scalars) is dict:
-            read_now = {n: value.item() for n, value in self.scalars.items() if n in names}
+            own, held = self.own, self.scalars.items()
+            read_now = {n: value.item() for n, value in held if n in names or n in own}
         else:
             read_now = read(self.scalars)
         return {**read_now, **self.known}
