@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from spikeguard_server.up_files import write_private
+
 PACKAGE = "spikeguard_dashboard"
 PID = "dashboard.pid"
 LOG = "dashboard.log"
@@ -123,7 +125,7 @@ def _start(
                 start_new_session=True,  # Ctrl-C is for us, who stop it in order
                 preexec_fn=prepare,
             )
-        (directory / PID).write_text(str(child.pid))
+        write_private(directory / PID, str(child.pid))
         return child
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
