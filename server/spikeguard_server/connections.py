@@ -10,6 +10,9 @@ Invariants:
   stay. One that rests, or whose request is still coming, has a deadline.
 - There are never more than `most` connections. Beyond it the one that has rested longest makes
   room, so that health checks and agents get in however many connections strangers hold.
+- What peers leave unread of their answers holds `max_unread_bytes` in all. Beyond it the address
+  that leaves most is cut, at the answer that has waited longest. No connection has a second answer
+  made while its first one is unread.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ from spikeguard_server.routes.rates import address_of
 from spikeguard_server.settings import Settings
 
 SWEEP_S: Final = 1.0  # between two looks at the deadlines
+TAKE_S: Final = 0.25  # for who reads to take an answer before it counts as unread
+HIGH_WATER: Final = 16_384  # bytes of an answer that may wait uncounted
 LINGER_S: Final = 2.0  # for the answer to arrive where the request is still being sent
 MAX_DISCARDED: Final = 8 * 2**20  # bytes of that; then the connection is reset
 MAX_PIPELINED: Final = 16  # requests that wait behind one that is being answered
@@ -82,6 +87,9 @@ class Connections:
         self._by_address: Counter[str] = Counter()
         self._open: set[BoundedHttp] = set()
         self._resting: OrderedDict[BoundedHttp, None] = OrderedDict()  # the longest first
+        self._unread: OrderedDict[BoundedHttp, int] = OrderedDict()  # bytes, the longest first
+        self._unread_by_address: Counter[str] = Counter()
+        self._making_room = False
         metrics.connections.set_function(lambda: len(self._open))
 
     def enter(self, connection: BoundedHttp, host: str) -> ServiceError | None:
@@ -98,6 +106,7 @@ class Connections:
         """Forget a connection that is closed."""
         self._open.discard(connection)
         self.works(connection)
+        self.taken(connection)
         self._by_address[connection.address] -= 1
         if not self._by_address[connection.address]:
             del self._by_address[connection.address]
@@ -109,6 +118,20 @@ class Connections:
     def works(self, connection: BoundedHttp) -> None:
         """Somebody waits for an answer on the connection."""
         self._resting.pop(connection, None)
+
+    def waits(self, connection: BoundedHttp, size: int) -> None:
+        """So much of an answer waits for its peer to take it."""
+        self._unread[connection] = size
+        self._unread_by_address[connection.address] += size
+        if not self._making_room and self._too_much_unread():
+            self._making_room = True
+            asyncio.get_running_loop().call_later(TAKE_S, self._make_room)
+
+    def taken(self, connection: BoundedHttp) -> None:
+        """Nothing of it waits any more."""
+        self._unread_by_address[connection.address] -= self._unread.pop(connection, 0)
+        if not self._unread_by_address[connection.address]:
+            del self._unread_by_address[connection.address]
 
     def count(self, why: Closed) -> None:
         """Count a connection that the server closes."""
@@ -131,6 +154,17 @@ class Connections:
         longest, _ = self._resting.popitem(last=False)
         longest.cut(Closed.MADE_ROOM)
         return None
+
+    def _too_much_unread(self) -> bool:
+        return self._unread_by_address.total() > self.settings.max_unread_bytes
+
+    def _make_room(self) -> None:
+        self._making_room = False
+        while self._too_much_unread():
+            ((address, _),) = self._unread_by_address.most_common(1)
+            longest = next(each for each in self._unread if each.address == address)
+            self.taken(longest)
+            longest.cut(Closed.UNREAD)
 
     def _sweep(self) -> None:
         """Close what is past its deadline, once a second while anything is open."""
@@ -156,6 +190,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._deadline = inf  # of what is coming, by the loop's clock
         self._answering: RequestResponseCycle | None = None
         self._unread_since: float | None = None  # when the peer stopped taking the answer
+        self._next: tuple[RequestResponseCycle, Any] | None = None  # until it takes it
         self._refusal: ServiceError | None = None
         self._refused = False
         self._discarded = 0  # bytes of what was refused
@@ -166,6 +201,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(HIGH_WATER)
         refusal = self._connections.enter(self, self.client[0] if self.client else "")
         if refusal is None:
             self._rest(self._limits.header_timeout_s)
@@ -232,15 +268,23 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle  # `self.cycle` is the one that came last
-        super()._start_asgi_task(cycle, app)
+        if self.flow.write_paused:
+            self._next = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread_since = self.loop.time()
+        self._connections.waits(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unread_since = None
+        self._connections.taken(self)
+        if self._next is not None:
+            (cycle, app), self._next = self._next, None
+            super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser, or a callback of ours, has refused."""
@@ -312,6 +356,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _give_up(self) -> None:
         """Let what is being answered, and what waits for it, write nothing more."""
         self.pipeline.clear()
+        self._next = None
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()

@@ -92,6 +92,10 @@ class Settings:
     max_headers: int = _number(128, 16, 10_000, "fields of a request's header; beyond it 431")
     header_timeout_s: float = _number(20.0, 1, 600, "until a request's header is there; then 408")
     body_timeout_s: float = _number(90.0, 1, 3600, "until its body is there; then 408")
+    max_unread_bytes: int = _number(
+        128 * 2**20, 2**20, math.inf,
+        "of all answers that clients leave unread; beyond it connections are closed",
+    )  # fmt: skip
     keep_alive_s: float = _number(
         75.0, 1, 3600, "a connection on which nothing is asked; agents rest for less"
     )

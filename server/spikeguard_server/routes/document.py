@@ -8,11 +8,13 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from threading import Lock
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from spikeguard_server.errors import NotFound
@@ -24,6 +26,7 @@ PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
 )
+_WRITING: Final = Lock()
 KEPT: Final = {"Cache-Control": "public, max-age=3600"}
 TYPES: Final[Mapping[str, str]] = {
     "start.js": "text/javascript; charset=utf-8",
@@ -32,17 +35,36 @@ TYPES: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The document of an application as JSON, and as a page."""
+
+    document: bytes
+    page: bytes
+
+
 @router.get("/openapi.json")
-def get_document(request: Request) -> Answer:
+def get_document(request: Request) -> Response:
     """What every call takes and answers."""
-    return Answer(request.app.openapi())
+    return Response(_written(request.app).document, media_type="application/json")
 
 
 @router.get("/docs")
 def get_page(request: Request) -> Response:
     """The same for people."""
-    html = docs_page(request.app.openapi())
+    html = _written(request.app).page
     return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
+
+
+def _written(app: FastAPI) -> Written:
+    """Made once: who asks needs no token, and making it takes a tenth of a second of a core."""
+    with _WRITING:
+        if not hasattr(app.state, "written"):
+            document = app.openapi()
+            page = docs_page(document).encode()
+            app.state.written = Written(bytes(Answer(document).body), page)
+        written: Written = app.state.written
+        return written
 
 
 @router.get("/docs/{file}")

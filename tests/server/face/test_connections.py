@@ -18,11 +18,13 @@ import psutil
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import Role
-from spikeguard_server.connections import MAX_PIPELINED
+from spikeguard_protocol import AttemptStarted, Role, encode
+from spikeguard_server.connections import MAX_PIPELINED, TAKE_S
 from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.settings import Settings
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import serving
 
 MOST, MOST_PER_ADDRESS = 40, 15
 HEADER_S, BODY_S, KEEP_ALIVE_S = 1.0, 1.5, 2.0
@@ -127,6 +129,7 @@ def ask(connection: socket.socket) -> bytes:
     return answer
 
 
+UNREAD = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -231,6 +234,61 @@ def test_who_does_not_take_an_answer_is_hung_up_on(served: Served) -> None:
         while served.closed("unread") == closed:
             assert time.monotonic() < until
             time.sleep(0.1)
+
+
+def leave_unread(port: int, held: ExitStack, calls: bytes = UNREAD) -> socket.socket:
+    """A connection that asks over a network of small segments, and takes nothing."""
+    connection = held.enter_context(socket.socket())
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+    connection.settimeout(20)
+    connection.connect(("127.0.0.1", port))
+    connection.sendall(calls)
+    return connection
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
+def test_answers_that_are_left_unread_hold_a_bounded_memory(databases: Databases) -> None:
+    """Whose answer has waited longest is hung up on; who reads late, and not too late, has all."""
+    with (
+        databases.lent() as database, ExitStack() as held,
+        serving(Settings(database_url=database, max_unread_bytes=2**20)) as url,
+    ):  # fmt: skip
+        whole = len(httpx.get(f"{url}/openapi.json").content)
+        waiting = [leave_unread(port_of(url), held) for _ in range(12 * 2**20 // (4 * whole))]
+        time.sleep(4 * TAKE_S)
+        assert len(read_all(waiting[0])) < whole
+        assert len(read_all(waiting[-1])) > whole
+
+
+def test_no_second_call_is_taken_while_the_answer_to_the_first_is_unread(served: Served) -> None:
+    job = Job(served.live, "behind-an-answer")
+    body = encode(job.message(AttemptStarted(None, 1, (), "test")))
+    head = f"Authorization: Bearer {served.live.tokens[Role.AGENT]}\r\nContent-Length: {len(body)}"
+    second = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode() + body
+    with ExitStack() as held, served.live.client(Role.VIEWER) as viewer:
+        first = UNREAD.replace(b"Connection: close\r\n", b"")
+        connection = leave_unread(served.port, held, first + second)
+        time.sleep(BODY_S / 2)
+        assert viewer.get(job.path).status_code == 404
+        answer = b""
+        while b'"sequence":1,' not in answer:
+            answer = answer[-100:] + connection.recv(65_536)
+        assert viewer.get(job.path).status_code == 200
+
+
+def test_who_needs_no_token_has_nothing_made_anew(served: Served) -> None:
+    """Documents of 300 kB, each a tenth of a second of a core to write."""
+    for page in ("/openapi.json", "/docs"):
+        assert httpx.get(f"{served.live.url}{page}").status_code == 200
+    began = sum(served.process.cpu_times()[:2])
+    with served.live.client() as nobody:
+        for _ in range(60):
+            assert nobody.get("/openapi.json").status_code == nobody.get("/docs").status_code
+    assert sum(served.process.cpu_times()[:2]) - began < 0.7
 
 
 def test_health_checks_and_agents_get_in_while_strangers_hold_every_connection(
