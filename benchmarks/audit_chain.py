@@ -21,10 +21,10 @@ import sqlalchemy as sql
 from benchmarks.ingest_servers import new_database, postgres
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard_server import tables
-from spikeguard_server.migrations import migrate
-from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate
+from spikeguard_server.store.tables import core as tables
 
 TOGETHER = 2000  # entries in one statement
 ALONE = 100  # transactions of one entry

@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from benchmarks.machine import machine
 from spikeguard_protocol import Kind
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Event, Opened, Precursor
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.monitor.monitor import Monitor
 
 Rows = npt.NDArray[np.float64]
 Draw = Callable[[int, np.random.Generator], Rows]

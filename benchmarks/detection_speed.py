@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.detection_rules import olmo_core
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.monitor.monitor import Monitor
 
 RATE = "samples a second"
 FEWEST_ROWS = 2000  # a turn: the first 150 or so are looked at one by one however they come

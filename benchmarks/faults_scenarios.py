@@ -35,7 +35,7 @@ from benchmarks.faults_truth import (
     read_facts,
 )
 from benchmarks.faults_wire import Mischief, plainly
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.store.engine import open_engine
 
 DISK_BYTES = 400 * 2**20
 SCRIPTS = tuple(

@@ -29,14 +29,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.ingest_servers import HOST
 from spikeguard_protocol import Role, Verb
-from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
-from spikeguard_server.grants import Grant, issue_token, put_policy
-from spikeguard_server.listening import listen
-from spikeguard_server.migrations import migrate
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token, put_policy
+from spikeguard_server.cli.embedded_postgres import embedded
+from spikeguard_server.cli.serve import serve
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.domain.policy.settings import (
+    Approval,
+    ApprovalMode,
+    Policy,
+    policy_to_mapping,
+)
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import serve
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate
 
 READY_S = 60.0
 PORTS = range(20_000, 30_000)  # below those that clients get: one that calls a dead server's port

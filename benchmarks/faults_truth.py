@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from benchmarks.faults_job import Tally
 from spikeguard_protocol import RunId
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.tables.core import run_key
 
 Row = tuple[Any, ...]
 PLACES = {

@@ -30,8 +30,8 @@ from benchmarks.ingest_load import Line
 from benchmarks.ingest_servers import HOST
 from benchmarks.machine import machine
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.store.engine import open_engine
 
 LINES = 4
 

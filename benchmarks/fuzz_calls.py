@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from spikeguard_protocol import Role
-from spikeguard_server.access import TABLE
+from spikeguard_server.identity.permissions import TABLE
 
 CHECKS = [
     not_a_server_error,

@@ -25,7 +25,7 @@ from spikeguard_protocol import (
     decode_ack,
     decode_message,
 )
-from spikeguard_server.repository.text import storable
+from spikeguard_server.store.stored_text import storable
 
 ALLOWED = frozenset({200, 400, 409, 413, 422, 429})
 SHAPE = frozenset({"code", "field", "message", "remedy"})

@@ -30,15 +30,15 @@ from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
 from benchmarks.machine import machine
 from benchmarks.spread import quantile
 from spikeguard_protocol import Role, RunId, SegmentReason, SegmentStarted
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.ingest.receive import UNKNOWN_START
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.curves import Column, Curves
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.pieces import SegmentKey, insert_piece, row_of
-from spikeguard_server.repository.rolling import roll_up
-from spikeguard_server.repository.runs import extend_segment, make_attempt, make_run, open_segment
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.chunks import SegmentKey, insert_piece, row_of
+from spikeguard_server.store.curves import Column, Curves
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.roll_ups import roll_up
+from spikeguard_server.store.runs import extend_segment, make_attempt, make_run, open_segment
 
 STEPS, RUNS, POINTS = 1_000_000, 1000, 2000
 PIECE = 200  # steps of a message

@@ -26,11 +26,11 @@ import sqlalchemy as sql
 
 from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.migrations import migrate
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate
 
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 MANY_RUNS = {f"SPIKEGUARD_NEW_RUNS_PER_{what}": "1000000" for what in ("TOKEN", "PROJECT")}

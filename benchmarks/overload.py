@@ -33,10 +33,10 @@ from benchmarks.machine import machine
 from benchmarks.spike_to_command import Agent
 from benchmarks.spread import Spread, quantile
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 
 HEALTHY = 50  # runs
 SAMPLES = 10  # a message

@@ -28,8 +28,8 @@ from spikeguard_protocol import (
     encode,
 )
 from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.repository.samples import as_domain
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.store.samples import as_domain
 
 Kind = TypeVar("Kind")
 EXPIRES_S = 120.0

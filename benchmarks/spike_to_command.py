@@ -31,11 +31,16 @@ from benchmarks.ingest_servers import HOST, new_database, prepare, spikeguard
 from benchmarks.machine import machine
 from benchmarks.spread import quantile
 from spikeguard_protocol import Medium, Samples, TargetSaved, Verb, decode_ack
-from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
-from spikeguard_server.grants import put_policy
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import put_policy
+from spikeguard_server.cli.embedded_postgres import embedded
+from spikeguard_server.domain.policy.settings import (
+    Approval,
+    ApprovalMode,
+    Policy,
+    policy_to_mapping,
+)
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 
 INTERVAL_S = 1.0  # between two messages of a run
 SPIKES_A_SECOND = 3

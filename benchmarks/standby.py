@@ -31,8 +31,8 @@ from benchmarks.faults_wire import plainly
 from benchmarks.machine import machine
 from benchmarks.standby_database import streaming_standby
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.store.engine import open_engine
 
 JOBS = 6
 SERIES = "/series?signals=loss,grad_norm&points=2000"

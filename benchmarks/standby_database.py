@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from spikeguard_server.postgres import _prepare, _run, embedded
+from spikeguard_server.cli.embedded_postgres import _prepare, _run, embedded
 
 
 class NoStandby(Exception):

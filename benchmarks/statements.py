@@ -4,7 +4,7 @@ Runs the server's own tests with an ear at the database driver, attributes each 
 function of the server that issued it, and sorts them: `run` names one run (or a list of keys that
 begin with the run), `reference` touches nothing but reference tables, `across` asks over all runs,
 `other` touches no table (locks, clocks, NOTIFY, schema). What is sent below SQLAlchemy is taken
-from the repository's own list of prepared statements. Functions that hold SQL and were not seen
+from the store's own list of prepared statements. Functions that hold SQL and were not seen
 are told.
 
     python -m benchmarks.statements [--quick] [--json]
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import json
-import pkgutil
 import re
 import sys
 from argparse import ArgumentParser
@@ -33,12 +32,15 @@ import pytest
 import sqlalchemy as sql
 
 import spikeguard_server
-from spikeguard_server import repository, tables_curves, tables_notices, tables_policies
-from spikeguard_server.repository.pipeline import Statement
-from spikeguard_server.tables import metadata
+from spikeguard_server import store
+from spikeguard_server.store.fast.pipeline import Statement
+from spikeguard_server.store.tables import notices as tables_notices
+from spikeguard_server.store.tables import policies as tables_policies
+from spikeguard_server.store.tables import samples as tables_curves
+from spikeguard_server.store.tables.core import metadata
 
 SERVER = Path(spikeguard_server.__file__).parent
-REPOSITORY = SERVER / "repository"
+STORE = SERVER / "store"
 _PARTS = (tables_curves, tables_notices, tables_policies)  # their tables belong to the metadata
 REFERENCE = {
     "shelves",
@@ -111,14 +113,13 @@ class Heard:
             sql.event.remove(engine, "before_cursor_execute", hear)
 
     def add_prepared(self) -> None:
-        """What is sent below SQLAlchemy: the repository's prepared statements."""
-        for module in pkgutil.iter_modules(repository.__path__):
-            found = import_module(f"{repository.__name__}.{module.name}")
+        """What is sent below SQLAlchemy: the store's prepared statements."""
+        for path in _modules():
+            place = _name_of(path)
+            found = import_module(f"{store.__name__}.{place}")
             for name, value in vars(found).items():
                 if isinstance(value, Statement):
-                    self.by_place[f"{module.name}.{name}"].add(
-                        " ".join(value.text.decode().split())
-                    )
+                    self.by_place[f"{place}.{name}"].add(" ".join(value.text.decode().split()))
 
 
 def _place(frame: FrameType | None) -> str | None:
@@ -134,15 +135,26 @@ def _place(frame: FrameType | None) -> str | None:
 def _module_of(file: str) -> str | None:
     path = Path(file)
     inside = SERVER in path.parents and "migrations" not in path.parts
-    return path.stem if inside else None
+    return _name_of(path) if inside else None
+
+
+def _modules() -> list[Path]:
+    """Of the store; those of migrations run before there is a server."""
+    return [p for p in sorted(STORE.rglob("*.py")) if "migrations" not in p.parts]
+
+
+def _name_of(path: Path) -> str:
+    """`reads.runs` of the store, `ingest.receive` of another package."""
+    parts = path.relative_to(SERVER).with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] == "store" else parts)
 
 
 def functions_with_sql() -> Iterator[str]:
-    """Every function of the repository that sends a statement, as `module.function`."""
-    for path in sorted(REPOSITORY.glob("*.py")):
+    """Every function of the store that sends a statement, as `module.function`."""
+    for path in _modules():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and any(map(_sends, ast.walk(node))):
-                yield f"{path.stem}.{node.name}"
+                yield f"{_name_of(path)}.{node.name}"
 
 
 def _sends(node: ast.AST) -> bool:

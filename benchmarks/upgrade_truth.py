@@ -13,7 +13,7 @@ import sqlalchemy as sql
 
 from benchmarks.faults_truth import read_attempt
 from spikeguard_protocol import RunId
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.tables.core import run_key
 
 Row = tuple[Any, ...]
 _AUDIT = sql.text(

@@ -27,10 +27,10 @@ from benchmarks.naming_plan import FORK, PERTURBED, Healthy, Run, damage, delta_
 from benchmarks.naming_score import ACTION, SLOW, SLOW_EVERY, share
 from benchmarks.verdict_plan import STEPS, healthy_runs, runs_of
 from spikeguard_protocol import Kind
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Revised
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.policy import DEFAULT_POLICY
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
 
 AFTER = 50  # steps after the fault's end
 LOSS = SIGNALS.index("loss")

@@ -38,11 +38,33 @@ AGENT_MAY = {"torch", "numpy"}
 INTEGRATION_MAY = AGENT_MAY | {"accelerate", "lightning", "torchtitan", "transformers"}
 DOMAIN_MAY = {"numpy", "spikeguard_protocol", "spikeguard_server"}
 REPORT_MAY = DOMAIN_MAY | {"matplotlib"}
-SERVER_LAYERS = {  # inside the server: what a part must never reach
-    "domain": ("report", "ingest", "repository", "routes", "tables", "app", "settings", "metrics"),
-    "report": ("ingest", "repository", "routes", "tables", "app", "settings", "metrics"),
-    "repository": ("routes", "app", "ingest", "ticker", "pages"),
-    "ingest": ("routes", "app", "pages"),
+_FACTS = {"domain.events", "domain.suspicion"}  # what detection and diagnosis tell everybody
+_DOMAIN = _FACTS | {
+    *("domain.detection", "domain.diagnosis", "domain.monitor"),
+    *("domain.lifecycle", "domain.notification", "domain.policy", "domain.audit"),
+}
+SERVER_MAY = {  # inside the server: what each package may import of the others
+    "identity": set[str](),
+    "domain.detection": _FACTS,
+    "domain.diagnosis": _FACTS | {"domain.detection"},
+    "domain.monitor": _FACTS | {"domain.detection", "domain.diagnosis"},
+    "domain.lifecycle": _FACTS | {"domain.diagnosis"},
+    "domain.notification": set[str](),
+    "domain.policy": _FACTS | {"domain.diagnosis", "domain.lifecycle", "domain.notification"},
+    "domain.audit": {"domain.notification", "domain.policy"},
+    "report": _DOMAIN,
+    "replay": _DOMAIN,
+    "store": _DOMAIN | {"identity"},
+    "access": _DOMAIN | {"identity", "store"},
+    "ingest": _DOMAIN | {"identity", "store", "access"},
+    "notify": _DOMAIN | {"identity", "store", "access", "report"},
+    "jobs": _DOMAIN | {"identity", "store", "ingest", "report"},
+    "http": _DOMAIN | {"identity", "store", "access", "ingest", "notify", "jobs", "report"},
+    "cli": _DOMAIN | {"identity", "store", "access", "http", "jobs", "replay"},
+}
+SERVER_SHARED = {  # modules that belong to no package
+    *("errors", "settings", "metrics", "log_limits", "retries"),
+    *("detectors", "policy_file", "toml_file"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
     *("topology", "optim", "measure", "state", "data", "commands", "uplink", "loop"),
@@ -159,19 +181,40 @@ def test_the_domain_has_no_clock_no_randomness_and_no_io() -> None:
         assert not impure, f"{path.relative_to(ROOT)} imports {impure}"
 
 
-@pytest.mark.parametrize("part", SERVER_LAYERS)
-def test_the_layers_of_the_server_point_inwards(part: str) -> None:
+def _package_in_the_server(name: str) -> str:
+    """`domain.policy`, `store`: what `name` below `spikeguard_server` belongs to."""
+    first, *rest = name.split(".")
+    return f"{first}.{rest[0]}" if first == "domain" and rest else first
+
+
+@pytest.mark.parametrize("package", SERVER_MAY)
+def test_the_packages_of_the_server_import_those_below(package: str) -> None:
     root = PACKAGES["spikeguard_server"]
-    paths = [*_files(root / part), *root.glob(f"{part}*.py")]
-    assert paths, f"the server has no part called {part}"
-    outer = {f"spikeguard_server.{name}" for name in SERVER_LAYERS[part]}
+    paths = list(_files(root / package.replace(".", "/")))
+    assert paths, f"the server has no package called {package}"
+    may = {package, "domain"} | SERVER_MAY[package]
+    may |= {"errors"} if package.startswith("domain.") else SERVER_SHARED
+    own = "spikeguard_server."
     for path in paths:
-        reached = {
-            name
-            for name in _imports(path)
-            if any(name == layer or name.startswith(layer + ".") for layer in outer)
-        }
+        names = {name.removeprefix(own) for name in _imports(path) if name.startswith(own)}
+        reached = set(map(_package_in_the_server, names)) - may
+        reached = {name for name in reached if not _is_a_name_in(root, name)}
         assert not reached, f"{path.relative_to(ROOT)} imports {reached}"
+
+
+def _is_a_name_in(root: Path, name: str) -> bool:
+    """Whether it is neither a module nor a package there: something that a package exports."""
+    path = root / name.replace(".", "/")
+    return not path.is_dir() and not path.with_suffix(".py").is_file()
+
+
+def test_every_package_of_the_server_has_its_place() -> None:
+    root = PACKAGES["spikeguard_server"]
+    found = {path.parent.relative_to(root) for path in root.glob("*/__init__.py")}
+    found |= {path.parent.relative_to(root) for path in root.glob("domain/*/__init__.py")}
+    assert {".".join(path.parts) for path in found} - {"domain"} == SERVER_MAY.keys()
+    loose = {path.stem for path in root.glob("*.py")} - {"__init__"}
+    assert loose == SERVER_SHARED
 
 
 def test_no_file_hides_behind_a_name_that_says_nothing() -> None:
@@ -213,7 +256,7 @@ def test_nothing_large_and_no_path_of_one_machine_is_kept() -> None:
 
 def test_migrations_stand_in_one_line() -> None:
     """Each follows another one, and none follows the same: two heads would stop every upgrade."""
-    folder = ROOT / "server/spikeguard_server/migrations/versions"
+    folder = ROOT / "server/spikeguard_server/store/migrations/versions"
     found = [
         re.search(r"^down_revision(?:: [^=]*)? = (.*)$", file.read_text(), re.M)
         for file in folder.glob("[0-9]*.py")

@@ -20,8 +20,8 @@ from spikeguard import Settings as AgentSettings
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.vocabulary import OptionalSignal
 from spikeguard_server.detectors import GENERAL, SHIPPED
-from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.detection.settings import DetectionSettings
+from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent

@@ -8,8 +8,8 @@ from dataclasses import fields
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import number, span, table
 from spikeguard_server.detectors import DEFAULT, GENERAL, SHIPPED
-from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.detectors.contract import Setting
+from spikeguard_server.domain.detection.detectors.contract import Setting
+from spikeguard_server.domain.detection.settings import DetectionSettings
 
 HEAD = """# Detection settings
 

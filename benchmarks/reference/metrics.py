@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.reference.table import table
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
-from spikeguard_server.domain.channel import ChannelKind
-from spikeguard_server.domain.telling import Result
+from spikeguard_server.domain.notification.channel import ChannelKind
+from spikeguard_server.domain.notification.delivery import Result
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
-from spikeguard_server.repository.outage import Outage
+from spikeguard_server.store.outage import Outage
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
 HEAD = """# Metrics

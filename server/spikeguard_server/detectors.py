@@ -17,14 +17,14 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from spikeguard_server.domain.detection_settings import DetectionSettings
-from spikeguard_server.domain.detectors.contract import Detector, Setting, Values, Verdict
-from spikeguard_server.domain.detectors.plugged import Choice, Plugin
-from spikeguard_server.domain.detectors.robust_trend import RobustTrend, settings_of
-from spikeguard_server.domain.detectors.textbook import Ewma, ZScore
+from spikeguard_server.domain.detection.detectors.contract import Detector, Setting, Values, Verdict
+from spikeguard_server.domain.detection.detectors.plugged import Choice, Plugin
+from spikeguard_server.domain.detection.detectors.robust_trend import RobustTrend, settings_of
+from spikeguard_server.domain.detection.detectors.textbook import Ewma, ZScore
+from spikeguard_server.domain.detection.precursors import LEADING
+from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.leading import LEADING
-from spikeguard_server.domain.policy import PolicyError
+from spikeguard_server.domain.policy.settings import PolicyError
 
 __all__ = ["Detector", "Setting", "Trend", "Values", "Verdict", "choose", "find", "installed"]
 

@@ -26,9 +26,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.channel import ChannelKind
-from spikeguard_server.domain.command_life import legal_events
-from spikeguard_server.domain.telling import Result
+from spikeguard_server.domain.lifecycle.command_life import legal_events
+from spikeguard_server.domain.notification.channel import ChannelKind
+from spikeguard_server.domain.notification.delivery import Result
 
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from spikeguard_server.domain.policy import PolicyError
+from spikeguard_server.domain.policy.settings import PolicyError
 
 if TYPE_CHECKING:
     from yaml import Token

@@ -22,8 +22,8 @@ from sqlalchemy.exc import ArgumentError
 
 from spikeguard_protocol import Role
 from spikeguard_protocol.order_signature import KEY_WORDS, read_order_keys
-from spikeguard_server.oidc.access import read_accesses
-from spikeguard_server.oidc.addresses import is_careful
+from spikeguard_server.access.oidc.access import read_accesses
+from spikeguard_server.access.oidc.addresses import is_careful
 
 PREFIX = "SPIKEGUARD_"
 OWNER = PREFIX + "OWNER_DATABASE_URL"

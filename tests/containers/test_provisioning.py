@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from spikeguard_protocol import Role
-from spikeguard_server.access import TABLE
+from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from spikeguard_server.postgres import MAJOR, embedded
-from spikeguard_server.schema import prepare
+from spikeguard_server.cli.embedded_postgres import MAJOR, embedded
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.schema import prepare
 
 pytestmark = pytest.mark.slow
 

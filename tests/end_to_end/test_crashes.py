@@ -23,10 +23,10 @@ from spikeguard_cli.api import Api
 from spikeguard_cli.credentials import Credentials
 from spikeguard_protocol import Role, RunId
 from spikeguard_protocol.paths import run_path
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Place, Service, awaiting

@@ -10,8 +10,8 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Rollback, Verb, verb_of
-from spikeguard_server.domain.policy import DEFAULT_POLICY
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
 from spikeguard_server.replay.advice import Advice, Assumed, advise
 from spikeguard_server.replay.command import REPLAY
 from tests.replay.running import run

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.backtest import backtest_log, sources
 from spikeguard_server.replay.crc32c import crc32c, masked
 from spikeguard_server.replay.reading import Format, Wanted, read_log, read_samples

@@ -28,16 +28,16 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_server.domain.command_life import EVENT_OF_OUTCOME, can, move
-from spikeguard_server.domain.cost import cost_of
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Event, Precursor, Revised
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.incident_life import acted, fold
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.proposal import propose
-from spikeguard_server.domain.sample import Sample
-from spikeguard_server.domain.situation import PastCommand, Situation, Target
+from spikeguard_server.domain.lifecycle.command_life import EVENT_OF_OUTCOME, can, move
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.lifecycle.incident_life import acted, fold
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.domain.policy.cost import cost_of
+from spikeguard_server.domain.policy.proposal import propose
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
 from spikeguard_server.report import AttemptFact, CommandFact, Curve, PostMortem, RevisionFact
 
 START = datetime(2026, 3, 14, 2, 51, 7, tzinfo=UTC)

@@ -14,8 +14,8 @@ import pytest
 from markdown_it import MarkdownIt as CommonMark
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
-from spikeguard_server.domain.cause.layers import FirstLayer
-from spikeguard_server.domain.command_life import TAKEN_BACK
+from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
+from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices

@@ -17,10 +17,10 @@ import psycopg
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.migrations import migrate
-from spikeguard_server.postgres import embedded
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate
 
 _NUMBERS = count()
 TEMPLATE = "migrated"

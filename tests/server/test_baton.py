@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 
-from spikeguard_server.repository import baton
-from spikeguard_server.repository.baton import in_turn
-from spikeguard_server.repository.pipeline import INT, ask, statement
+from spikeguard_server.store.fast import compute_lock as baton
+from spikeguard_server.store.fast.compute_lock import in_turn
+from spikeguard_server.store.fast.pipeline import INT, ask, statement
 
 THREADS, ROUNDS = 4, 10
 PATIENCE_S = 10.0

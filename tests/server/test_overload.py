@@ -18,10 +18,10 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Message, Role, encode
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.ingest.turns import MAX_EACH
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.ingest.queue.fair_queue import MAX_EACH
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.store.jobs import Job, columns, healthy
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.rounds import Round
-from spikeguard_server.ingest.turns import MAX_BYTES, MAX_EACH, Turns
+from spikeguard_server.ingest.queue.fair_queue import MAX_BYTES, MAX_EACH, Turns
+from spikeguard_server.ingest.queue.rounds import Round
 
 PATIENCE_S = 10.0
 WAITING = 64

@@ -8,7 +8,7 @@ from random import Random
 
 from benchmarks.ingest_load import new_run
 from spikeguard_protocol import Samples
-from spikeguard_server.ingest.urgency import MOST_RUNS, REST_S, WINDOW, Urgency, newest_loss
+from spikeguard_server.ingest.queue.urgency import MOST_RUNS, REST_S, WINDOW, Urgency, newest_loss
 
 
 def body(*losses: float | None) -> bytes:

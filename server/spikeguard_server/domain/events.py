@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, Kind, Outcome
-from spikeguard_server.domain.cause.suspicion import Ranking
+from spikeguard_server.domain.suspicion import Ranking
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ database's clock, again and again until a result is stored.
 from __future__ import annotations
 
 from spikeguard_protocol import Ack, CommandState, Order
-from spikeguard_server.domain.command_life import IN_FLIGHT, CommandEvent, can
-from spikeguard_server.ingest.intake import Intake
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.commands import CommandRow, move, unfinished_commands
-from spikeguard_server.repository.runs import attempts_of, is_live
-from spikeguard_server.repository.situations import kept_targets
+from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, CommandEvent, can
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.store import audit
+from spikeguard_server.store.commands import CommandRow, move, unfinished_commands
+from spikeguard_server.store.runs import attempts_of, is_live
+from spikeguard_server.store.situations import kept_targets
 
 
 def acknowledge(intake: Intake) -> Ack:

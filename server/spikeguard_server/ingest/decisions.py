@@ -17,31 +17,31 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, Verb, Watch, verb_of
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.actors import KnownBy
-from spikeguard_server.approvers import Approver, approver_of, why_not_another
-from spikeguard_server.domain.command_life import (
+from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
+from spikeguard_server.domain.lifecycle.command_life import (
     WAITING,
     WHY_LATE,
     CommandEvent,
     can,
     withdrawal,
 )
-from spikeguard_server.domain.proposal import renew
+from spikeguard_server.domain.policy.proposal import renew
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
+from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.ingest.signing import Signing, by_server, order_keys
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.clock import database_now
-from spikeguard_server.repository.commands import CommandRow, find_command, move
-from spikeguard_server.repository.incidents import attempts_by_number, find_incident
-from spikeguard_server.repository.links import use_link
-from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.runs import RunRow, attempts_of, lock_run, settings_of
-from spikeguard_server.repository.situations import situation_of, targets_with_health
-from spikeguard_server.repository.text import storable
-from spikeguard_server.repository.tokens import made_from
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.commands import CommandRow, find_command, move
+from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.links import use_link
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.runs import RunRow, attempts_of, lock_run, settings_of
+from spikeguard_server.store.situations import situation_of, targets_with_health
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables.core import run_key
+from spikeguard_server.store.tokens import made_from
 
 
 @dataclass(frozen=True, slots=True)

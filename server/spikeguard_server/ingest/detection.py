@@ -22,14 +22,14 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentPoint, Verb
 from spikeguard_server.detectors import choose, find
-from spikeguard_server.domain.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.sample import SampleColumns
 from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor import Monitor, OlderStateVersion, UnknownStateVersion
-from spikeguard_server.domain.policy import PolicyError
-from spikeguard_server.domain.sample import SampleColumns
+from spikeguard_server.domain.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
+from spikeguard_server.domain.policy.settings import PolicyError
 from spikeguard_server.errors import Unready
-from spikeguard_server.ingest.relearning import line_to, place_of, relearn
-from spikeguard_server.repository.detectors import (
+from spikeguard_server.ingest.detector_rebuild import line_to, place_of, relearn
+from spikeguard_server.store.detectors import (
     Place,
     StateRow,
     keep_snapshot,
@@ -37,9 +37,9 @@ from spikeguard_server.repository.detectors import (
     nearest_snapshot,
     save_state,
 )
-from spikeguard_server.repository.incidents import attempts_by_number
-from spikeguard_server.repository.runs import SegmentRow, segments_of
-from spikeguard_server.repository.samples import read_samples
+from spikeguard_server.store.incidents import attempts_by_number
+from spikeguard_server.store.runs import SegmentRow, segments_of
+from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
 FOREVER = 2**53

@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.command_life import WAITING
-from spikeguard_server.ingest.intake import Intake
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.commands import by_policy, find_command
-from spikeguard_server.repository.escalations import Escalation, due_escalations, go_on
+from spikeguard_server.domain.lifecycle.command_life import WAITING
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.store import audit
+from spikeguard_server.store.commands import by_policy, find_command
+from spikeguard_server.store.escalations import Escalation, due_escalations, go_on
 
 ESCALATE = "escalate"  # the audit's word for it
 _WAITED = {

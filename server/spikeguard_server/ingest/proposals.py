@@ -11,23 +11,23 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 
 from spikeguard_protocol import Action, CommandState, Watch, verb_of
-from spikeguard_server.domain.approval import auto_approval
-from spikeguard_server.domain.command_life import (
+from spikeguard_server.domain.lifecycle.command_life import (
     TAKEN_BACK,
     WAITING,
     WHY_LATE,
     CommandEvent,
     withdrawal,
 )
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.proposal import Proposal, differs, propose
-from spikeguard_server.domain.situation import Situation
-from spikeguard_server.ingest.intake import Intake
-from spikeguard_server.ingest.shadow import note_shadow
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.approval import auto_approval
+from spikeguard_server.domain.policy.proposal import Proposal, differs, propose
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.policy.situation import Situation
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.ingest.shadow_decisions import note_shadow
 from spikeguard_server.ingest.signing import by_server, order_keys
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.commands import (
+from spikeguard_server.store import audit
+from spikeguard_server.store.commands import (
     CommandRow,
     by_policy,
     commands_of,
@@ -35,9 +35,9 @@ from spikeguard_server.repository.commands import (
     move,
     revise_command,
 )
-from spikeguard_server.repository.escalations import begin_escalation
-from spikeguard_server.repository.runs import RunRow, settings_of
-from spikeguard_server.repository.situations import situation_of
+from spikeguard_server.store.escalations import begin_escalation
+from spikeguard_server.store.runs import RunRow, settings_of
+from spikeguard_server.store.situations import situation_of
 
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 

@@ -14,26 +14,27 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Message, ProtocolError, Samples
-from spikeguard_server.access import check_scope
-from spikeguard_server.domain.clock import Reading
+from spikeguard_server.domain.lifecycle.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
-from spikeguard_server.ingest import standing
+from spikeguard_server.identity.permissions import check_scope
+from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import acknowledge
-from spikeguard_server.ingest.aftermath import keep_aftermath
 from spikeguard_server.ingest.detection import Monitors, choice_of
-from spikeguard_server.ingest.failing import detection_after, go_on_without
-from spikeguard_server.ingest.intake import Intake, TooCostly, is_history
+from spikeguard_server.ingest.detector_failure import detection_after, go_on_without
+from spikeguard_server.ingest.detector_takeover import take_over
+from spikeguard_server.ingest.message_context import Intake, TooCostly, is_history
+from spikeguard_server.ingest.post_incident import keep_aftermath
 from spikeguard_server.ingest.proposals import answer_incident
 from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
-from spikeguard_server.ingest.taking_over import take_over
-from spikeguard_server.repository.calm import Bearer, Opening, open_message, write_calm
-from spikeguard_server.repository.clock import steady_s, watch_of
-from spikeguard_server.repository.deleted_runs import Former, former_run
-from spikeguard_server.repository.new_runs import check_quota, note_new_run
-from spikeguard_server.repository.runs import (
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.clock import steady_s, watch_of
+from spikeguard_server.store.deleted_runs import Former, former_run
+from spikeguard_server.store.fast.fast_path import Bearer, Opening, open_message, write_calm
+from spikeguard_server.store.new_runs import check_quota, note_new_run
+from spikeguard_server.store.runs import (
     AttemptRow,
     RunRow,
     attempts_of,
@@ -42,8 +43,7 @@ from spikeguard_server.repository.runs import (
     save_attempt,
     save_run,
 )
-from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.tables.core import run_key
 
 # What stands in for an `AttemptStarted` that never came.
 UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
@@ -158,11 +158,11 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     intake = Intake(connection, letter.settings, now, run, attempt, detection)
     take_over(intake)
     intake.failure = letter.failure
-    standing.began(intake)
+    run_lifecycle.began(intake)
     if _takes_over(connection, run, attempt, now):
-        standing.follow(intake, "it started later")
+        run_lifecycle.follow(intake, "it started later")
         run.current_segment = None
-        standing.sends(intake)
+        run_lifecycle.sends(intake)
         if before is not None:
             give_up(intake, f"attempt {attempt.number} took over", attempt=before)
     return intake
@@ -241,7 +241,7 @@ def _take_back(intake: Intake) -> None:
     if not gone or attempt.ended_at is not None or attempt.alive_at <= current.alive_at:
         return
     give_up(intake, f"attempt {attempt.number} goes on", attempt=current.number)
-    standing.follow(intake, f"attempt {current.number} is gone, this one goes on")
+    run_lifecycle.follow(intake, f"attempt {current.number} is gone, this one goes on")
     return_to_newest_segment(intake)
 
 
@@ -251,12 +251,12 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
     attempt.last_sequence, attempt.last_message_at = reach, intake.now
     attempt.alive_at = max(attempt.alive_at, alive_at)
     if alive_at > intake.now - intake.silent_after:
-        standing.found(intake)
-        standing.unarchive(intake)
+        run_lifecycle.found(intake)
+        run_lifecycle.unarchive(intake)
         if not intake.current:
             _take_back(intake)
     if intake.current and attempt.ended_at is None:
-        standing.sends(intake)
+        run_lifecycle.sends(intake)
     run.last_message_at = intake.now
     take_records(intake, message)
     if intake.failure is not None:

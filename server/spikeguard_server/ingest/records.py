@@ -25,17 +25,17 @@ from spikeguard_protocol import (
     TargetDeleted,
     TargetSaved,
 )
-from spikeguard_server.domain.command_life import CommandEvent
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.ingest import standing
-from spikeguard_server.ingest.aftermath import end_aftermath
+from spikeguard_server.domain.lifecycle.command_life import CommandEvent
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.ingest.intake import Intake, Stretch
-from spikeguard_server.ingest.leaving_out import take_skipped
+from spikeguard_server.ingest.message_context import Intake, Stretch
+from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
+from spikeguard_server.ingest.skipped_batches import take_skipped
 from spikeguard_server.ingest.spikes import tell
-from spikeguard_server.repository.detectors import Place
-from spikeguard_server.repository.runs import (
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.runs import (
     ENDED,
     extend_segment,
     introduce_attempt,
@@ -43,9 +43,9 @@ from spikeguard_server.repository.runs import (
     open_segment,
     segments_of,
 )
-from spikeguard_server.repository.samples import as_domain, write_layer_norms, write_samples
-from spikeguard_server.repository.targets import delete_target, forget_memory, save_target
-from spikeguard_server.repository.text import storable
+from spikeguard_server.store.samples import as_domain, write_layer_norms, write_samples
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
 ON_PURPOSE = ("finished", "stopped")
 
@@ -201,7 +201,7 @@ def _save_target(intake: Intake, saved: TargetSaved) -> None:
 
 def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
-    standing.ended(intake, storable(ended.reason))
+    run_lifecycle.ended(intake, storable(ended.reason))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     over = intake.current and ended.reason in ON_PURPOSE
     give_up(
@@ -210,7 +210,7 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     )  # fmt: skip
     if not intake.current:
         return
-    standing.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
+    run_lifecycle.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
     if over:
         if intake.failure is None:
             tell(intake, intake.detection.end())

@@ -7,24 +7,24 @@ any age: a fence stops execution, never the truth about it.
 from __future__ import annotations
 
 from spikeguard_protocol import CommandId, CommandResult, CommandState, ResultState, verb_of
-from spikeguard_server.actors import Actor, ActorKind
-from spikeguard_server.domain.aftereffect import after_end
-from spikeguard_server.domain.command_life import EVENT_OF_RESULT, CommandEvent, can
-from spikeguard_server.domain.episode import CURES
-from spikeguard_server.domain.incident_life import acted
-from spikeguard_server.ingest.intake import Intake
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES
+from spikeguard_server.domain.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent, can
+from spikeguard_server.domain.lifecycle.command_outcome import after_end
+from spikeguard_server.domain.lifecycle.incident_life import acted
+from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import tell
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.commands import (
+from spikeguard_server.store import audit
+from spikeguard_server.store.commands import (
     CommandRow,
     commands_of,
     find_command,
     move,
     unfinished_commands,
 )
-from spikeguard_server.repository.incidents import find_incident, save_incident
-from spikeguard_server.repository.reports import want_report
-from spikeguard_server.repository.text import storable
+from spikeguard_server.store.incidents import find_incident, save_incident
+from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.stored_text import storable
 
 MAX_NUMBER = 2**31 - 1
 

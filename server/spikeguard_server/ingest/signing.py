@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from spikeguard_protocol import RunId
 from spikeguard_protocol.order_signature import OrderKey, Signed, is_signature, sign
-from spikeguard_server.repository.commands import CommandRow
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.commands import CommandRow
 
 TOLD = "order_keys"  # in an attempt's settings
 

@@ -10,30 +10,35 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from spikeguard_protocol import CommandState, IncidentId, SegmentPoint, Verb, verb_of
-from spikeguard_server.domain.aftereffect import after_end, after_return, next_cure, why_void
-from spikeguard_server.domain.command_life import (
+from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
+from spikeguard_server.domain.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
     EXECUTED,
     CommandEvent,
     can,
 )
-from spikeguard_server.domain.events import Closed, Event, Opened, Precursor, Recurred
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.incident_life import fold
-from spikeguard_server.ingest.aftermath import begin_aftermath
-from spikeguard_server.ingest.explaining import explain
-from spikeguard_server.ingest.intake import Intake, Stretch
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.commands import commands_of, move
-from spikeguard_server.repository.detectors import Place
-from spikeguard_server.repository.incidents import (
+from spikeguard_server.domain.lifecycle.command_outcome import (
+    after_end,
+    after_return,
+    next_cure,
+    why_void,
+)
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.lifecycle.incident_life import fold
+from spikeguard_server.ingest.message_context import Intake, Stretch
+from spikeguard_server.ingest.onset_layers import explain
+from spikeguard_server.ingest.post_incident import begin_aftermath
+from spikeguard_server.store import audit
+from spikeguard_server.store.commands import commands_of, move
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.incidents import (
     add_precursor,
     add_revisions,
     claim_precursors,
     save_incident,
 )
-from spikeguard_server.repository.runs import segments_of
-from spikeguard_server.repository.samples import copy_to_incident
+from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.samples import copy_to_incident
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 

@@ -19,12 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spikeguard_server.notify.addresses import (
-    Network,
-    TargetRefused,
-    check_address,
-    read_networks,
-)
+from spikeguard_server.notify.addresses import Network, TargetRefused, check_address, read_networks
 from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, REFUSED, SENT
 
 CONNECTIONS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})

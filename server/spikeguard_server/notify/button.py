@@ -17,20 +17,20 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.channel import Channel
-from spikeguard_server.domain.telling import Result
+from spikeguard_server.domain.notification.channel import Channel
+from spikeguard_server.domain.notification.delivery import Result
 from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import test_message
 from spikeguard_server.notify.kinds import Carriage
 from spikeguard_server.notify.message import Message
 from spikeguard_server.notify.telling import attempt
-from spikeguard_server.repository.audit import append
-from spikeguard_server.repository.clock import database_now
-from spikeguard_server.repository.presses import begin_press, end_press, lock_presses
-from spikeguard_server.repository.reading_notices import read_channel
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import FLEET
+from spikeguard_server.store.audit import append
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.reads.notices import read_channel
+from spikeguard_server.store.tables.core import FLEET
+from spikeguard_server.store.test_messages import begin_press, end_press, lock_presses
 
 EVERY_S: Final = 5.0
 AT_ONCE: Final = 4  # tests that travel, of one process

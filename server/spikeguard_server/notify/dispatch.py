@@ -12,19 +12,13 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import Verb
-from spikeguard_server.domain.channel import Channel
-from spikeguard_server.domain.telling import Result, uninterested
-from spikeguard_server.domain.topics import LAST, Topic
-from spikeguard_server.repository.channels import channels_of
-from spikeguard_server.repository.conversations import (
-    Entry,
-    Key,
-    add_topics,
-    going_on,
-    log,
-)
-from spikeguard_server.repository.notices import Notice, take_notices
-from spikeguard_server.repository.reading_notices import Told, read_told
+from spikeguard_server.domain.notification.channel import Channel
+from spikeguard_server.domain.notification.delivery import Result, uninterested
+from spikeguard_server.domain.notification.topics import LAST, Topic
+from spikeguard_server.store.channels import channels_of
+from spikeguard_server.store.conversations import Entry, Key, add_topics, going_on, log
+from spikeguard_server.store.notices import Notice, take_notices
+from spikeguard_server.store.reads.notices import Told, read_told
 
 NO_CHANNEL = "the project has no channel"
 UNREADABLE = "this release cannot read the channel"

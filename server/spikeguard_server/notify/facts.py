@@ -16,30 +16,26 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.command_life import WAITING
-from spikeguard_server.domain.cost import Cost, cost_of
-from spikeguard_server.domain.diagnosis import checks_of, diagnose
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.policy import Policy
-from spikeguard_server.domain.symptom import first_move_of
-from spikeguard_server.domain.telling import Said, Subject
-from spikeguard_server.domain.topics import Topic
+from spikeguard_server.domain.lifecycle.command_life import WAITING
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.notification.delivery import Said, Subject
+from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_server.domain.policy.cost import Cost, cost_of
+from spikeguard_server.domain.policy.finding import checks_of, diagnose
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.policy.symptom import first_move_of
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, number, plural
-from spikeguard_server.repository.commands import action_of
-from spikeguard_server.repository.conversations import Conversation
-from spikeguard_server.repository.incidents import attempts_by_number, incident_of
-from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.reading import Row
-from spikeguard_server.repository.reading_costs import read_pace
-from spikeguard_server.repository.reading_incidents import (
-    CommandFacts,
-    read_commands,
-    read_incident,
-)
-from spikeguard_server.repository.reading_notices import Told, read_escalations, read_told
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.conversations import Conversation
+from spikeguard_server.store.incidents import attempts_by_number, incident_of
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.costs import read_pace
+from spikeguard_server.store.reads.history import Row
+from spikeguard_server.store.reads.incidents import CommandFacts, read_commands, read_incident
+from spikeguard_server.store.reads.notices import Told, read_escalations, read_told
 
 
 @dataclass(frozen=True, slots=True)

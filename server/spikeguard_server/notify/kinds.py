@@ -14,8 +14,8 @@ from datetime import timedelta
 from urllib.parse import quote
 
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from spikeguard_server.domain.channel import Channel, ChannelKind
-from spikeguard_server.domain.topics import Urgency
+from spikeguard_server.domain.notification.channel import Channel, ChannelKind
+from spikeguard_server.domain.notification.topics import Urgency
 from spikeguard_server.notify.addresses import Network
 from spikeguard_server.notify.apprise import Text, send_by_apprise
 from spikeguard_server.notify.mail import mail_html

@@ -12,12 +12,12 @@ from datetime import timedelta
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId
-from spikeguard_server.approval_links import ApprovalLink, write_link
-from spikeguard_server.domain.channel import Channel
+from spikeguard_server.access.approval_links import ApprovalLink, write_link
+from spikeguard_server.domain.notification.channel import Channel
 from spikeguard_server.notify.facts import Facts
-from spikeguard_server.repository.conversations import Conversation
-from spikeguard_server.repository.links import make_link
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.conversations import Conversation
+from spikeguard_server.store.links import make_link
 
 LABEL = "Decide without signing in"
 

@@ -14,8 +14,7 @@ from typing import Any
 from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import PARAGRAPH
-from spikeguard_server.domain.symptom import FirstMove
-from spikeguard_server.domain.topics import (
+from spikeguard_server.domain.notification.topics import (
     ASKING,
     LAST,
     OF_COMMAND,
@@ -23,6 +22,7 @@ from spikeguard_server.domain.topics import (
     Urgency,
     urgency_of,
 )
+from spikeguard_server.domain.policy.symptom import FirstMove
 from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
 
 

@@ -23,10 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_server.notify.dispatch import dispatch
 from spikeguard_server.notify.telling import Count, tell, uncounted
-from spikeguard_server.repository.conversations import Due, Key, due_conversations, put_off
-from spikeguard_server.repository.notices import note_returned, runs_with_notices
-from spikeguard_server.retried import survive
+from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.conversations import Due, Key, due_conversations, put_off
+from spikeguard_server.store.notices import note_returned, runs_with_notices
 
 LANES = 12  # channels that are told at once
 OF_A_PROJECT = 8  # of them

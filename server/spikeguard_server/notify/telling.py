@@ -19,8 +19,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import sqlalchemy as sql
 
 from spikeguard_protocol import Kind, ProtocolError
-from spikeguard_server.domain.channel import Channel
-from spikeguard_server.domain.telling import (
+from spikeguard_server.domain.notification.channel import Channel
+from spikeguard_server.domain.notification.delivery import (
     GIVE_UP_AFTER,
     Act,
     Hush,
@@ -36,9 +36,10 @@ from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.links import with_link
 from spikeguard_server.notify.message import Message
 from spikeguard_server.notify.wire import DeliveryFailed
-from spikeguard_server.repository.channels import find_channel, silence_over
-from spikeguard_server.repository.clock import database_now
-from spikeguard_server.repository.conversations import (
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.channels import find_channel, silence_over
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.conversations import (
     Conversation,
     Entry,
     Key,
@@ -49,8 +50,7 @@ from spikeguard_server.repository.conversations import (
     postpone_rest,
     settle,
 )
-from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.settings import Settings
+from spikeguard_server.store.policies import policy_of
 
 _log = logging.getLogger(__name__)
 

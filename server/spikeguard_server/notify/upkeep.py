@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.domain.changes import Change, channel_changes
-from spikeguard_server.domain.channel import Channel, channel_from_mapping
-from spikeguard_server.domain.telling import NewSilence
+from spikeguard_server.domain.audit.changes import Change, channel_changes
+from spikeguard_server.domain.notification.channel import Channel, channel_from_mapping
+from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.errors import NotFound, Unprocessable
-from spikeguard_server.repository.audit import append
-from spikeguard_server.repository.channels import (
+from spikeguard_server.store.audit import append
+from spikeguard_server.store.channels import (
     add_silence,
     count_channels,
     count_silences,
@@ -26,8 +26,8 @@ from spikeguard_server.repository.channels import (
     remove_channel,
     write_channel,
 )
-from spikeguard_server.repository.conversations import wake
-from spikeguard_server.tables import FLEET
+from spikeguard_server.store.conversations import wake
+from spikeguard_server.store.tables.core import FLEET
 
 MOST_CHANNELS: Final = 200  # of a project
 MOST_SILENCES: Final = 1000  # of a project, in force or to come

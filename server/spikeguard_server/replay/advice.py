@@ -22,19 +22,19 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_server.domain.cost import Cost, cost_of
-from spikeguard_server.domain.detectors.plugged import Choice
-from spikeguard_server.domain.diagnosis import checks_of
+from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.diagnosis.lineage import Lineage
 from spikeguard_server.domain.events import Event, Opened
-from spikeguard_server.domain.health import Alarm, alarms_of, health_of
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.incident_life import fold
-from spikeguard_server.domain.lineage import Lineage
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.policy import ApprovalMode, Policy
-from spikeguard_server.domain.proposal import Proposal, propose
-from spikeguard_server.domain.sample import Sample
-from spikeguard_server.domain.situation import PastCommand, Situation, Target
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.lifecycle.incident_life import fold
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.domain.policy.cost import Cost, cost_of
+from spikeguard_server.domain.policy.finding import checks_of
+from spikeguard_server.domain.policy.health import Alarm, alarms_of, health_of
+from spikeguard_server.domain.policy.proposal import Proposal, propose
+from spikeguard_server.domain.policy.settings import ApprovalMode, Policy
+from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
 from spikeguard_server.replay.findings import monitor_of
 
 SEGMENT = SegmentId("0" * 16, 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from spikeguard_cli.wording import command_words, duration
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_server.domain.policy import Policy
+from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.replay.advice import Advice, Assumed
 
 

@@ -15,7 +15,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol import Kind
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.domain.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import Choice
 from spikeguard_server.replay.findings import Findings, replay
 from spikeguard_server.replay.mlflow import RECORD, is_run
 from spikeguard_server.replay.reading import read_log

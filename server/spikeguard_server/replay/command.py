@@ -15,9 +15,9 @@ from spikeguard_server.replay.policy_options import assumed_of, configure_policy
 from spikeguard_server.replay.reading_options import configure_reading, wanted_of
 
 if TYPE_CHECKING:
-    from spikeguard_server.domain.detectors.plugged import Choice
-    from spikeguard_server.domain.policy import Policy
-    from spikeguard_server.domain.sample import Sample
+    from spikeguard_server.domain.detection.detectors.plugged import Choice
+    from spikeguard_server.domain.detection.sample import Sample
+    from spikeguard_server.domain.policy.settings import Policy
     from spikeguard_server.replay.findings import Findings
 
 

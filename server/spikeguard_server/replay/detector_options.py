@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from spikeguard_cli.command import CommandFailed
 
 if TYPE_CHECKING:
-    from spikeguard_server.domain.detectors.plugged import Choice
+    from spikeguard_server.domain.detection.detectors.plugged import Choice
 
 Chosen: TypeAlias = Mapping[str, Any]  # `detector` and settings, as a policy has them
 
@@ -58,7 +58,7 @@ def number_of(written: str) -> tuple[str, float]:
 def choice_of(chosen: Chosen) -> Choice:
     """The detector that was chosen; raises `CommandFailed`."""
     from spikeguard_server.detectors import choose
-    from spikeguard_server.domain.policy import PolicyError
+    from spikeguard_server.domain.policy.settings import PolicyError
 
     try:
         return choose(chosen)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.findings import Findings, Found
 
 COLOUR = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spikeguard_protocol import Outcome
-from spikeguard_server.domain.cause.suspicion import Ranking, worth_showing
-from spikeguard_server.domain.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import (
     Closed,
     Event,
@@ -22,8 +22,8 @@ from spikeguard_server.domain.events import (
     Revised,
     Trend,
 )
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.domain.suspicion import Ranking, worth_showing
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spikeguard_server.domain.cause.suspicion import questions_in
+from spikeguard_server.domain.suspicion import questions_in
 from spikeguard_server.replay.findings import Findings, Found
 
 

@@ -14,7 +14,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from spikeguard_server.domain.policy import Policy
+    from spikeguard_server.domain.policy.settings import Policy
     from spikeguard_server.replay.advice import Assumed
 
 
@@ -57,7 +57,11 @@ def assumed_of(options: Namespace) -> Assumed:
 def policy_of(options: Namespace) -> Policy:
     """The policy that `options` name, with the price they give; raises `CommandFailed`."""
     from spikeguard_server.detectors import choose
-    from spikeguard_server.domain.policy import DEFAULT_POLICY, PolicyError, policy_from_mapping
+    from spikeguard_server.domain.policy.settings import (
+        DEFAULT_POLICY,
+        PolicyError,
+        policy_from_mapping,
+    )
 
     given = {"price_per_hour": options.price_per_hour, "currency": options.currency}
     priced = {name: value for name, value in given.items() if value is not None}

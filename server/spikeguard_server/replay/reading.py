@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.mlflow import SQLITE_MAGIC, database_points, is_run, run_points
 from spikeguard_server.replay.points import Point, point_records
 from spikeguard_server.replay.records import (

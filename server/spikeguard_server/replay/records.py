@@ -15,7 +15,7 @@ from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import STANDARD_SIGNALS
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.columns import NAMES, STEP, Columns, guess_columns
 from spikeguard_server.replay.numbers import number, whole_step
 from spikeguard_server.replay.wanted import Wanted

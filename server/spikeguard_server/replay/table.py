@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.columns import STEP, Columns, guess_columns
 from spikeguard_server.replay.numbers import number, whole_step
 from spikeguard_server.replay.wandb import is_export, unwrapped

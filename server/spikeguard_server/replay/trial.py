@@ -16,9 +16,9 @@ from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.detectors.plugged import Choice
-from spikeguard_server.domain.line import NORMAL_MAD
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.robust_lines import NORMAL_MAD
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.findings import Found, replay
 from spikeguard_server.replay.labels import Span
 from spikeguard_server.replay.reading import read_log

@@ -6,8 +6,8 @@ Law: the ranking as it was when the incident closed; a cause that nothing speaks
 from __future__ import annotations
 
 from spikeguard_protocol.phrases import cause_phrase
-from spikeguard_server.domain.cause.suspicion import Suspicion, worth_showing
-from spikeguard_server.domain.incident import Incident
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.suspicion import Suspicion, worth_showing
 from spikeguard_server.report.document import Block, Paragraph, Table
 
 

@@ -19,11 +19,11 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentReason,
 )
-from spikeguard_server.domain.cost import Cost
-from spikeguard_server.domain.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_server.domain.events import Precursor
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.policy import DEFAULT_POLICY, Policy
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.cost import Cost
+from spikeguard_server.domain.policy.data_sources import NOTHING_NAMED, DataRecord
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
 
 
 @dataclass(frozen=True, slots=True)

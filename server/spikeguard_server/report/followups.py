@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
 from spikeguard_protocol.phrases import batches_phrase
-from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.diagnosis import Finding, diagnose, follow_ups_of
-from spikeguard_server.domain.evidence import REPLICAS_APART
-from spikeguard_server.domain.job_end import look_at_job
-from spikeguard_server.domain.remedies import DATA
+from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
+from spikeguard_server.domain.lifecycle.job_end import look_at_job
+from spikeguard_server.domain.policy.finding import Finding, diagnose, follow_ups_of
+from spikeguard_server.domain.policy.remedies import DATA
 from spikeguard_server.report.facts import CommandFact, PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import duration, number, plural

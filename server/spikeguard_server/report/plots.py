@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from spikeguard_protocol import Rollback, Signal
-from spikeguard_server.domain.command_life import EXECUTED
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.report.facts import Curve, PostMortem
 from spikeguard_server.report.style import COLOURS
 from spikeguard_server.report.thinning import kept_indices

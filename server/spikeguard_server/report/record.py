@@ -9,7 +9,7 @@ from datetime import datetime
 
 from spikeguard_protocol.phrases import action_phrase, ended_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.command_life import TAKEN_BACK
+from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
 from spikeguard_server.report.facts import AttemptFact, CommandFact, LeftOutFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of, word

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from spikeguard_protocol import Outcome, Signal, verb_of
 from spikeguard_protocol.phrases import batches_phrase
-from spikeguard_server.domain.command_life import EXECUTED
-from spikeguard_server.domain.damage import rose
-from spikeguard_server.domain.episode import CURES
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
+from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.report.causes import causes_of
 from spikeguard_server.report.document import (
     Block,
@@ -20,10 +20,7 @@ from spikeguard_server.report.document import (
     Section,
     Table,
 )
-from spikeguard_server.report.facts import (
-    PostMortem,
-    RevisionFact,
-)
+from spikeguard_server.report.facts import PostMortem, RevisionFact
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.record import attempts_of, commands_of, left_out_of, timeline_of

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spikeguard_server.domain.detection_settings import DetectionSettings
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Event
-from spikeguard_server.domain.monitor import Monitor, UnknownStateVersion
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.monitor.monitor import Monitor, UnknownStateVersion
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
 
 ODD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e30, -5.0])

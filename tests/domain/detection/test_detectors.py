@@ -11,11 +11,11 @@ import pytest
 
 from spikeguard_protocol import Verb
 from spikeguard_server.detectors import Detector, Verdict, choose, find
-from spikeguard_server.domain.detectors.textbook import Ewma, ZScore
+from spikeguard_server.domain.detection.detectors.textbook import Ewma, ZScore
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Event, Opened
-from spikeguard_server.domain.monitor import Monitor, OlderStateVersion
-from spikeguard_server.domain.policy import PolicyError
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.monitor.monitor import Monitor, OlderStateVersion
+from spikeguard_server.domain.policy.settings import PolicyError
 from tests.domain.detection.curves import ar_noise, descent, plateau, samples, spiked
 
 SHIPPED = ("robust_trend", "zscore", "ewma")

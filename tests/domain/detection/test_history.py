@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from spikeguard_server.domain.history import BLOCKS, History
+from spikeguard_server.domain.detection.history import BLOCKS, History
 
 
 def remembered(steps: int, loss_of: dict[str, float]) -> History:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.diagnosis.stalled_weights import LIMIT
 from spikeguard_server.domain.events import Precursor
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.sample import Sample
-from spikeguard_server.domain.standstill import LIMIT
+from spikeguard_server.domain.monitor.monitor import Monitor
 from tests.domain.detection.curves import plateau
 
 ROWS = 1_400

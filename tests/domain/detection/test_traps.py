@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
-from spikeguard_server.domain.incident_life import fold
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.domain.sample import Sample
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.lifecycle.incident_life import fold
+from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
     closed,

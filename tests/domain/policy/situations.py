@@ -17,8 +17,8 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_server.domain.events import Trend
-from spikeguard_server.domain.incident import Incident
-from spikeguard_server.domain.situation import PastCommand, Situation, Target
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
 
 SEGMENT = SegmentId("00c0ffee00c0ffee", 0)
 EVERY_VERB = frozenset(Verb)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spikeguard_protocol import Health, Medium
-from spikeguard_server.domain.policy import DEFAULT_POLICY
-from spikeguard_server.domain.targeting import choose_target, worth_keeping
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
+from spikeguard_server.domain.policy.targeting import choose_target, worth_keeping
 from tests.domain.policy.situations import incident, situation, target
 
 RING = tuple(target(s, Health.PENDING, Medium.MEMORY) for s in (160, 180, 200, 220))

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
-from spikeguard_server.domain.approval import auto_approval, shadow_approval
-from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy
-from spikeguard_server.domain.quiet_hours import DAYS, QuietHours
-from spikeguard_server.domain.shadow import (
+from spikeguard_server.domain.notification.quiet_hours import DAYS, QuietHours
+from spikeguard_server.domain.policy.approval import auto_approval, shadow_approval
+from spikeguard_server.domain.policy.settings import Approval, ApprovalMode, Policy
+from spikeguard_server.domain.policy.shadow import (
     Hindsight,
     Score,
     ShadowDecision,

@@ -21,9 +21,9 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.approval import auto_approval
-from spikeguard_server.domain.cost import Cost, StepTime, cost_of, pace_of
-from spikeguard_server.domain.policy import (
+from spikeguard_server.domain.policy.approval import auto_approval
+from spikeguard_server.domain.policy.cost import Cost, StepTime, cost_of, pace_of
+from spikeguard_server.domain.policy.settings import (
     DEFAULT_POLICY,
     Approval,
     ApprovalMode,
@@ -32,7 +32,7 @@ from spikeguard_server.domain.policy import (
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.domain.situation import PastCommand
+from spikeguard_server.domain.policy.situation import PastCommand
 from tests.domain.policy.situations import situation, target
 
 EDITED = """

@@ -24,9 +24,9 @@ from spikeguard_protocol import (
     Verb,
     Watch,
 )
-from spikeguard_server.domain.policy import DEFAULT_POLICY, Policy
-from spikeguard_server.domain.proposal import Proposal, differs, propose, renew
-from spikeguard_server.domain.situation import Situation, Target
+from spikeguard_server.domain.policy.proposal import Proposal, differs, propose, renew
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
+from spikeguard_server.domain.policy.situation import Situation, Target
 from tests.domain.policy.situations import (
     EVERY_VERB,
     SEGMENT,

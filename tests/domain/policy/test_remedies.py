@@ -11,19 +11,26 @@ import pytest
 
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_server.domain.cause.suspicion import Mark, Suspicion
-from spikeguard_server.domain.data_sources import DataRecord, LeftOut
-from spikeguard_server.domain.diagnosis import checks_of, diagnose, follow_ups_of
-from spikeguard_server.domain.policy import (
+from spikeguard_server.domain.policy.data_sources import DataRecord, LeftOut
+from spikeguard_server.domain.policy.finding import checks_of, diagnose, follow_ups_of
+from spikeguard_server.domain.policy.proposal import Proposal, propose
+from spikeguard_server.domain.policy.remedies import (
+    ACTING,
+    DATA,
+    REMEDIES,
+    Diagnosis,
+    GoBack,
+    remedy_of,
+)
+from spikeguard_server.domain.policy.settings import (
     DEFAULT_POLICY,
     Policy,
     PolicyError,
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.domain.proposal import Proposal, propose
-from spikeguard_server.domain.remedies import ACTING, DATA, REMEDIES, Diagnosis, GoBack, remedy_of
-from spikeguard_server.domain.situation import Situation
+from spikeguard_server.domain.policy.situation import Situation
+from spikeguard_server.domain.suspicion import Mark, Suspicion
 from tests.domain.policy.situations import SEGMENT, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})

@@ -36,12 +36,12 @@ from spikeguard_protocol import (
     decode_ack,
     encode,
 )
-from spikeguard_server.app import create_app
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.listening import listen
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.serve import server_config
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.http.app import create_app
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import server_config
+from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.face.serving import SILENT_S
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from spikeguard_server.app import create_app
-from spikeguard_server.listening import listen
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.cli.serve import server_config
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.http.app import create_app
 from spikeguard_server.settings import Settings
-from spikeguard_server.up_serve import server_config
+from spikeguard_server.store.engine import open_engine
 
 SILENT_S = 600.0  # a busy machine may take minutes for a file whose jobs send nothing meanwhile
 

@@ -15,11 +15,12 @@ from fastapi.routing import APIRoute
 
 import spikeguard_server
 from spikeguard_protocol import Role, signature
-from spikeguard_server import access, approval_links
-from spikeguard_server.access import TABLE
-from spikeguard_server.grants import Grant
-from spikeguard_server.routes.every import ROUTERS
-from spikeguard_server.tables import tokens
+from spikeguard_server.access import approval_links
+from spikeguard_server.access.grants import Grant
+from spikeguard_server.http.routes.all_routes import ROUTERS
+from spikeguard_server.identity import permissions as access
+from spikeguard_server.identity.permissions import TABLE
+from spikeguard_server.store.tables.core import tokens
 
 if TYPE_CHECKING:
     import httpx

@@ -13,10 +13,10 @@ import sqlalchemy as sql
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptEnded, Role, RunId
-from spikeguard_server.housekeeping import tidy
-from spikeguard_server.repository.reading_fleet import read_fleet
+from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import metadata, run_key
+from spikeguard_server.store.reads.fleet import read_fleet
+from spikeguard_server.store.tables.core import metadata, run_key
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -147,7 +147,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_housekeeping(
 ) -> None:
     job.train(50)
     end(job)
-    monkeypatch.setattr("spikeguard_server.routes.archive.REMOVE_S", 0.0)
+    monkeypatch.setattr("spikeguard_server.http.routes.archive.REMOVE_S", 0.0)
     with live.client(Role.ADMIN) as admin:
         assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
     assert rows_of(live, job)["pieces"] == 1

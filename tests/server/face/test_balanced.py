@@ -31,10 +31,10 @@ from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import CommandId, Role, RunId, Verb, verb_of
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live

@@ -11,8 +11,8 @@ import sqlalchemy as sql
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptStarted, Role, encode
-from spikeguard_server.grants import Grant
-from spikeguard_server.tables import attempts, run_key, runs
+from spikeguard_server.access.grants import Grant
+from spikeguard_server.store.tables.core import attempts, run_key, runs
 from tests.server.face.conftest import Job
 
 if TYPE_CHECKING:

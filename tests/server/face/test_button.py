@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.notify.button import AT_ONCE, EVERY_S
-from spikeguard_server.repository.presses import UNDER_WAY
+from spikeguard_server.store.test_messages import UNDER_WAY
 from tests.server.face.test_channels import webhook
 from tests.server.notify.listener import Listener, listening
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant
+from spikeguard_server.access.grants import Grant
 from tests.server.notify.listener import Listener, listening
 
 if TYPE_CHECKING:

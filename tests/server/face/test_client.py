@@ -33,7 +33,7 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentPoint,
 )
-from spikeguard_server.access import TABLE
+from spikeguard_server.identity.permissions import TABLE
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

@@ -22,8 +22,8 @@ import sqlalchemy as sql
 
 from benchmarks.faults_site import free_port
 from spikeguard_cli.main import main
-from spikeguard_server.commands import COMMANDS
-from spikeguard_server.routes.door import READY_S
+from spikeguard_server.cli.commands import COMMANDS
+from spikeguard_server.http.dependencies import READY_S
 from tests.server.conftest import Databases
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]

@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptStarted, Role, encode
-from spikeguard_server.connections import MAX_PIPELINED, TAKE_S
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.http.connections import MAX_PIPELINED, TAKE_S
 from spikeguard_server.settings import Settings
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live

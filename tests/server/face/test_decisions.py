@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from spikeguard_protocol import AttemptEnded, AttemptStarted, Role
-from spikeguard_server.routes.door import origin_of
+from spikeguard_server.http.dependencies import origin_of
 
 if TYPE_CHECKING:
     import httpx

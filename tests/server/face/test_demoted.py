@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_protocol import Message, Role
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from spikeguard_server.access import TABLE
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.errors import ERRORS
-from spikeguard_server.routes import (
-    access_shapes,
-    channel_shapes,
-    incident_shapes,
-    ledger,
-    policy_shapes,
-    shapes,
-)
-from spikeguard_server.routes.shapes import Shape
+from spikeguard_server.http.bodies import access as access_shapes
+from spikeguard_server.http.bodies import channels as channel_shapes
+from spikeguard_server.http.bodies import incident_shapes
+from spikeguard_server.http.bodies import policy as policy_shapes
+from spikeguard_server.http.bodies import run_shapes as shapes
+from spikeguard_server.http.bodies.run_shapes import Shape
+from spikeguard_server.http.routes import ledger
+from spikeguard_server.identity.permissions import TABLE
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live

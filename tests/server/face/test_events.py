@@ -19,16 +19,16 @@ import sqlalchemy as sql
 from spikeguard_client import ApiError, Client, HappenedEvent
 from spikeguard_client.stream import Place, read_events
 from spikeguard_protocol import Role, RunId
-from spikeguard_server import feed
-from spikeguard_server.app import create_app
-from spikeguard_server.grants import Grant
-from spikeguard_server.listening import listen
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.reading_feed import Happening
+from spikeguard_server.access.grants import Grant
+from spikeguard_server.cli.serve import Server, server_config
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.http import event_feed as feed
+from spikeguard_server.http.app import create_app
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
-from spikeguard_server.up_serve import Server, server_config
+from spikeguard_server.store import audit
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.reads.feed import Happening
+from spikeguard_server.store.tables.core import run_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def test_a_broken_stream_goes_on_behind_its_last_event(
     live: Live, new_job: Callable[[str], Job], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two runs at once, read a few at a time; nothing is missing, nothing comes twice."""
-    monkeypatch.setattr("spikeguard_server.routes.events.AT_ONCE", 7)
+    monkeypatch.setattr("spikeguard_server.http.routes.events.AT_ONCE", 7)
     jobs = [new_job("broken-a"), new_job("broken-b")]
     following = Following(client.events("default"))
     time.sleep(0.8)

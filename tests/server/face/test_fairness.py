@@ -17,15 +17,15 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.domain.topics import Topic
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS
-from spikeguard_server.repository.conversations import Key, add_topics, due_conversations
-from spikeguard_server.repository.due import runs_due
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.notices import runs_with_notices
-from spikeguard_server.repository.reports import due_reports
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.conversations import Key, add_topics, due_conversations
+from spikeguard_server.store.due import runs_due
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.notices import runs_with_notices
+from spikeguard_server.store.reports import due_reports
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
@@ -197,7 +197,7 @@ def test_one_token_cannot_hold_all_streams_of_events(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets as many as it leaves to all others, and a 429 with the limit for the next one."""
-    monkeypatch.setattr("spikeguard_server.feed.MOST", 6)
+    monkeypatch.setattr("spikeguard_server.http.event_feed.MOST", 6)
     with (
         databases.lent() as url,
         serving(Settings(database_url=url)) as address,
@@ -263,7 +263,7 @@ def test_what_waits_for_long_keeps_no_other_token_waiting(
     databases: Databases, monkeypatch: pytest.MonkeyPatch, role: Role, path: str, table: str
 ) -> None:
     """Twenty polls for orders, or streams that catch up, which the database keeps waiting."""
-    monkeypatch.setattr("spikeguard_server.routes.events.READY_S", 0.1)
+    monkeypatch.setattr("spikeguard_server.http.routes.events.READY_S", 0.1)
     with databases.lent() as url, serving(Settings(database_url=url)) as address, ExitStack() as on:
         engine = open_engine(Settings(database_url=url))
         on.callback(engine.dispose)

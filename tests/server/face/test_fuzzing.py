@@ -14,8 +14,8 @@ from benchmarks.fuzz_calls import Calls
 from benchmarks.fuzz_truth import Findings
 from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.routes import orders
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.http.routes import orders
 from spikeguard_server.settings import Settings
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving

@@ -12,11 +12,11 @@ import sqlalchemy as sql
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role
-from spikeguard_server.access import hash_secret
-from spikeguard_server.grants import Grant
-from spikeguard_server.housekeeping import warn_of_expiry
-from spikeguard_server.repository.reading_fleet import read_fleet
-from spikeguard_server.tables import tokens
+from spikeguard_server.access.grants import Grant
+from spikeguard_server.identity.permissions import hash_secret
+from spikeguard_server.jobs.housekeeping import warn_of_expiry
+from spikeguard_server.store.reads.fleet import read_fleet
+from spikeguard_server.store.tables.core import tokens
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live
@@ -146,7 +146,7 @@ def test_a_jobs_token_that_ends_soon_is_warned_of(
     assert after == before + 1
     for text in (log, listed):
         assert "'the night shift' ends in 9.0 days" in text
-    assert logging.getLogger("spikeguard_server.housekeeping").isEnabledFor(logging.WARNING)
+    assert logging.getLogger("spikeguard_server.jobs.housekeeping").isEnabledFor(logging.WARNING)
 
 
 def test_the_command_line_asks_whose_a_token_for_people_is(

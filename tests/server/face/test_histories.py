@@ -38,7 +38,7 @@ from spikeguard_protocol import (
     decode_ack,
     encode,
 )
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from tests.server.face.conftest import VERBS, Live
 from tests.server.face.serving import serving

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.people import read_person
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from tests.server.face.serving import serving
 

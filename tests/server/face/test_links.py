@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spikeguard_protocol import Role
-from spikeguard_server.approval_links import ApprovalLink, read_link, write_link
+from spikeguard_server.access.approval_links import ApprovalLink, read_link, write_link
 from spikeguard_server.errors import Forbidden
 from tests.server.face.conftest import LINK_KEY
 from tests.server.notify.listener import Listener, listening

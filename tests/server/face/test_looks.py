@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from spikeguard_server.errors import Unready
-from spikeguard_server.routes import looks as module
-from spikeguard_server.routes.looks import Looks
+from spikeguard_server.http import single_flight as module
+from spikeguard_server.http.single_flight import Looks
 
 T = TypeVar("T")
 KEPT_S = 0.2

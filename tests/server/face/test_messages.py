@@ -12,9 +12,9 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import MAX_BYTES, Role, decode_ack, encode, to_json
 from spikeguard_server.errors import TooLarge
-from spikeguard_server.routes.limits import BodyLimit
-from spikeguard_server.tables import run_key
-from spikeguard_server.tables_curves import samples
+from spikeguard_server.http.request_limits import BodyLimit
+from spikeguard_server.store.tables.core import run_key
+from spikeguard_server.store.tables.samples import samples
 
 if TYPE_CHECKING:
     import httpx

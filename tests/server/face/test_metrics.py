@@ -12,11 +12,16 @@ import sqlalchemy as sql
 from prometheus_client.parser import text_string_to_metric_families
 
 from spikeguard_protocol import AttemptEnded, Role, Rollback, Verb
-from spikeguard_server.domain.policy import Approval, ApprovalMode, Policy, policy_to_mapping
-from spikeguard_server.grants import Grant, put_policy
+from spikeguard_server.access.grants import Grant, put_policy
+from spikeguard_server.domain.policy.settings import (
+    Approval,
+    ApprovalMode,
+    Policy,
+    policy_to_mapping,
+)
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges, fleet_text
-from spikeguard_server.repository.reading_fleet import read_fleet
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.reads.fleet import read_fleet
 from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
 from tests.server.store.test_ticker import pass_time

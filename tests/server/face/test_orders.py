@@ -20,9 +20,9 @@ from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandId, Role, RunId, Verb, encode, verb_of
-from spikeguard_server.ingest import bell
+from spikeguard_server.ingest import order_waiters as bell
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.repository.bell import rung as heard
+from spikeguard_server.store.order_notifier import rung as heard
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

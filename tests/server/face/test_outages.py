@@ -22,11 +22,11 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role, encode
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.listening import listen
-from spikeguard_server.migrations import migrate
-from spikeguard_server.postgres import embedded
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.embedded_postgres import embedded
+from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.migrations import migrate
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving

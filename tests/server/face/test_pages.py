@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from spikeguard_protocol import Role
-from spikeguard_server.routes.pages import safe_next
+from spikeguard_server.http.routes.pages import safe_next
 from spikeguard_server.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import yaml
 
 from spikeguard_client import Client
 from spikeguard_protocol import Role
-from spikeguard_server.domain.policy import PolicyError
+from spikeguard_server.domain.policy.settings import PolicyError
 from spikeguard_server.policy_file import Form, form_of, read_policy_text
 from tests.server.face.conftest import Job
 from tests.server.face.test_commands import type_in

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from spikeguard_protocol import Message, Role, encode
-from spikeguard_server.access import TABLE, Scope
-from spikeguard_server.grants import Grant
+from spikeguard_server.access.grants import Grant
+from spikeguard_server.identity.permissions import TABLE, Scope
 from tests.server.face.test_access import COOKIE, PLACES
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from spikeguard_protocol import Role
-from spikeguard_server.routes.rates import BURST_S
+from spikeguard_server.http.rate_limits import BURST_S
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from tests.server.face.serving import serving
 

@@ -13,11 +13,11 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptStarted, Message, Role, SegmentReason, SegmentStarted, encode
-from spikeguard_server.access import hash_secret
-from spikeguard_server.grants import Grant, issue_token, open_session
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.tokens import find_caller
+from spikeguard_server.access.grants import Grant, issue_token, open_session
+from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.tokens import find_caller
 from tests.agent.job import FAST
 from tests.agent.job import Job as Training
 from tests.server.conftest import Databases

@@ -12,10 +12,17 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.access import hash_secret
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.routes.familiar import Familiar
-from spikeguard_server.routes.rates import BURST_S, MAX_CALLERS, RUNS, Rates, address_of, callers_of
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.http.known_tokens import Familiar
+from spikeguard_server.http.rate_limits import (
+    BURST_S,
+    MAX_CALLERS,
+    RUNS,
+    Rates,
+    address_of,
+    callers_of,
+)
+from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 

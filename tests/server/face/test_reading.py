@@ -27,9 +27,9 @@ from spikeguard_protocol import (
     abilities_to_settings,
 )
 from spikeguard_protocol.encoding import float_from_json
-from spikeguard_server.routes.incident_shapes import IncidentDetail, IncidentList, LayersBody
-from spikeguard_server.routes.ledger import LedgerList
-from spikeguard_server.routes.shapes import AuditList, RunDetail, RunList, SeriesBody
+from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList, LayersBody
+from spikeguard_server.http.bodies.run_shapes import AuditList, RunDetail, RunList, SeriesBody
+from spikeguard_server.http.routes.ledger import LedgerList
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -296,8 +296,8 @@ def test_a_table_of_layers_stays_small_where_each_step_tells_of_others(
 ) -> None:
     """Ten steps of six layers each would be a table of 60 by 10; of the norms 20 are read on each
     side of the onset."""
-    monkeypatch.setattr("spikeguard_server.routes.incident_bodies.MAX_LAYERS", 6)
-    monkeypatch.setattr("spikeguard_server.repository.causes.MOST_NORMS", 20)
+    monkeypatch.setattr("spikeguard_server.http.bodies.incidents.MAX_LAYERS", 6)
+    monkeypatch.setattr("spikeguard_server.store.causes.MOST_NORMS", 20)
     job.spike()
     onset = job.incident()["onset_step"]
     for step in range(onset - 5, onset + 5):

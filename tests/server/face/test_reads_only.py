@@ -20,12 +20,12 @@ from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import Message, Role, RunId
-from spikeguard_server.access import TABLE
-from spikeguard_server.app import create_app
-from spikeguard_server.listening import listen
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.cli.serve import server_config
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.http.app import create_app
+from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.settings import SettingError, Settings, read_settings
-from spikeguard_server.up_serve import server_config
+from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that
 from tests.server.face.serving import SILENT_S
 

@@ -14,7 +14,7 @@ from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, AuditEntry, Client
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.repository.reading_feed import Seen
+from spikeguard_server.store.reads.feed import Seen
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

@@ -10,7 +10,12 @@ import pytest
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role
-from spikeguard_server.domain.policy import DEFAULT_POLICY, PolicyError, over, policy_to_mapping
+from spikeguard_server.domain.policy.settings import (
+    DEFAULT_POLICY,
+    PolicyError,
+    over,
+    policy_to_mapping,
+)
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

@@ -11,7 +11,7 @@ import pytest
 from spikeguard_cli.curve import Curve, drawn
 from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptEnded, Role
-from spikeguard_server.grants import Grant
+from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import Job, Live
 
 Typed = Callable[..., str]

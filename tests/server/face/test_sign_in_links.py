@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.tables import tokens
+from spikeguard_server.store.tables.core import tokens
 
 if TYPE_CHECKING:
     import httpx

@@ -13,16 +13,16 @@ import sqlalchemy as sql
 from prometheus_client import CollectorRegistry
 
 from spikeguard_protocol import Role
-from spikeguard_server.access import hash_secret
-from spikeguard_server.app import BESIDE, _callers, _workers
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.errors import Busy
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.http.app import BESIDE, _callers, _workers
+from spikeguard_server.http.concurrency import Calls
+from spikeguard_server.http.dependencies import Services
+from spikeguard_server.http.rate_limits import Rates
+from spikeguard_server.http.routes.messages import JUDGES, MAX_STRANGERS, MessageDoor
+from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.ingest import Monitors, Turns
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.routes.calls import Calls
-from spikeguard_server.routes.door import Services
-from spikeguard_server.routes.messages import JUDGES, MAX_STRANGERS, MessageDoor
-from spikeguard_server.routes.rates import Rates
 from spikeguard_server.settings import Settings
 
 T = TypeVar("T")

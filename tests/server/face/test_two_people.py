@@ -11,7 +11,7 @@ import pytest
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role, Rollback
-from spikeguard_server.grants import Grant
+from spikeguard_server.access.grants import Grant
 from tests.server.face.test_decisions import KEY, browser, confirm_page, state_of
 from tests.server.face.test_links import linked
 from tests.server.notify.listener import Listener, listening

@@ -23,8 +23,8 @@ import psycopg
 import pytest
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.approval_links import ApprovalLink, write_link
-from spikeguard_server.up import _kept_link_key
+from spikeguard_server.access.approval_links import ApprovalLink, write_link
+from spikeguard_server.cli.up import _kept_link_key
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
 LIMIT_S = 90.0

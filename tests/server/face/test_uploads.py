@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.routes import express
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.http.fast import ingest_middleware as express
 from spikeguard_server.settings import Settings
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving

@@ -19,7 +19,7 @@ from benchmarks.faults_site import automatic_rollbacks
 from benchmarks.faults_truth import Facts, Verdict, judge_run, read_facts
 from benchmarks.faults_wire import Mischief, plainly
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from tests.server.face.serving import serving
 

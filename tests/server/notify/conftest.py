@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId
-from spikeguard_server.domain.channel import channel_from_mapping
+from spikeguard_server.domain.notification.channel import channel_from_mapping
 from spikeguard_server.notify.notifier import tell_all
-from spikeguard_server.repository.channels import write_channel
-from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.channels import write_channel
+from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import Job, rows

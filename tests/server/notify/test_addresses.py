@@ -13,14 +13,13 @@ from time import monotonic, sleep
 
 import pytest
 
-from spikeguard_server.domain.channel import Channel, ChannelError, channel_from_mapping
-from spikeguard_server.notify import wire
-from spikeguard_server.notify.addresses import (
-    TargetRefused,
-    check_address,
-    read_networks,
-    resolve,
+from spikeguard_server.domain.notification.channel import (
+    Channel,
+    ChannelError,
+    channel_from_mapping,
 )
+from spikeguard_server.notify import wire
+from spikeguard_server.notify.addresses import TargetRefused, check_address, read_networks, resolve
 from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, REFUSED, SENT
 from spikeguard_server.notify.wire import DeliveryFailed, post_json
 from tests.server.notify.listener import Listener

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import tell
-from spikeguard_server.repository.reading_fleet import read_fleet
+from spikeguard_server.store.reads.fleet import read_fleet
 
 if TYPE_CHECKING:
     from tests.server.notify.conftest import Desk

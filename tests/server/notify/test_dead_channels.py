@@ -11,8 +11,8 @@ from time import monotonic
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.domain.channel import channel_from_mapping
-from spikeguard_server.domain.telling import GIVE_UP_AFTER
+from spikeguard_server.domain.notification.channel import channel_from_mapping
+from spikeguard_server.domain.notification.delivery import GIVE_UP_AFTER
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.notifier import (
@@ -23,7 +23,7 @@ from spikeguard_server.notify.notifier import (
     Notifier,
     look,
 )
-from spikeguard_server.repository.channels import write_channel
+from spikeguard_server.store.channels import write_channel
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import Job, rows, value

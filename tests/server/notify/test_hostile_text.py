@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.channel import channel_from_mapping
-from spikeguard_server.domain.symptom import FirstMove
-from spikeguard_server.domain.topics import Topic
+from spikeguard_server.domain.notification.channel import channel_from_mapping
+from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_server.domain.policy.symptom import FirstMove
 from spikeguard_server.log_limits import LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry

@@ -13,12 +13,12 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, Medium, TargetSaved
 from spikeguard_protocol.signature import SignatureRefused, verify
-from spikeguard_server.domain.telling import NewSilence
+from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.notify.notifier import STOP_TIMEOUT_S, Notifier, look
 from spikeguard_server.notify.telling import tell
-from spikeguard_server.repository.channels import add_silence, end_silence
-from spikeguard_server.repository.conversations import claim, wake
+from spikeguard_server.store.channels import add_silence, end_silence
+from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import SECOND, Job, columns, rows, spiking, value

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId
-from spikeguard_server.housekeeping import forget, tidy
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.repository.links import make_link
+from spikeguard_server.jobs.housekeeping import forget, tidy
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import FLEET, run_key
+from spikeguard_server.store.links import make_link
+from spikeguard_server.store.tables.core import FLEET, run_key
 from tests.server.store.jobs import rows, spiking, value
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.symptom import FirstMove
-from spikeguard_server.domain.topics import Topic, Urgency
+from spikeguard_server.domain.notification.topics import Topic, Urgency
+from spikeguard_server.domain.policy.symptom import FirstMove
 from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
 
 AT = datetime(2026, 3, 14, 3, 0, tzinfo=UTC)

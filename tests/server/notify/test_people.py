@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from spikeguard_protocol import Rollback
-from spikeguard_server.domain.policy import PolicyError
-from spikeguard_server.domain.shadow import Hindsight, judge_shadow
+from spikeguard_server.access.grants import put_policy, throw_switch
+from spikeguard_server.domain.policy.settings import PolicyError
+from spikeguard_server.domain.policy.shadow import Hindsight, judge_shadow
 from spikeguard_server.errors import Conflict, IllegalMove
-from spikeguard_server.grants import put_policy, throw_switch
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.repository.policies import policy_of
-from spikeguard_server.repository.reading_shadows import Shown, read_shadows
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.shadows import Shown, read_shadows
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import rows, spiking, value

@@ -19,10 +19,10 @@ import sqlalchemy as sql
 from joserfc.jwk import KeySet, RSAKey
 
 from spikeguard_protocol import Role
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.oidc.access import Access, accesses_of, chosen, read_accesses
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.access.oidc.access import Access, accesses_of, chosen, read_accesses
 from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.oidc.lying import CLIENT_ID, Claims, Liar, lying, new_key
@@ -203,7 +203,7 @@ def test_new_keys_of_the_provider_are_fetched_and_no_more_often_than_they_must(
         assert "key is not known" in desk.sign_in(browser).text  # looked at a moment ago
         assert "key is not known" in desk.sign_in(browser).text
         assert desk.liar.asked.count("/keys") == 1
-        monkeypatch.setattr("spikeguard_server.oidc.provider.AGAIN_S", 0.0)
+        monkeypatch.setattr("spikeguard_server.access.oidc.provider.AGAIN_S", 0.0)
         assert desk.sign_in(browser).status_code == 303
         assert desk.liar.asked.count("/keys") == 2
         assert desk.liar.asked.count("/.well-known/openid-configuration") == 1
@@ -293,7 +293,7 @@ def test_a_provider_that_is_down_is_said_on_the_page_where_a_token_still_signs_i
         engine = open_engine(Settings(database_url=oidc_url))
         desk = Desk(url, liar, engine)
         with desk.browser() as browser:
-            monkeypatch.setattr("spikeguard_server.oidc.provider.FAILED_S", 60.0)
+            monkeypatch.setattr("spikeguard_server.access.oidc.provider.FAILED_S", 60.0)
             liar.answers.clear()
             for _ in range(2):  # the second time nobody asks it
                 answer = browser.get("/login/oidc")
@@ -302,7 +302,7 @@ def test_a_provider_that_is_down_is_said_on_the_page_where_a_token_still_signs_i
                 assert "Access token" in answer.text
             liar.answers.set()
             assert len(liar.asked) == 1
-            monkeypatch.setattr("spikeguard_server.oidc.provider.FAILED_S", 0.0)
+            monkeypatch.setattr("spikeguard_server.access.oidc.provider.FAILED_S", 0.0)
             liar.status = 500
             assert "answered 500" in browser.get("/login/oidc").text
             liar.status, liar.description = 200, {"padding": "x" * 600_000}

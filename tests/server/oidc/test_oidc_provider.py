@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from spikeguard_server.listening import listen
+from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
@@ -48,7 +48,7 @@ def server(databases: Databases, ports: tuple[int, int]) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has a provider with keys of its own: the server may look for them at once."""
-    monkeypatch.setattr("spikeguard_server.oidc.provider.AGAIN_S", 0.0)
+    monkeypatch.setattr("spikeguard_server.access.oidc.provider.AGAIN_S", 0.0)
 
 
 @pytest.fixture

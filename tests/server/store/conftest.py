@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.repository.engine import open_engine
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.store.test_commands import spike
 

@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, CommandId, ResultState
-from spikeguard_server.domain.damage import AFTERMATH_STEPS
+from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.repository.reports import due_reports
-from spikeguard_server.scribe import write_reports
+from spikeguard_server.ingest.timeouts import let_time_pass
+from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.reports import due_reports
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, healthy, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
@@ -134,8 +134,8 @@ def test_a_post_mortem_that_cannot_be_written_is_tried_later_and_later(
 def test_of_an_incident_that_never_closes_the_first_samples_of_each_segment_are_kept(
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spikeguard_server.repository.samples.KEPT_OF_SEGMENT", 300)
-    monkeypatch.setattr("spikeguard_server.repository.samples.KEPT", 400)
+    monkeypatch.setattr("spikeguard_server.store.samples.KEPT_OF_SEGMENT", 300)
+    monkeypatch.setattr("spikeguard_server.store.samples.KEPT", 400)
     job = Job(engine)
     job.start()
     job.train(1, 900, spiking(ONSET), batch=50)

@@ -21,16 +21,16 @@ from sqlalchemy.exc import ProgrammingError
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.audit_heads import HeadWriter
-from spikeguard_server.domain.changes import Change
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.housekeeping import tidy
-from spikeguard_server.migrations import migrate
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.roles import grant_rows, make_role, ways_around
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.domain.audit.changes import Change
+from spikeguard_server.jobs.audit_heads import HeadWriter
+from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store import audit
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate
+from spikeguard_server.store.roles import grant_rows, make_role, ways_around
+from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store.jobs import Job, rows, spiking, value

@@ -30,15 +30,15 @@ from benchmarks.faults_truth import Facts, read_facts
 from spikeguard.commands import executor
 from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
-from spikeguard_server.grants import Grant, issue_token
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.embedded_postgres import MAJOR, embedded
+from spikeguard_server.http.routes import orders
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.migrations import migrate
-from spikeguard_server.postgres import MAJOR, embedded
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.routes import orders
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import metadata
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate
+from spikeguard_server.store.tables.core import metadata
 from tests.agent.job import Job, Loader
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving

@@ -15,18 +15,18 @@ import sqlalchemy as sql
 
 from benchmarks import faults_clock
 from spikeguard_protocol import AttemptEnded, Role, RunId
-from spikeguard_server.domain.clock import ClockJump, moment_ago
+from spikeguard_server.domain.lifecycle.clock import ClockJump, moment_ago
 from spikeguard_server.errors import Unready
-from spikeguard_server.feed import Feed
-from spikeguard_server.housekeeping import tidy
+from spikeguard_server.http.event_feed import Feed
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.repository import audit
-from spikeguard_server.repository.clock import watch_of
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.tokens import NewToken, add_token, find_caller
+from spikeguard_server.jobs.housekeeping import tidy
+from spikeguard_server.jobs.ticker import tick
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
-from spikeguard_server.ticker import tick
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import watch_of
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.tables.core import run_key
+from spikeguard_server.store.tokens import NewToken, add_token, find_caller
 from tests.server.store.jobs import SECOND, Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 from tests.server.store.test_shelves import age, parts, trained

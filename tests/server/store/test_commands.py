@@ -29,12 +29,12 @@ from spikeguard_protocol import (
     verb_of,
 )
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
-from spikeguard_server.domain.policy import DEFAULT_POLICY, Approval, ApprovalMode
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Approval, ApprovalMode
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged, ServiceError
 from spikeguard_server.ingest.decisions import approve, reject
-from spikeguard_server.repository.policies import write_policy
-from spikeguard_server.scribe import write_reports
+from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.policies import write_policy
 from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
 
 ONSET = 401

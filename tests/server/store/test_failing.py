@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded
-from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.monitor.monitor import Monitor
 from tests.server.store.jobs import Job, rows, spiking, value
 
 NOTED = "select action from audit where action like 'detection.%' order by number"
@@ -89,7 +89,7 @@ def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_ju
     job.start()
     job.train(1, 200)
     with monkeypatch.context() as patch:
-        patch.setattr("spikeguard_server.ingest.intake.MOST_CPU_S", 0.1)
+        patch.setattr("spikeguard_server.ingest.message_context.MOST_CPU_S", 0.1)
         job.train(201, 1200, lambda step: math.nan if step % 3 == 0 else 2.0, batch=1000)
     assert value(engine, "select count(*) from samples") == 1200
     assert rows(engine, NOTED) == [("detection.failed",)]

@@ -6,13 +6,13 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentId, SegmentPoint
-from spikeguard_server.domain.monitor import Monitor
+from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.repository.runs import segments_of
-from spikeguard_server.repository.samples import read_samples
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
 
 DECISIONS = """

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.grants import put_policy
-from spikeguard_server.housekeeping import tidy
-from spikeguard_server.repository.reports import Due, claim_report, due_reports, settle_report
-from spikeguard_server.scribe import write_reports
+from spikeguard_server.access.grants import put_policy
+from spikeguard_server.jobs.housekeeping import tidy
+from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
-from spikeguard_server.ticker import Ticker
+from spikeguard_server.store.reports import Due, claim_report, due_reports, settle_report
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
 

@@ -23,8 +23,8 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.errors import SequenceGap, Unready
 from spikeguard_server.ingest.sequence import reached
-from spikeguard_server.repository.samples import read_samples
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (
     FIRST,
     SECOND,

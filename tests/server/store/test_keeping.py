@@ -7,9 +7,9 @@ from datetime import timedelta
 import sqlalchemy as sql
 
 from spikeguard_protocol import Medium, Samples, TargetSaved
-from spikeguard_server.repository.reading_runs import read_run
-from spikeguard_server.repository.reading_targets import read_targets
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.reads.targets import read_targets
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, healthy, spiking
 
 

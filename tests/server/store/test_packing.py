@@ -8,7 +8,7 @@ import sqlalchemy as sql
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spikeguard_server.repository.packing import floats, whole
+from spikeguard_server.store.fast.packing import floats, whole
 from tests.server.store.jobs import same_number
 
 STEPS = st.integers(min_value=-(2**53), max_value=2**53)

@@ -13,18 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spikeguard_protocol import BatchRange, RunId, Samples
-from spikeguard_server.housekeeping import roll
-from spikeguard_server.repository.curves import Column, Curves, keep
-from spikeguard_server.repository.packing import packed
-from spikeguard_server.repository.pieces import (
-    MOST_BLOCKS,
-    SegmentKey,
-    read_curves,
-    rollups_in_parts,
-)
-from spikeguard_server.repository.reading_series import Window, read_series
-from spikeguard_server.repository.rolling import BLOCK, SPAN
-from spikeguard_server.tables import run_key
+from spikeguard_server.jobs.housekeeping import roll
+from spikeguard_server.store.chunks import MOST_BLOCKS, SegmentKey, read_curves, rollups_in_parts
+from spikeguard_server.store.curves import Column, Curves, keep
+from spikeguard_server.store.fast.packing import packed
+from spikeguard_server.store.reads.series import Window, read_series
+from spikeguard_server.store.roll_ups import BLOCK, SPAN
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, columns, rows, same_number, value
 
 KEY = SegmentKey(run_key(RunId("default", "gpt")), 1, 0)
@@ -208,7 +203,7 @@ def test_thinning_keeps_every_extreme_of_every_stretch(
 def test_two_steps_at_both_ends_of_a_run_are_filled_in_without_the_run_between_them(
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 150)
+    monkeypatch.setattr("spikeguard_server.store.chunks.AT_ONCE", 150)
     job = Job(engine)
     job.start()
     for first in range(1, 2000, 100):
@@ -235,7 +230,7 @@ def test_a_long_way_is_rolled_up_a_few_steps_at_a_time(
     job.start()
     for first in range(0, 9 * BLOCK, 512):
         job.train(first, first + 511, batch=512, save_every=10**9, shift=1)
-    monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 2 * BLOCK)
+    monkeypatch.setattr("spikeguard_server.store.chunks.AT_ONCE", 2 * BLOCK)
     reached = list[int]()
     while not reached or reached[-1] < 9 * BLOCK:
         roll(engine)
@@ -275,8 +270,8 @@ def test_a_look_at_a_run_whose_steps_lie_far_apart_takes_little_memory(engine: s
 def test_curves_that_are_read_in_parts_keep_their_extremes(
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spikeguard_server.repository.pieces.AT_ONCE", 300)
-    monkeypatch.setattr("spikeguard_server.repository.pieces.BLOCKS_AT_ONCE", 2)
+    monkeypatch.setattr("spikeguard_server.store.chunks.AT_ONCE", 300)
+    monkeypatch.setattr("spikeguard_server.store.chunks.BLOCKS_AT_ONCE", 2)
     job = Job(engine)
     job.start()
     count = 9 * BLOCK

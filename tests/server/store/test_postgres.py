@@ -17,8 +17,8 @@ import psutil
 import psycopg
 import pytest
 
-from spikeguard_server import postgres
-from spikeguard_server.postgres import EmbeddedError, embedded, running
+from spikeguard_server.cli import embedded_postgres as postgres
+from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded, running
 
 OWNER = """
 import sys, time

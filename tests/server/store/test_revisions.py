@@ -19,13 +19,13 @@ from alembic.script import ScriptDirectory
 from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_client import Client, Command
 from spikeguard_protocol import Ack, CommandId, IncidentId, Role, RunId
-from spikeguard_server.domain.state import _MAGIC, STATE_VERSION
-from spikeguard_server.grants import Grant, issue_token
-from spikeguard_server.migrations import _config, migrate
-from spikeguard_server.repository.engine import open_engine
-from spikeguard_server.repository.links import make_link
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.domain.monitor.state import _MAGIC, STATE_VERSION
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.links import make_link
+from spikeguard_server.store.migrations import _config, migrate
+from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store.jobs import Job, columns, spiking

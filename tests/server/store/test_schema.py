@@ -16,18 +16,18 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from spikeguard_server.migrations import _config, current_revision, migrate, newest_revision
-from spikeguard_server.repository.detectors import Place, StateRow, load_state
-from spikeguard_server.repository.pieces import SegmentKey, read_curves
-from spikeguard_server.repository.reading import PageWanted
-from spikeguard_server.repository.reading_ledger import COMMAND, read_ledger
-from spikeguard_server.repository.reading_runs import read_audit
-from spikeguard_server.repository.tokens import find_caller
-from spikeguard_server.tables import FLEET, metadata
-from spikeguard_server.tables_notices import deliveries
-from spikeguard_server.tables_policies import policies
-from spikeguard_server.tables_run_counts import deleted_runs
-from spikeguard_server.tables_skipped import skipped_batches
+from spikeguard_server.store.chunks import SegmentKey, read_curves
+from spikeguard_server.store.detectors import Place, StateRow, load_state
+from spikeguard_server.store.migrations import _config, current_revision, migrate, newest_revision
+from spikeguard_server.store.reads.history import PageWanted
+from spikeguard_server.store.reads.ledger import COMMAND, read_ledger
+from spikeguard_server.store.reads.runs import read_audit
+from spikeguard_server.store.tables.core import FLEET, metadata
+from spikeguard_server.store.tables.notices import deliveries
+from spikeguard_server.store.tables.policies import policies
+from spikeguard_server.store.tables.run_counts import deleted_runs
+from spikeguard_server.store.tables.skipped import skipped_batches
+from spikeguard_server.store.tokens import find_caller
 
 REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
 REFERENCE |= {"clock", "clock_jumps"}

@@ -11,17 +11,11 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
-from spikeguard_server.housekeeping import let_go
 from spikeguard_server.ingest.detection import load_detection
-from spikeguard_server.repository.shelves import (
-    Kind,
-    drop_shelf,
-    make_shelf,
-    old_shelves,
-    partition,
-)
+from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.partitions import Kind, drop_shelf, make_shelf, old_shelves, partition
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
 
 MONTH = Settings(keep_samples_days=30.0)

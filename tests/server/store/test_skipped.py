@@ -17,13 +17,13 @@ from spikeguard_protocol import (
     SegmentPoint,
 )
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.postmortem import MOST_LEFT_OUT, gather
+from spikeguard_server.jobs.postmortem_facts import MOST_LEFT_OUT, gather
 from spikeguard_server.report.writing import document_of
-from spikeguard_server.repository.clock import database_now
-from spikeguard_server.repository.reading import PageWanted
-from spikeguard_server.repository.reading_ledger import COMMAND, read_ledger
-from spikeguard_server.repository.runs import lock_run
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.reads.history import PageWanted
+from spikeguard_server.store.reads.ledger import COMMAND, read_ledger
+from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import FIRST, SECOND, Job, columns, healthy, rows, spiking, value
 
 KEY = run_key(RunId("default", "gpt"))

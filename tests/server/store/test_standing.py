@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, SegmentId, SegmentPoint
-from spikeguard_server.repository.reading_feed import happened_since, read_now
+from spikeguard_server.store.reads.feed import happened_since, read_now
 from tests.server.store.jobs import FIRST, SECOND, Job, rows, value
 from tests.server.store.test_ticker import SETTINGS, pass_time
 

@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, RunId, Samples
-from spikeguard_server.domain.monitor import Monitor
-from spikeguard_server.grants import put_policy
+from spikeguard_server.access.grants import put_policy
+from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import Kept, load_detection
-from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, columns, healthy, rows, spiking, value
 
 SELDOM = Settings(detector_snapshot_steps=10**6)

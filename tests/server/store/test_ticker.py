@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded
-from spikeguard_server.housekeeping import tidy
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.repository.due import runs_due
-from spikeguard_server.scribe import write_reports
+from spikeguard_server.ingest.timeouts import let_time_pass
+from spikeguard_server.jobs.housekeeping import tidy
+from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
-from spikeguard_server.ticker import Ticker
+from spikeguard_server.store.due import runs_due
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded
-from spikeguard_server.ingest.passing import let_time_pass
+from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import SECOND, Job, rows, spiking, value
 from tests.server.store.test_commands import waiting
 

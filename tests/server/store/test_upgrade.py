@@ -12,14 +12,14 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Ack, Message, SegmentId, SegmentPoint
-from spikeguard_server.domain import state
+from spikeguard_server.domain.monitor import state
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.ingest.passing import let_time_pass
-from spikeguard_server.repository.runs import segments_of
+from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
-from spikeguard_server.tables import run_key
+from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (
     FIRST,
     Curve,

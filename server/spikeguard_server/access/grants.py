@@ -1,0 +1,424 @@
+"""Tokens, sessions and policies: given, taken away and changed, each with its entry in the audit.
+
+Law: the caller owns the transaction. A secret exists in the return value and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role, RunId
+from spikeguard_server.access.person_names import check_look_alike, read_person
+from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
+from spikeguard_server.detectors import choose
+from spikeguard_server.domain.audit.changes import policy_changes
+from spikeguard_server.domain.policy.settings import (
+    Policy,
+    PolicyError,
+    PolicyScope,
+    over,
+    policy_from_mapping,
+)
+from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
+from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
+from spikeguard_server.identity.permissions import READERS, Caller, hash_secret, new_secret
+from spikeguard_server.store.audit import SERVER, append
+from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.tables.core import FLEET
+from spikeguard_server.store.tokens import (
+    NewToken,
+    Token,
+    add_token,
+    find_caller,
+    known_people,
+    lock_grant,
+    opener_of,
+    revoke_token,
+    spend_token,
+    token_named,
+)
+
+SIGN_IN_LINK = "sign-in link"  # the name of their rows
+SIGN_IN_LINK_S = 600.0
+BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a new token may do, for whom and how long."""
+
+    role: Role
+    project: str | None = None  # None = every project
+    person: str | None = None
+    name: str | None = None  # what it is for
+    expires_in_s: float | None = None  # None = never
+    run: str | None = None  # of that project, which need not exist yet; None = every run of it
+
+    def __post_init__(self) -> None:
+        if self.run is None:
+            return
+        if self.role is not Role.AGENT:
+            raise Unprocessable(
+                f"A token of role {self.role} takes no run",
+                "Leave the run out, or make a token of role agent",
+                field="run",
+            )
+        if self.project is None:
+            raise Unprocessable(
+                "A run belongs to a project", "Name the run's project too", field="project"
+            )
+
+
+def issue_token(
+    connection: sql.Connection, grant: Grant, by: str, reason: str | None = None,
+    ceilings: Ceilings = NO_CEILINGS,
+) -> tuple[str, Token]:  # fmt: skip
+    """Make a token; its secret is told this once."""
+    secret = new_secret()
+    return secret, register_token(connection, grant, secret, by, reason, ceilings)
+
+
+def register_token(
+    connection: sql.Connection, grant: Grant, secret: str, by: str, reason: str | None = None,
+    ceilings: Ceilings = NO_CEILINGS,
+) -> Token:  # fmt: skip
+    """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
+    if ceilings.made_with is not None and not lock_grant(connection, ceilings.made_with):
+        raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
+    person = None if grant.person is None else checked_person(connection, grant.person)
+    new = NewToken(
+        hash=hash_secret(secret),
+        role=grant.role,
+        project=grant.project,
+        person=person,
+        created_by=by,
+        expires_in_s=ceilings.lasts_s(grant.role, grant.expires_in_s),
+        name=grant.name,
+        made_with=ceilings.made_with,
+        run=grant.run,
+    )
+    token, fresh = add_token(connection, new)
+    if fresh:
+        _record(connection, by, "token.created", token, after=_words(token), reason=reason)
+    return token
+
+
+def checked_person(connection: sql.Connection, text: str) -> str:
+    """The name as it is stored; raise `Unprocessable` where it can be no person's, or could be
+    taken for another one that is known."""
+    name = read_person(text)
+    check_look_alike(name, known_people(connection))
+    return name
+
+
+def withdraw_token(
+    connection: sql.Connection, token_id: int, scope: str | None, by: str,
+    reason: str | None = None,
+) -> None:  # fmt: skip
+    """Revoke a token, the sessions it opened and the tokens made with it, and so on; raise
+    `NotFound` if none of it works."""
+    token, others = revoke_token(connection, token_id, scope)
+    if token is None:
+        raise NotFound(
+            f"There is no token {token_id} that works", "`spikeguard token list` shows them"
+        )
+    _record(connection, by, "token.revoked", token, before=_words(token), reason=reason)
+    why = f"made with token {token_id}, which was revoked"
+    for other in others:
+        _record(connection, by, "token.revoked", other, before=_words(other), reason=why)
+
+
+def open_session(
+    connection: sql.Connection, caller: Caller, name: str, lasts_s: float
+) -> tuple[str, Token]:
+    """Exchange a person's token for a session that carries a name."""
+    person = _person(connection, caller, name)
+    if caller.role not in READERS:
+        raise Forbidden(
+            f"A token of role {caller.role} is not a person's", "Log in with one made for people"
+        )
+    if caller.is_session:
+        raise Forbidden("A session can't open another", "Log in with your access token")
+    left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
+    by = _typed(caller, person) if caller.person is None else caller.actor
+    opened = Opened(caller.token_id, caller.token_id)
+    return start_session(connection, caller.role, caller.project, by, left, opened)
+
+
+def open_proxied_session(
+    connection: sql.Connection, person: str, role: Role, lasts_s: float
+) -> str:
+    """A session for whom a reverse proxy has signed in; its secret.
+
+    All of a person's hang on one token a role that nobody holds: revoking it ends them, and what
+    was made with it.
+    """
+    person = checked_person(connection, person)
+    parent = token_named(connection, BY_PROXY, role, person)
+    if parent is None:
+        parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
+    by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
+    return start_session(
+        connection, role, None, by, lasts_s, Opened(parent, parent, how=", by the proxy")
+    )[0]
+
+
+def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -> str:
+    """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
+    secret = new_secret()
+    if caller.person is None:
+        person = checked_person(connection, person)
+    left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
+    by = caller.actor if caller.person is not None else _typed(caller, person)
+    new = NewToken(
+        hash=_link_hash(secret), role=caller.role, project=caller.project, person=person,
+        created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
+        parent=caller.token_id, known_by=by.known_by, made_with=caller.grant,
+        signed_in_s=caller.signed_in_s if caller.is_session else 0.0,
+    )  # fmt: skip
+    token, _ = add_token(connection, new)
+    _record(connection, by, "sign_in_link.made", token, after=_words(token))
+    return secret
+
+
+def _typed(caller: Caller, person: str) -> Actor:
+    """Who gives a name where the token carries none."""
+    return Actor(person, ActorKind.PERSON, token_id=caller.grant, known_by=KnownBy.TYPED)
+
+
+def sign_in_url(address: str, secret: str, next_path: str = "") -> str:
+    """The link of a secret, with where it leads to; `address` is the server's on its machine."""
+    query = f"?{urlencode({'next': next_path})}" if next_path else ""
+    return f"{address.rstrip('/')}/login/{secret}{query}"
+
+
+def holder_of_link(connection: sql.Connection, secret: str) -> Caller:
+    """Whom a sign-in link would sign in; raise `Forbidden` where it was used or is too old."""
+    return _of_link(find_caller(connection, _link_hash(secret)))
+
+
+def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) -> tuple[str, float]:
+    """Spend a sign-in link: the session's secret, and how long it lasts."""
+    link = _of_link(spend_token(connection, _link_hash(secret)))
+    opener = opener_of(connection, link.token_id)
+    assert opener is not None, "a link hangs on what made it"
+    assert link.person is not None, "a link is made for a person"
+    person = link.actor.called(link.person)
+    opened = Opened(opener, link.grant, link.signed_in_s, ", by a sign-in link")
+    made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
+    return made, token.expires_in_s or lasts_s
+
+
+def _of_link(holder: Caller | None) -> Caller:
+    if holder is None:
+        raise Forbidden(
+            "This sign-in link was used already, or is too old",
+            "`spikeguard browser` prints another; at /login a token signs you in",
+        )
+    return holder
+
+
+def _link_hash(secret: str) -> bytes:
+    """Another hash than a token's of that secret: a link is no bearer token."""
+    return hash_secret(f"{SIGN_IN_LINK} {secret}")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a session was opened with."""
+
+    parent: int  # the token, or the session by whose link it was
+    grant: int  # the token that stands behind it
+    signed_in_s: float = 0.0  # how long ago
+    how: str = ""
+
+
+def start_session(
+    connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float,
+    opened: Opened,
+) -> tuple[str, Token]:  # fmt: skip
+    """A session that ends with what opened it at the latest."""
+    secret = new_secret()
+    new = NewToken(
+        hash=hash_secret(secret), role=role, project=project, person=str(person),
+        created_by=person, expires_in_s=lasts_s, parent=opened.parent, known_by=person.known_by,
+        made_with=opened.grant, signed_in_s=opened.signed_in_s,
+    )  # fmt: skip
+    token, _ = add_token(connection, new)
+    by = Actor(
+        person, ActorKind.PERSON, token_id=opened.grant, session_id=token.id,
+        known_by=person.known_by,
+    )  # fmt: skip
+    _record(connection, by, "session.opened", token, after=_words(token) + opened.how)
+    return secret, token
+
+
+def close_session(connection: sql.Connection, caller: Caller) -> None:
+    """Log out. A token that is no session stays: only an admin takes those away."""
+    if not caller.is_session:
+        raise Conflict("This token is no session", "An admin revokes it: `spikeguard token revoke`")
+    token, _ = revoke_token(connection, caller.token_id, None)
+    if token is not None:
+        _record(connection, caller.actor, "session.closed", token, before=_words(token))
+
+
+def put_policy(
+    connection: sql.Connection,
+    project: str,
+    plain: Mapping[str, Any],
+    by: str,
+    replaces: int | None = None,
+    reason: str | None = None,
+) -> Policy:
+    """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
+    policy = _checked(policy_from_mapping(_settings_of(plain)))
+    lock_policy(connection, project)
+    before = policy_of(connection, project)
+    # No import throws or lifts the kill switch.
+    written = write_policy(connection, project, replace(policy, halted=before.halted), by)
+    if replaces is not None and written.version != replaces + 1:
+        raise Conflict(
+            f"Version {written.version - 1} is in force, not {replaces}",
+            "Read it again, then change that one",
+            field="version",
+            current=written.version - 1,
+        )
+    _record_policy(connection, FLEET, project, by, "policy.written", before, written, reason)
+    return written
+
+
+def put_run_policy(
+    connection: sql.Connection,
+    run: RunId,
+    plain: Mapping[str, Any],
+    by: str,
+    replaces: int | None = None,
+    reason: str | None = None,
+) -> Policy:
+    """Put a policy of its own in force for a run; what it leaves out is what the project's says
+    now. Raise `NotFound`, `PolicyError`, or `Conflict` if `replaces` is no longer the run's."""
+    key = _locked(connection, run)
+    before = policy_of(connection, run.project, key)
+    policy = _checked(over(policy_of(connection, run.project), _settings_of(plain)))
+    own = before.version if before.scope is PolicyScope.RUN else 0
+    if replaces is not None and replaces != own:
+        in_force = f"Version {own} of the run" if own else "No policy of the run's own"
+        raise Conflict(
+            f"{in_force} is in force, not {replaces}", "Read it again, then change that one",
+            field="version", current=own,
+        )  # fmt: skip
+    write_run_policy(connection, key, policy, by)
+    after = policy_of(connection, run.project, key)
+    _record_policy(connection, key, run, by, "policy.written", before, after, reason)
+    return after
+
+
+def drop_run_policy(
+    connection: sql.Connection, run: RunId, by: str, reason: str | None = None
+) -> Policy:
+    """Let the run follow its project's policy again. Raise `NotFound` if it does already."""
+    key = _locked(connection, run)
+    before = policy_of(connection, run.project, key)
+    if before.scope is not PolicyScope.RUN:
+        raise NotFound(
+            f"Run {run} has no policy of its own", "It follows its project's: nothing to do"
+        )
+    write_run_policy(connection, key, None, by)
+    after = policy_of(connection, run.project, key)
+    _record_policy(connection, key, run, by, "policy.dropped", before, after, reason)
+    return after
+
+
+def _settings_of(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person may set: no version, and no import throws or lifts the kill switch."""
+    return {key: value for key, value in plain.items() if key not in ("version", "halted")}
+
+
+def _locked(connection: sql.Connection, run: RunId) -> UUID:
+    key = existing_run(connection, run)
+    lock_run(connection, key)
+    return key
+
+
+def _record_policy(
+    connection: sql.Connection, key: UUID, whose: RunId | str, by: str, action: str,
+    before: Policy, after: Policy, reason: str | None = None,
+) -> None:  # fmt: skip
+    append(
+        connection, key, actor=by, action=action, subject=f"policy of {whose}",
+        before=before.name, after=after.name, reason=reason,
+        changes=policy_changes(before, after),
+    )  # fmt: skip
+
+
+def throw_switch(
+    connection: sql.Connection, project: str, *, halted: bool, reason: str, by: str
+) -> Policy:
+    """Throw the kill switch or lift it: a version of the policy that says so. Raise `Conflict`
+    where it stands that way already."""
+    lock_policy(connection, project)
+    policy = policy_of(connection, project)
+    if policy.halted is halted:
+        stands = "on" if halted else "off"
+        raise Conflict(f"The kill switch of project {project} is {stands} already", "Nothing to do")
+    written = write_policy(connection, project, replace(policy, halted=halted), by)
+    action = "policy.halted" if halted else "policy.resumed"
+    _record_policy(connection, FLEET, project, by, action, policy, written, reason)
+    return written
+
+
+def _checked(policy: Policy) -> Policy:
+    """What only this machine can tell of a policy: whether it knows time zone and detector."""
+    choose(policy.detection, "detection.")
+    if policy.quiet is not None:
+        try:
+            ZoneInfo(policy.quiet.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise PolicyError(
+                "quiet.timezone", "is a time zone that the server knows", "Write Europe/Berlin"
+            ) from None
+    return policy
+
+
+def _person(connection: sql.Connection, caller: Caller, name: str) -> str:
+    if caller.person is None:
+        return checked_person(connection, name)
+    if name.strip() and read_person(name) != caller.person:
+        raise Forbidden(
+            "This token was made for another person",
+            "Leave the name empty, or log in with your own token",
+        )
+    return caller.person
+
+
+def _words(token: Token) -> str:
+    scope = f", project {token.project}" if token.project else ""
+    scope += f", run {token.run}" if token.run else ""
+    person = f", {token.person}" if token.person else ""
+    return f"{token.role}{scope}{person}"
+
+
+def _record(
+    connection: sql.Connection,
+    by: str,
+    action: str,
+    token: Token,
+    *,
+    before: str | None = None,
+    after: str | None = None,
+    reason: str | None = None,
+) -> None:
+    subject = f"{'session' if token.session else 'token'} {token.id}"
+    append(
+        connection, FLEET, actor=by, action=action, subject=subject, before=before, after=after,
+        reason=reason,
+    )  # fmt: skip

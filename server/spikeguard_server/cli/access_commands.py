@@ -1,0 +1,245 @@
+"""`spikeguard token` and `spikeguard policy` on the database itself, beside the server.
+
+Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
+error. Everything done here stands in the audit under the name of the account that did it.
+"""
+
+from __future__ import annotations
+
+import getpass
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+import sqlalchemy as sql
+
+from spikeguard_cli.access_commands import (
+    DAY_S,
+    MAX_DAYS,
+    MAX_LISTED,
+    SCORE_HEAD,
+    TOKEN_HEAD,
+    asked_person,
+    expiry_words,
+    revoked_words,
+    scope_of,
+)
+from spikeguard_cli.command import CommandFailed, say
+from spikeguard_cli.toml_text import to_toml
+from spikeguard_cli.wording import duration, table
+from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_server.access.grants import (
+    Grant,
+    drop_run_policy,
+    issue_token,
+    put_policy,
+    put_run_policy,
+    register_token,
+    throw_switch,
+    withdraw_token,
+)
+from spikeguard_server.access.token_lifetimes import Ceilings
+from spikeguard_server.domain.audit.changes import MAX_REASON
+from spikeguard_server.domain.policy.settings import policy_to_mapping
+from spikeguard_server.domain.policy.shadow import judge_shadow, scorecard
+from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.identity.permissions import read_secret
+from spikeguard_server.policy_file import form_of, read_policy_text
+from spikeguard_server.store.database import opened, settings_of
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.history import Row, existing_run
+from spikeguard_server.store.reads.shadows import read_shadows
+from spikeguard_server.store.tokens import Token, expiring_agents, list_tokens
+
+
+def operator_name() -> Actor:
+    """Who stands behind what is done on this machine."""
+    try:
+        name = f"{getpass.getuser()} on the command line"
+    except (KeyError, OSError):
+        name = "the command line"
+    return Actor(name, ActorKind.COMMAND_LINE)
+
+
+def run_token(options: Namespace) -> int:
+    """One of create, register, list, revoke."""
+    _check_reason(options)
+    with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
+        return _TOKEN_WORDS[options.word](connection, options)
+
+
+def run_policy(options: Namespace) -> int:
+    """One of import, show, drop, halt, resume, scorecard."""
+    RunId(options.project, getattr(options, "run", None) or "any")  # refuses what can't be a name
+    _check_reason(options)
+    with opened(settings_of(options.directory)) as engine, engine.begin() as connection:
+        return _POLICY_WORDS[options.word](connection, options)
+
+
+def _check_reason(options: Namespace) -> None:
+    reason = getattr(options, "reason", None)
+    if reason is not None and not 1 <= len(reason) <= MAX_REASON:
+        raise CommandFailed(
+            f"--reason takes 1 to {MAX_REASON} characters, this one has {len(reason)}: shorten it"
+        )
+
+
+def _grant(options: Namespace) -> Grant:
+    project, run = scope_of(options.project, options.run)
+    days = options.expires_in
+    if days is not None and not 0 < days <= MAX_DAYS:
+        raise CommandFailed(f"--expires-in takes days, more than 0 and at most {MAX_DAYS}")
+    lasts_s = None if days is None else days * DAY_S
+    person = options.person or asked_person(options)
+    return Grant(options.role, project, person, options.name, lasts_s, run)
+
+
+def _create(connection: sql.Connection, options: Namespace) -> int:
+    secret, token = issue_token(
+        connection, _grant(options), operator_name(), options.reason, _ceilings(options)
+    )
+    print(secret)
+    say(
+        f"token {token.id}: {_words(token)}. It is shown this once; whoever holds it may do this.",
+        to_error=True,
+    )
+    return 0
+
+
+def _register(connection: sql.Connection, options: Namespace) -> int:
+    try:
+        secret = read_secret(options.file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{options.file} cannot be read: {error.strerror}") from error
+    grant = _grant(options)
+    token = register_token(
+        connection, grant, secret, operator_name(), options.reason, _ceilings(options)
+    )
+    say(f"token {token.id}: {_words(token)}", to_error=True)
+    return 0
+
+
+def _ceilings(options: Namespace) -> Ceilings:
+    return Ceilings(settings_of(options.directory).agent_token_days)
+
+
+def _list(connection: sql.Connection, options: Namespace) -> int:
+    del options
+    found = list_tokens(connection, None, limit=MAX_LISTED)
+    print(table(TOKEN_HEAD, [_line(token) for token in found]) if found else "No token works.")
+    for token in expiring_agents(connection):
+        say(expiry_words(asdict(token)), to_error=True)
+    return 0
+
+
+def _revoke(connection: sql.Connection, options: Namespace) -> int:
+    withdraw_token(connection, options.id, None, operator_name(), options.reason)
+    say(revoked_words(options.id))
+    return 0
+
+
+_TOKEN_WORDS = {"create": _create, "register": _register, "list": _list, "revoke": _revoke}
+
+
+def _line(token: Token) -> list[str]:
+    return [
+        str(token.id),
+        token.role.value,
+        token.project or "all",
+        token.run or "all",
+        token.person or "-",
+        token.name or "-",
+        "session" if token.session else "token",
+        "never" if token.expires_in_s is None else duration(token.expires_in_s),
+        token.created_by,
+    ]
+
+
+def _words(token: Token) -> str:
+    person = f" of {token.person}" if token.person else ""
+    run = f" for run {token.run}" if token.run else ""
+    project = f" in project {token.project}" if token.project else ""
+    return f"role {token.role}{person}{run}{project}"
+
+
+def _import(connection: sql.Connection, options: Namespace) -> int:
+    plain = read_policy_text(_text(options.file), form_of(options.file.name))
+    by, why = operator_name(), options.reason
+    if options.run is None:
+        written = put_policy(connection, options.project, plain, by, reason=why)
+        say(f"{written.name} is in force for project {options.project}")
+        return 0
+    run = RunId(options.project, options.run)
+    written = put_run_policy(connection, run, plain, by, reason=why)
+    say(f"{written.name} is in force for {run} alone")
+    return 0
+
+
+def _drop(connection: sql.Connection, options: Namespace) -> int:
+    run = RunId(options.project, options.run)
+    left = drop_run_policy(connection, run, operator_name(), options.reason)
+    say(f"{run} follows its project again: {left.name}")
+    return 0
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file} cannot be read: {error}") from error
+
+
+def _halt(connection: sql.Connection, options: Namespace) -> int:
+    halted = options.word == "halt"
+    written = throw_switch(
+        connection, options.project, halted=halted, reason=options.reason, by=operator_name()
+    )
+    stands = "on: nothing is approved, nothing delivered" if halted else "off"
+    say(f"policy {written.version}: the kill switch of project {options.project} is {stands}")
+    return 0
+
+
+def _scorecard(connection: sql.Connection, options: Namespace) -> int:
+    shown = read_shadows(connection, options.project)
+    scores = [judge_shadow(entry.decision) for entry in shown]
+    card = scorecard(scores)
+    lines = [
+        [
+            str(CommandId(_incident(entry.row), entry.row.command)),
+            entry.row.verb,
+            str(entry.decision.step),
+            str(entry.decision.cost_steps),
+            score.hindsight.value.replace("_", " "),
+            "-" if score.saved_steps is None else str(score.saved_steps),
+        ]
+        for entry, score in zip(shown, scores, strict=True)
+    ]
+    print(table(SCORE_HEAD, lines) if lines else "The shadow has decided nothing yet.")
+    if lines:
+        say(f"{card.decisions} decisions, {card.saved_steps} steps saved where that is known")
+    return 0
+
+
+def _incident(row: Row) -> IncidentId:
+    return IncidentId(RunId(row.project, row.run), row.incident)
+
+
+def _show(connection: sql.Connection, options: Namespace) -> int:
+    key = None
+    if options.run is not None:
+        key = existing_run(connection, RunId(options.project, options.run))
+    policy = policy_of(connection, options.project, key)
+    if key is not None:
+        say(f"# {policy.name}")
+    print(to_toml(policy_to_mapping(policy)), end="")
+    return 0
+
+
+_POLICY_WORDS = {
+    "import": _import,
+    "show": _show,
+    "drop": _drop,
+    "halt": _halt,
+    "resume": _halt,
+    "scorecard": _scorecard,
+}

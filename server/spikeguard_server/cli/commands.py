@@ -1,0 +1,253 @@
+"""The server's words of `spikeguard`: up, serve, migrate, token, audit, policy, replay, backtest.
+
+Law: importing this needs the standard library only; what a command needs beyond that is imported
+when it runs, so that help works everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from spikeguard_cli.access_commands import policy_over_http, token_over_http
+from spikeguard_cli.client_commands import audit, audit_options
+from spikeguard_cli.command import Command, CommandFailed
+from spikeguard_cli.credentials import logged_in
+from spikeguard_protocol import DEFAULT_PROJECT, Role
+from spikeguard_server.replay.backtest_command import BACKTEST
+from spikeguard_server.replay.command import REPLAY
+from spikeguard_server.replay.trial_command import TUNE
+
+_DATABASE = tuple(
+    f"{prefix}DATABASE_URL{suffix}" for prefix in ("", "SPIKEGUARD_") for suffix in ("", "_FILE")
+)
+DOES_NOT_FIT = 3  # exit status of `audit verify`
+_SERVER = ("fastapi", "sqlalchemy", "uvicorn", "alembic", "psycopg", "prometheus_client")
+
+
+def _from(module: str, function: str) -> Callable[[Namespace], int]:
+    """A command whose code is imported when it runs."""
+
+    def run(options: Namespace) -> int:
+        status: int = getattr(import_module(f"spikeguard_server.cli.{module}"), function)(options)
+        return status
+
+    return run
+
+
+def _access(word: str, over_http: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
+    """A command of admins: on the database where one is named, else over HTTP with the login."""
+
+    def run(options: Namespace) -> int:
+        if not _names_database(options) and logged_in():
+            return over_http(options)
+        return _on_database(word, "access_commands", f"run_{word}", options)
+
+    return run
+
+
+def _on_database(words: str, module: str, function: str, options: Namespace) -> int:
+    if missing := [name for name in _SERVER if find_spec(name) is None]:
+        raise CommandFailed(
+            f"on the database itself `spikeguard {words}` needs {', '.join(missing)}: "
+            "pip install 'spikeguard[server]'"
+            + ("" if words == "audit verify" else ", or `spikeguard login` and do it over HTTP")
+        )
+    return _from(module, function)(options)
+
+
+def _names_database(options: Namespace) -> bool:
+    return options.directory is not None or any(os.environ.get(name) for name in _DATABASE)
+
+
+def _up_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="where database, tokens and logs are kept (default ~/.local/share/spikeguard)",
+    )
+    parser.add_argument("--port", type=int, default=8000, help="of the server; 0 takes a free one")
+    parser.add_argument(
+        "--dashboard-port", type=int, default=8501, help="of the dashboard; 0 takes a free one"
+    )
+    parser.add_argument("--no-dashboard", action="store_true", help="start the server alone")
+    parser.add_argument("--name", help="your name, for decisions made on the command line")
+    parser.add_argument(
+        "--json-ready",
+        type=Path,
+        metavar="FILE",
+        help="write addresses and token files here once all is healthy, for scripts",
+    )
+
+
+def _serve_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (default SPIKEGUARD_HOST, 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default SPIKEGUARD_PORT)")
+
+
+def _directory_option(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="that of `spikeguard up`: work on its database instead of over HTTP with your "
+        "login. DATABASE_URL, where set, names the database",
+    )
+
+
+def _token_options(parser: ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
+    create = words.add_parser("create", help="make a token; it is printed this once")
+    _grant_options(create)
+    register = words.add_parser("register", help="let a secret that was made elsewhere be a token")
+    _grant_options(register)
+    register.add_argument("--file", type=Path, required=True, help="the file that holds the secret")
+    listing = words.add_parser("list", help="list the tokens that work, without their secrets")
+    revoke = words.add_parser("revoke", help="from now on a token and its sessions do not work")
+    revoke.add_argument("id", type=int, metavar="ID", help="its number in `spikeguard token list`")
+    for word in (create, register, revoke):
+        word.add_argument("--reason", help="why; the record keeps it")
+    for word in (create, register, listing, revoke):
+        _directory_option(word)
+
+
+def _grant_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--role",
+        type=Role,
+        choices=tuple(Role),
+        metavar="ROLE",
+        required=True,
+        help="agent (training jobs), viewer (looks), operator (decides), admin, metrics",
+    )
+    parser.add_argument("--project", help="good for this project only (default: for all)")
+    parser.add_argument(
+        "--run",
+        metavar="PROJECT/NAME",
+        help="role agent: good for this run only, which need not exist yet (default: for all)",
+    )
+    parser.add_argument(
+        "--person", metavar="NAME", help="whose it is: their name stands behind every decision"
+    )
+    parser.add_argument(
+        "--unnamed",
+        action="store_true",
+        help="role operator, admin: nobody's in particular; whoever signs in with it types a name",
+    )
+    parser.add_argument("--name", help="what it is for, as `spikeguard token list` shows it")
+    parser.add_argument(
+        "--expires-in",
+        type=float,
+        metavar="DAYS",
+        help="days until it ends (default: never; role agent: SPIKEGUARD_AGENT_TOKEN_DAYS, 365)",
+    )
+
+
+def _policy_options(parser: ArgumentParser) -> None:
+    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
+    load = words.add_parser("import", help="put the policy of a TOML or YAML file in force")
+    load.add_argument(
+        "file", type=Path, metavar="FILE", help="what it leaves out takes its default"
+    )
+    show = words.add_parser("show", help="print the policy in force, as TOML")
+    drop = words.add_parser("drop", help="let a run follow its project's policy again")
+    for word in (load, show):
+        word.add_argument("--run", help="of this run alone; left out: what its project says")
+    drop.add_argument("--run", required=True, help="which run")
+    for word in (load, drop):
+        word.add_argument("--reason", help="why; the record keeps it")
+    halt = words.add_parser("halt", help="the kill switch: approve and deliver nothing")
+    resume = words.add_parser("resume", help="lift the kill switch")
+    for word in (halt, resume):
+        word.add_argument("--reason", required=True, help="why; the record keeps it")
+    score = words.add_parser("scorecard", help="what verbs in shadow mode would have done")
+    for word in (load, show, drop, halt, resume, score):
+        word.add_argument(
+            "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
+        )
+        _directory_option(word)
+
+
+VERIFY = "verify"
+_OF_VERIFY = ("heads", "of_run", "json", "directory")
+
+
+def _audit(options: Namespace) -> int:
+    """The record over HTTP, or its digests held against the database itself."""
+    if options.run == VERIFY:
+        return _on_database("audit verify", "audit_verify", "run", options)
+    if any(getattr(options, name) for name in _OF_VERIFY):
+        raise CommandFailed("--heads, --run, --json and --directory belong to `audit verify`")
+    return audit(options)
+
+
+def _audit_options(parser: ArgumentParser) -> None:
+    audit_options(parser)
+    verify = parser.add_argument_group(
+        "audit verify",
+        "reads the database that DATABASE_URL names and no server; ends with 3 where an entry does "
+        "not fit. A run of that name is default/verify",
+    )
+    verify.add_argument(
+        "--heads", type=Path, metavar="PATH",
+        help="digests that were written down outside the database: a file, or their directory",
+    )  # fmt: skip
+    verify.add_argument("--run", dest="of_run", metavar="RUN", help="only this run's entries")
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+    _directory_option(parser)
+
+
+def _server_command(
+    name: str,
+    summary: str,
+    run: Callable[[Namespace], int],
+    configure: Callable[[ArgumentParser], None],
+) -> Command:
+    return Command(name, summary, run, configure, "server", _SERVER)
+
+
+COMMANDS: tuple[Command, ...] = (
+    _server_command(
+        "up",
+        "start everything on this machine: database, server, dashboard, a login for you",
+        _from("up", "run"),
+        _up_options,
+    ),
+    _server_command(
+        "serve",
+        "run the server on the database that DATABASE_URL names",
+        _from("serve", "run"),
+        _serve_options,
+    ),
+    _server_command(
+        "migrate",
+        "bring the database to this version's schema, once",
+        _from("serve", "migrate_database"),
+        _directory_option,
+    ),
+    Command(
+        "token",
+        "make, list and revoke access tokens",
+        _access("token", token_over_http),
+        _token_options,
+    ),
+    Command(
+        "audit",
+        "print, export or verify who changed what, when and why",
+        _audit,
+        _audit_options,
+        exits={DOES_NOT_FIT: "`verify`: an entry does not fit, which the output names"},
+    ),
+    Command(
+        "policy",
+        "show, import and halt the policy in force, and score its shadow",
+        _access("policy", policy_over_http),
+        _policy_options,
+    ),
+    REPLAY,
+    BACKTEST,
+    TUNE,
+)

@@ -1,0 +1,136 @@
+"""`spikeguard serve` and `spikeguard migrate`: one process on a database that exists.
+
+Law: refuses to start without a database; a typo must not become an empty one that takes data.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
+from types import FrameType
+
+import sqlalchemy as sql
+import uvicorn
+from fastapi import FastAPI
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.http.app import create_app
+from spikeguard_server.http.connections import bounded_http, raise_descriptor_limit
+from spikeguard_server.http.dependencies import Services
+from spikeguard_server.http.event_feed import Feed
+from spikeguard_server.log_limits import limit_repeats
+from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
+from spikeguard_server.store.database import opened, settings_of
+from spikeguard_server.store.migrations import NewerSchema
+from spikeguard_server.store.reads.standby import is_standby
+from spikeguard_server.store.schema import audit_warning, prepare
+
+_log = logging.getLogger(__name__)
+GRACE_S = 10  # for requests that are under way when we are told to stop
+
+
+def run(options: Namespace) -> int:
+    """Migrate, then serve until told to stop. A server of reads only migrates nothing."""
+    try:
+        settings = require_database(read_settings())
+    except SettingError as error:
+        raise CommandFailed(str(error)) from error
+    host, port = options.host or settings.host, options.port
+    settings = replace(settings, host=host, port=settings.port if port is None else port)
+    with opened(settings, migrated=False) as engine:
+        if not settings.primary_url:
+            _refuse_standby(engine)
+            _migrate(settings)
+        with listen(settings.host, settings.port) as listener:
+            serve(settings, engine, listener)
+    return 0
+
+
+def _migrate(settings: Settings) -> None:
+    """Amid an upgrade a replica of the older release may have to start again, and serves on."""
+    try:
+        prepare(settings)
+    except CommandFailed as failed:
+        if not isinstance(failed.__cause__, NewerSchema):
+            raise
+        _log.warning("%s; until then this one serves beside it, and is not ready", failed)
+
+
+def _refuse_standby(engine: sql.Engine) -> None:
+    """A server that could store nothing must not take messages."""
+    with engine.connect() as connection:
+        if is_standby(connection):
+            raise CommandFailed(
+                "the database is a standby, which takes no writes: name its primary, or set "
+                "SPIKEGUARD_PRIMARY_URL to the server that writes, and this one serves reads"
+            )
+
+
+def migrate_database(options: Namespace) -> int:
+    """Bring the schema to this version's revision."""
+    settings = settings_of(options.directory)
+    prepare(settings)
+    print("the database is at this version's schema")
+    with opened(settings) as engine:
+        _warn(engine)
+    return 0
+
+
+def _warn(engine: sql.Engine) -> None:
+    if (warning := audit_warning(engine)) is not None:
+        _log.warning("%s", warning)
+
+
+def serve(
+    settings: Settings,
+    engine: sql.Engine,
+    listener: socket.socket,
+    on_stop: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer on `listener` until SIGINT or SIGTERM; a thread calls `on_stop` as it comes."""
+    raise_descriptor_limit(settings)
+    app = create_app(settings, engine)
+    config = server_config(app)
+    limit_repeats()
+    if not settings.primary_url:
+        _warn(engine)
+    Server(config, app.state.feed, on_stop).run(sockets=[listener])
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+    services: Services = app.state.services
+    return uvicorn.Config(
+        app,
+        http=bounded_http(services.settings, services.metrics),
+        ws="none",
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,  # `routes.proxied.Peer` has to see who opened the connection
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=math.ceil(services.settings.keep_alive_s) + 1,  # ours comes first
+    )
+
+
+class Server(uvicorn.Server):
+    """Ends streams when it is told to stop; it would wait for them otherwise."""
+
+    def __init__(
+        self, config: uvicorn.Config, feed: Feed, on_stop: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(config)
+        self._feed, self._on_stop = feed, on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        Thread(target=self._stop).start()  # a signal's handler waits for no lock
+        super().handle_exit(sig, frame)
+
+    def _stop(self) -> None:
+        self._on_stop()
+        self._feed.stop()

@@ -1,0 +1,244 @@
+"""`spikeguard up`: database, server and dashboard on this machine, and a login for you.
+
+Law: one process owns the rest: it holds both ports before anything is started or announced, and
+starts a process again that ends (`supervision`). Whatever ends it, a signal at any moment or
+SIGKILL, leaves nothing running: the database's keeper waits on a pipe from us, the dashboard dies
+with us by the kernel's hand, and what escaped both is ended by the next `up`. Everything listens on
+the loopback only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from sqlalchemy import make_url
+
+from spikeguard_cli.command import CommandFailed
+from spikeguard_server.cli import embedded_postgres as postgres
+from spikeguard_server.cli.private_files import kept_secret, write_private
+from spikeguard_server.cli.serve import serve
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.supervision import Child, RestartLimit, Supervisor
+from spikeguard_server.cli.up_dashboard import dashboard, installed
+from spikeguard_server.cli.up_login import Login, prepare_login
+from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
+from spikeguard_server.identity.permissions import new_secret
+from spikeguard_server.settings import LEAST_LINK_KEY, SettingError, Settings, read_settings
+from spikeguard_server.store.database import STATE, default_directory, opened
+from spikeguard_server.store.schema import prepare
+
+HOST = "127.0.0.1"
+LOCK = "up.lock"
+LINK_KEY = "link_key"
+AUDIT_HEADS = "audit-heads"
+SERVER_ROLE = "spikeguard_server"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where everything of this `up` is."""
+
+    directory: Path
+    listener: socket.socket  # the server's
+    pages: socket.socket | None  # the dashboard's
+
+    @property
+    def server(self) -> str:
+        return _address(self.listener)
+
+    @property
+    def dashboard(self) -> str | None:
+        return None if self.pages is None else _address(self.pages)
+
+
+def _address(listener: socket.socket) -> str:
+    return f"http://{HOST}:{listener.getsockname()[1]}"
+
+
+def run(options: Namespace) -> int:
+    """Start everything, say so, and stay until told to stop."""
+    _stop_on_signals()
+    supervisor = Supervisor()
+    try:
+        with ExitStack() as stack:
+            stack.callback(_ignore_signals)
+            _start(stack, options, supervisor)
+    except _Stopped:
+        if supervisor.failure is not None:
+            raise CommandFailed(supervisor.failure) from None
+        print("stopped", file=sys.stderr)
+    except postgres.EmbeddedError as error:
+        raise CommandFailed(str(error)) from error
+    return 0
+
+
+def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None:
+    directory = _prepare((options.directory or default_directory()).expanduser().resolve())
+    stack.enter_context(_owned(directory))
+    place = _place(stack, options, directory)
+    settings = _settings(place)
+    children: list[Child] = []
+    if not settings.database_url:
+        database = stack.enter_context(postgres.running(database_directory(directory)))
+        settings = replace(
+            settings, owner_database_url=database.url, database_url=_of_server(database.url)
+        )
+        children.append(database)
+    prepare(settings, make=bool(children))
+    engine = stack.enter_context(opened(settings))
+    login = prepare_login(engine, settings, directory, options.name)
+    if place.pages is not None:
+        pages = dashboard(directory, place.pages, place.server, login.dashboard_token)
+        children.append(stack.enter_context(pages))
+    limit = RestartLimit(settings.child_restarts, settings.child_restarts_within_s)
+    stack.enter_context(supervisor.watching(limit, *children))
+    stack.enter_context(_state(directory, settings))
+    announcement = _announcement(place, login, options.json_ready)
+    stack.enter_context(announce_when_ready(announcement))
+    serve(settings, engine, place.listener, supervisor.stop)
+
+
+def _of_server(url: str) -> str:
+    """The same database as a role that owns nothing in it."""
+    return make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
+
+
+def _announcement(place: Place, login: Login, json_ready: Path | None) -> Announcement:
+    return Announcement(
+        directory=place.directory,
+        server=place.server,
+        dashboard=place.dashboard,
+        login=login,
+        json_ready=json_ready,
+    )
+
+
+def _prepare(directory: Path) -> Path:
+    """Make the directory: ours alone, but for root, whose Postgres runs as another account."""
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    return directory
+
+
+@contextmanager
+def _owned(directory: Path) -> Iterator[None]:
+    """Hold the directory's lock; it goes with this process, however that ends."""
+    with (directory / LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommandFailed(
+                f"another `spikeguard up` runs in {directory}: stop that one, or choose another "
+                "place with --directory"
+            ) from None
+        yield
+
+
+def _place(stack: ExitStack, options: Namespace, directory: Path) -> Place:
+    listener = stack.enter_context(listen(HOST, options.port))
+    if options.no_dashboard:
+        return Place(directory, listener, None)
+    if not installed():
+        print("no dashboard: pip install 'spikeguard[dashboard]' brings it", file=sys.stderr)
+        return Place(directory, listener, None)
+    pages = listen(HOST, options.dashboard_port, "--dashboard-port, or --no-dashboard")
+    return Place(directory, listener, stack.enter_context(pages))
+
+
+def _settings(place: Place) -> Settings:
+    """What the environment says, with the addresses that are ours."""
+    try:
+        settings = read_settings()
+    except SettingError as error:
+        raise CommandFailed(str(error)) from error
+    given = os.environ.get("SPIKEGUARD_PUBLIC_URL")
+    link_key = settings.link_key or _kept_link_key(place.directory / LINK_KEY)
+    return replace(
+        settings,
+        host=HOST,
+        port=place.listener.getsockname()[1],
+        public_url=given or place.server,
+        dashboard_url=place.dashboard or "",
+        link_key=link_key,
+        audit_heads_directory=settings.audit_heads_directory or str(place.directory / AUDIT_HEADS),
+    )
+
+
+def _kept_link_key(file: Path) -> str:
+    """The key that signs approval links: the same from start to start, or links that were sent
+    would be void."""
+    try:
+        key = kept_secret(file, new_secret)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file} cannot be read: {error}") from error
+    if len(key) < LEAST_LINK_KEY:
+        raise CommandFailed(
+            f"{file} has fewer than {LEAST_LINK_KEY} characters: remove it, and a new key is made; "
+            "approval links that were sent are void then"
+        )
+    return key
+
+
+def database_directory(directory: Path) -> Path:
+    """Where the database of an `up` lies: in its directory, unless Postgres could not live there.
+
+    Its socket's path may not be long, and as root it runs as an account that must get there.
+    """
+    inside = directory / "postgres"
+    short = len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= postgres.MAX_SOCKET_PATH
+    if short and (os.geteuid() != 0 or all(_open_to_all(path) for path in inside.parents)):
+        return inside
+    mark = hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
+    return postgres.default_directory().with_name(f"postgres-{mark}")
+
+
+def _open_to_all(directory: Path) -> bool:
+    return bool(directory.stat().st_mode & 0o001)
+
+
+@contextmanager
+def _state(directory: Path, settings: Settings) -> Iterator[None]:
+    """Tell `spikeguard token` and `policy` where the database is, while it is there."""
+    urls = {name: getattr(settings, name) for name in ("database_url", "owner_database_url")}
+    write_private(directory / STATE, json.dumps(urls))
+    try:
+        yield
+    finally:
+        (directory / STATE).unlink(missing_ok=True)
+
+
+class _Stopped(BaseException):
+    """SIGINT or SIGTERM came: unwind, and stop what was started, newest first."""
+
+
+def _stop_on_signals() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        _ignore_signals()
+        raise _Stopped
+
+    def hang_up(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        os.kill(os.getpid(), signal.SIGTERM)  # which the server knows how to end by
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGHUP, hang_up)
+
+
+def _ignore_signals() -> None:
+    """From here on we are stopping; a second Ctrl-C must not leave anything behind."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

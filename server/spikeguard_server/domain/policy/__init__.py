@@ -1,0 +1,4 @@
+"""From a diagnosis to a proposal: remedies, targets, skips, cost, approval, shadow mode.
+
+Start at `rules`, which are asked in order, and at `remedies`, the table by cause.
+"""

@@ -1,0 +1,198 @@
+"""What an incident is taken for, and the row of the table of remedies that this leads to.
+
+Invariants: pure. A cause below the confidence that its remedy asks for is not known; what cannot
+be filled into a sentence is said in words that hold without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spikeguard_protocol import BatchRange, Kind
+from spikeguard_protocol.phrases import batches_phrase
+from spikeguard_server.domain.diagnosis.cause.of_return import same_batches
+from spikeguard_server.domain.lifecycle.damage import rise_batches
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.data_sources import (
+    NOTHING_NAMED,
+    DataRecord,
+    listed,
+    numbered,
+    shared_sources,
+)
+from spikeguard_server.domain.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.suspicion import Mark, Ranking, Suspicion
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An incident's diagnosis with its remedy."""
+
+    remedy: Remedy
+    ranking: Ranking = ()
+    switched_off: str = ""  # what the policy does not want to be acted on, in words
+
+    @property
+    def suspicion(self) -> Suspicion | None:
+        """The likeliest cause; None where nothing was ranked."""
+        return next(iter(self.ranking), None)
+
+    @property
+    def known(self) -> bool:
+        return self.remedy.diagnosis is not Diagnosis.UNKNOWN
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where the diagnosed cause shows."""
+        return self.suspicion.mark if self.known and self.suspicion is not None else None
+
+    def share(self, *diagnoses: Diagnosis) -> float:
+        """How likely one of `diagnoses` is; 0 where nothing was ranked."""
+        asked = {diagnosis.value for diagnosis in diagnoses}
+        return sum((one.confidence for one in self.ranking if one.cause.value in asked), 0.0)
+
+    @property
+    def name(self) -> str:
+        """As it stands in `sentence`: what a reason may be searched for."""
+        if self.switched_off:
+            return self.switched_off
+        return self.remedy.title if self.known else "The cause is not known"
+
+    @property
+    def sentence(self) -> str:
+        """The cause, how sure it is, and what speaks most for it."""
+        if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
+            return ""  # the incident's own reason says it
+        if self.switched_off:
+            return f"{self.switched_off} is the likely cause; the policy does not act on it."
+        likely = self.suspicion
+        if not self.known or likely is None:
+            return _unknown(likely)
+        because = next(iter(likely.reasons), "nothing else explains it as well")
+        return f"Likely cause ({likely.confidence:.0%}): {self.remedy.title}: {because}."
+
+    @property
+    def advice(self) -> str:
+        """The sentence, and what is to be done where no command does it."""
+        by_hand = self.remedy.back is GoBack.NO and self.remedy.kinds == ACTING
+        return f"{self.sentence} {self.remedy.because}" if by_hand else self.sentence
+
+
+def _unknown(likely: Suspicion | None) -> str:
+    if likely is None or likely.cause.value == Diagnosis.UNKNOWN.value:
+        return "The cause is not known: nothing that was measured tells it."
+    title = remedy_of(Diagnosis(likely.cause.value), Kind.LINGERING).title
+    return f"The cause is not known; nearest is {title} ({likely.confidence:.0%})."
+
+
+def diagnose(incident: Incident, policy: Policy) -> Finding:
+    """The likeliest cause where it is sure enough to act on, with its remedy."""
+    likely = next(iter(incident.causes), None)
+    diagnosis = Diagnosis.UNKNOWN if likely is None else Diagnosis(likely.cause.value)
+    sure = 0.0 if likely is None else likely.confidence
+    if incident.apart:
+        diagnosis, sure = Diagnosis.REPLICAS_APART, 1.0
+    row, used = _row(diagnosis, incident, policy)
+    if used and sure >= row.sure:
+        return Finding(row, incident.causes)
+    unknown, _ = _row(Diagnosis.UNKNOWN, incident, policy)
+    return Finding(unknown, incident.causes, "" if used else row.title.capitalize())
+
+
+def _row(diagnosis: Diagnosis, incident: Incident, policy: Policy) -> tuple[Remedy, bool]:
+    """The row as the policy has it, and whether it is used."""
+    row, own = remedy_of(diagnosis, incident.kind), policy.remedies.get(diagnosis)
+    return (row, True) if own is None else (own.over(row), own.use)
+
+
+def checks_of(
+    incident: Incident,
+    policy: Policy,
+    data: DataRecord = NOTHING_NAMED,
+) -> tuple[str, ...]:
+    """What to look at before approving; `data` as the run's record names it."""
+    finding = diagnose(incident, policy)
+    words = _words(finding, incident, ())
+    again = finding.remedy.check_again.format_map(words) if _at_its_batches(incident) else ""
+    before = [again, _source_before(finding.remedy, data)]
+    return (*(check.format_map(words) for check in finding.remedy.checks), *filter(None, before))
+
+
+def follow_ups_of(
+    incident: Incident,
+    policy: Policy,
+    skipped: tuple[BatchRange, ...] = (),
+    data: DataRecord = NOTHING_NAMED,
+) -> tuple[str, ...]:
+    """What to do the next morning; `skipped` by the commands of the incident."""
+    finding = diagnose(incident, policy)
+    words = _words(finding, incident, skipped)
+    again = finding.remedy.follow_up_again.format_map(words) if _at_its_batches(incident) else ""
+    source = [again, _source(finding.remedy, data)]
+    return (*(text.format_map(words) for text in finding.remedy.follow_ups), *filter(None, source))
+
+
+def _source_before(remedy: Remedy, data: DataRecord) -> str:
+    """What earlier incidents left out, where it may be behind this one too."""
+    if not data.earlier:
+        return ""
+    names = [name for one in data.earlier for name in one.names]
+    earlier = numbered([one.incident for one in data.earlier])
+    return remedy.source_before.format(earlier=earlier, names=listed(names))
+
+
+def _source(remedy: Remedy, data: DataRecord) -> str:
+    """Whether an earlier incident's source is behind this one, as far as the record names both."""
+    shared = shared_sources(data)
+    if not shared:
+        return remedy.source_not_known
+    earlier = numbered([number for one in shared for number in one.incidents])
+    return remedy.source_again.format(sources=listed([one.name for one in shared]), earlier=earlier)
+
+
+def _at_its_batches(incident: Incident) -> bool:
+    """Whether it came back where it had risen in the data."""
+    then, now = rise_batches(incident), incident.recurred_batches
+    return then is not None and now is not None and same_batches(then, now)
+
+
+def _words(
+    finding: Finding, incident: Incident, skipped: tuple[BatchRange, ...]
+) -> Mapping[str, str]:
+    mark, layer = finding.mark, incident.first_layer
+    first = incident.onset_step if mark is None else mark.first_step
+    rank = None if mark is None else mark.rank
+    return {
+        "title": finding.remedy.title,
+        "first_step": f"{first:,}",
+        "where_raised": _raised(mark),
+        "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
+        "layer": "the layer that moved first" if layer is None else layer.layer,
+        "positions": _positions(incident, mark, skipped),
+        "returned": _returned(incident),
+    }
+
+
+def _raised(mark: Mark | None) -> str:
+    if mark is None or mark.ratio is None:
+        return ""
+    until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
+    return f" (raised from step {mark.first_step:,}{until})"
+
+
+def _returned(incident: Incident) -> str:
+    again = incident.recurred_batches
+    return "those batches" if again is None else batches_phrase(again)
+
+
+def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:
+    if skipped:
+        return " and ".join(map(batches_phrase, skipped))
+    batches = incident.onset_batches
+    if batches is None:
+        return "the onset"
+    last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
+    more = max(0, last - incident.onset_step) * len(batches)
+    return batches_phrase(BatchRange(batches.first, batches.end + more))

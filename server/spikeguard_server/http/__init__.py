@@ -1,0 +1,5 @@
+"""The HTTP face: the application, endpoints that parse, call and return, the shapes that travel.
+
+Law: no SQL and no decision here. What a call may do stands in `identity.permissions`, what it
+reads in `store.reads`, what it changes in `ingest` and `access.grants`. Start at `app`.
+"""

@@ -1,0 +1,356 @@
+"""The server as one ASGI application: what it is made of, and how errors become answers.
+
+Law: everything enters through `create_app`; nothing happens at import. Errors are written here and
+nowhere else, in one shape; what is nobody's business stays in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import sqlalchemy as sql
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from sqlalchemy.exc import DataError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InternalError as DatabaseInternalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
+from spikeguard_server.domain.lifecycle.moves import IllegalMove as DomainIllegalMove
+from spikeguard_server.errors import (
+    Busy,
+    IllegalMove,
+    InternalError,
+    Malformed,
+    MethodNotAllowed,
+    NotFound,
+    NotSignedIn,
+    ReadsOnly,
+    ServiceError,
+    TooLarge,
+    Unprocessable,
+    Unready,
+    VersionNotSpoken,
+)
+from spikeguard_server.http.concurrency import Calls
+from spikeguard_server.http.dependencies import Services, guard, is_page
+from spikeguard_server.http.event_feed import Feed
+from spikeguard_server.http.fast.ingest_middleware import Door, Express
+from spikeguard_server.http.known_tokens import MOST
+from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
+from spikeguard_server.http.pages import refusal_page
+from spikeguard_server.http.proxies import Peer
+from spikeguard_server.http.rate_limits import RateLimit, Rates
+from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers, PlainCookies
+from spikeguard_server.http.request_metrics import Measured
+from spikeguard_server.http.responses import Answer, answer_of
+from spikeguard_server.http.routes.all_routes import include_all
+from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, ClosedDoor, MessageDoor
+from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.ingest import Monitors, Turns
+from spikeguard_server.ingest.order_waiters import MAX_WAITS, Bell
+from spikeguard_server.jobs.audit_heads import HeadWriter
+from spikeguard_server.jobs.ticker import Ticker
+from spikeguard_server.metrics import Metrics
+from spikeguard_server.notify.button import AT_DESK as BUTTONS_AT_DESK
+from spikeguard_server.notify.button import Button
+from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK
+from spikeguard_server.notify.notifier import Notifier
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.clock import watch_of
+from spikeguard_server.store.outage import TOLD, outage_of
+from spikeguard_server.store.tokens import working_hashes
+
+if TYPE_CHECKING:
+    from spikeguard_server.access.oidc.provider import Provider
+
+_log = logging.getLogger(__name__)
+WAIT = "Wait, then send it again"
+STOP_S = 5.0  # for messages that are being taken when the server stops
+# Connections at once of what is neither a message nor a call of the framework's.
+BESIDE: Final[Mapping[str, int]] = {
+    "ticker": 1,
+    "scribe": 1,
+    "notifier": 1,
+    "its carriers": CARRIERS_AT_DESK,
+    "test buttons": BUTTONS_AT_DESK,
+    "feed": 1,
+    "readiness": 1,
+    "tokens known at the start": 1,
+    "tokens": JUDGES,
+    "unknown tokens": EXAMINERS,
+}
+
+
+def create_app(
+    settings: Settings,
+    engine: sql.Engine,
+    *,
+    registry: CollectorRegistry | None = None,
+    ticker: bool = True,
+) -> FastAPI:
+    """The application over `engine`. `ticker=False` leaves what time alone moves to others, as a
+    server of reads only always does."""
+    ticker = ticker and not settings.primary_url
+    services = Services(
+        settings=settings,
+        engine=engine,
+        metrics=Metrics(registry or CollectorRegistry()),
+        monitors=Monitors(settings.monitors_kept),
+        ticker=Ticker(settings, engine) if ticker else None,
+        provider=_provider(settings),
+        calls=Calls((_callers(settings) + 1) // 2),
+        lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
+    )
+    watch_of(engine).tell = services.metrics.count_clock_jump
+    bell = Bell(settings)
+    feed = Feed(engine)
+    heads = _heads(services)
+    notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
+    turns = Turns(_workers(settings), settings.ingest_waiting)
+    app = FastAPI(
+        title="spikeguard",
+        version=version("spikeguard"),
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        default_response_class=Answer,
+        dependencies=[guard],
+        lifespan=_lifespan(services, turns, bell, feed, notifier, heads),
+    )
+    sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
+    app.state.services = services
+    app.state.bell = bell
+    app.state.feed = feed
+    app.state.button = Button(settings, engine)
+    include_all(app)
+    app.openapi = describe(app)  # type: ignore[method-assign]
+    _handle_errors(app)
+    rates = Rates(settings.requests_per_s)
+    app.add_middleware(PlainCookies)
+    app.add_middleware(RateLimit, rates=rates, familiar=services.familiar, refuse=_answer)
+    app.add_middleware(Measured, metrics=services.metrics)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(CarefulAnswers, headers=services.headers)
+    app.add_middleware(
+        Express, door=_door(services, turns, rates), refuse=partial(_refuse, services.headers),
+        headers=services.headers, metrics=services.metrics,
+    )  # fmt: skip
+    app.add_middleware(Peer, settings=settings)
+    return app
+
+
+def _provider(settings: Settings) -> Provider | None:
+    if not settings.oidc_issuer:
+        return None
+    from spikeguard_server.access.oidc.provider import (
+        Provider,  # reads OpenSSL, for those who sign in
+    )
+
+    return Provider(settings)
+
+
+def _door(services: Services, turns: Turns, rates: Rates) -> Door:
+    """What becomes of messages; where only reads are served, they are told where to go."""
+    if services.primary is None:
+        return MessageDoor(services, turns, rates)
+    return ClosedDoor(services.primary)
+
+
+def _greet(services: Services) -> None:
+    """After a start nobody's token has worked yet, and all would be strangers for a moment."""
+    with suppress(SQLAlchemyError), services.engine.connect() as connection:
+        services.familiar.note(working_hashes(connection, MOST))
+
+
+def _lifespan(
+    services: Services,
+    turns: Turns,
+    bell: Bell,
+    feed: Feed,
+    notifier: Notifier | None,
+    heads: HeadWriter | None,
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def run(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        Thread(target=_greet, args=(services,), name="greet", daemon=True).start()
+        current_default_thread_limiter().total_tokens = _callers(services.settings)
+        if services.primary is None:  # a standby rings no bell: who waits asks again
+            bell.start()
+        feed.start()
+        if services.ticker is not None:
+            services.ticker.start()
+        if notifier is not None:
+            notifier.start()
+        if heads is not None:
+            heads.start()
+        try:
+            yield
+        finally:
+            feed.stop()
+            turns.stop(STOP_S)
+            bell.stop()
+            if notifier is not None:
+                notifier.stop()
+            if services.ticker is not None:
+                services.ticker.stop()
+            if heads is not None:
+                heads.stop()
+
+    return run
+
+
+def _heads(services: Services) -> HeadWriter | None:
+    """What writes the audit's heads down, where that is wanted."""
+    if not (directory := services.settings.audit_heads_directory):
+        return None
+    return HeadWriter(services.engine, Path(directory), services.metrics.count_heads)
+
+
+def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
+    cause = outage_of(context.original_exception)
+    if cause is not None:
+        metrics.database_failures.labels(cause.value).inc()
+
+
+def _workers(settings: Settings) -> int:
+    """Threads that take messages; people's calls always find a connection that these leave."""
+    return max(1, min(settings.ingest_workers, settings.pool_size - 2))
+
+
+def _callers(settings: Settings) -> int:
+    """Other calls at once, beside `BESIDE`: messages always find a connection too."""
+    beside = sum(BESIDE.values()) + bool(settings.audit_heads_directory)
+    return max(2, settings.pool_size - _workers(settings) - beside)
+
+
+def _handle_errors(app: FastAPI) -> None:
+    """Let every exception that can reach a client become a `ServiceError`'s answer."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        return _answer(request, _told(f"{request.method} {request.url.path}", error))
+
+    for kind in _TOLD:
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(Exception, answer)
+
+
+def _told(call: str, error: Exception) -> ServiceError:
+    """What a client is told; what is our own fault is logged."""
+    told = service_error(error)
+    if isinstance(told, InternalError):
+        _log.error("%s failed", call, exc_info=error)
+    return told
+
+
+def _refuse(headers: Mapping[str, str], error: Exception) -> Response:
+    """The answer to a message that was not taken."""
+    answer = answer_of(_told("POST /v1/messages", error))
+    for name, value in headers.items():
+        answer.headers.setdefault(name, value)
+    return answer
+
+
+_TOLD: tuple[type[Exception], ...] = (
+    ServiceError,
+    ProtocolError,
+    RequestValidationError,
+    HTTPException,
+    DomainIllegalMove,
+    DataError,
+    OperationalError,
+    DatabaseInternalError,
+    PoolTimeout,
+)
+
+
+def service_error(error: Exception) -> ServiceError:
+    """What a client is told of `error`."""
+    match error:
+        case ServiceError():
+            return error
+        case UnknownVersion():
+            return VersionNotSpoken(
+                error.limit, error.remedy, field=error.field, supported=[VERSION]
+            )
+        case ProtocolError():
+            return Unprocessable(f"{error.field} {error.limit}", error.remedy, field=error.field)
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            return _refused(error)
+        case DomainIllegalMove():
+            return IllegalMove(str(error), "Look at it again: something else happened first")
+        case DataError():
+            return Unprocessable(
+                "A value is outside what can be stored", "Send smaller numbers and plain text"
+            )
+        case PoolTimeout():
+            return _no_connection(error)
+    cause = outage_of(error)
+    return InternalError() if cause is None else Unready(*TOLD[cause], cause=cause.value)
+
+
+def _no_connection(error: PoolTimeout) -> Busy:
+    """The pool says its size in words and nowhere else."""
+    size = re.search(r"limit of size (\d+)", str(error))
+    limit = int(size[1]) if size else None
+    told = f"All {limit} connections to the database are in use"
+    return Busy(told, WAIT, limit=limit)
+
+
+def _invalid(error: RequestValidationError) -> ServiceError:
+    """The first thing that is wrong with the request's fields."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return Malformed("The body is not JSON", "Send JSON", field="body")
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    field = ".".join(place) or "body"
+    return Unprocessable(
+        f"{field}: {first['msg']}", "/openapi.json says what this call takes", field=field
+    )
+
+
+def _refused(error: HTTPException) -> ServiceError:
+    """What the framework refuses by itself."""
+    if isinstance(error.__cause__, TooLarge):
+        return error.__cause__
+    if error.status_code == 404:
+        return NotFound("There is nothing here", "/openapi.json lists what there is")
+    if error.status_code == 405:
+        return MethodNotAllowed("This path does not take this method", "/openapi.json lists them")
+    return Malformed("The request cannot be read", "Send it as /openapi.json says")
+
+
+def _answer(request: Request, told: ServiceError) -> Response:
+    """JSON for programs, a page for people; a person without a login is shown the way to it."""
+    path = request.url.path
+    if not is_page(path):
+        answer: Response = answer_of(told)
+    elif isinstance(told, ReadsOnly) and request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        answer = RedirectResponse(f"{told.primary}{quote(path)}{query}", status_code=303)
+    elif isinstance(told, NotSignedIn) and request.method == "GET":
+        answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+    else:
+        page = refusal_page(page_of(request.app.state.services, None), told)
+        answer = HTMLResponse(page, status_code=told.status, headers=told.headers)
+    for name, value in request.app.state.services.headers.items():
+        answer.headers.setdefault(name, value)
+    return answer

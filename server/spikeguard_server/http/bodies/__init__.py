@@ -1,0 +1,1 @@
+"""What travels: the shapes of bodies, and bodies made from rows."""

@@ -1,0 +1,212 @@
+"""What travels about tokens, sessions and the policy."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from spikeguard_protocol import Role
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.access.person_names import MAX_PERSON
+from spikeguard_server.domain.policy.settings import PolicyScope
+from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
+from spikeguard_server.identity.permissions import SESSION_S
+
+_NAME = f"^{NAME_PATTERN.pattern}$"
+SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
+
+
+class Login(Shape):
+    """A token that an admin gave to a person, and that person's name."""
+
+    model_config = example({"token": SECRET, "name": "Ada Lovelace"})
+
+    token: str = Field(min_length=20, max_length=200)
+    name: str = Field(default="", max_length=MAX_PERSON, description="empty if the token names you")
+
+
+class SignInLinkWanted(Shape):
+    """A link for the browser of whoever asks."""
+
+    model_config = example({"next": "/confirm/default/gpt-124m-7/3/1"})
+
+    next: str = Field(default="", max_length=1000, description="where to go once signed in")
+
+
+class SignInLink(Shape):
+    """A link that signs a browser in, once, on the server's own machine."""
+
+    model_config = example({"link": f"http://127.0.0.1:8000/login/{SECRET}", "expires_in_s": 600.0})
+
+    link: str
+    expires_in_s: float
+
+
+class SessionBody(Shape):
+    """A person's token, for SPIKEGUARD_SESSION_HOURS; the name stands behind every decision."""
+
+    model_config = example(
+        {
+            "token": SECRET,
+            "name": "Ada Lovelace",
+            "role": "operator",
+            "project": None,
+            "expires_in_s": float(SESSION_S),
+        }
+    )
+
+    token: str
+    name: str
+    role: Role
+    project: str | None
+    expires_in_s: float
+
+
+class Me(Shape):
+    """Who holds the token that was sent."""
+
+    model_config = example(
+        {
+            "name": "Ada Lovelace",
+            "role": "operator",
+            "project": None,
+            "run": None,
+            "expires_in_s": 41000.0,
+        }
+    )
+
+    name: str | None
+    role: Role
+    project: str | None
+    run: str | None = Field(description="null = every run of the project")
+    expires_in_s: float | None
+
+
+class TokenWanted(Shape):
+    """What a new token may do, for whom and how long."""
+
+    model_config = example(
+        {"role": "operator", "project": None, "person": "Ada Lovelace", "expires_in_s": 2592000}
+    )
+
+    role: Role
+    project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
+    run: str | None = Field(
+        default=None,
+        pattern=_NAME,
+        description="of that project (null: `default`), role agent only; null = every run",
+    )
+    person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
+    name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
+    unnamed: bool = Field(
+        default=False,
+        description="of role operator or admin, for nobody in particular: the name is typed",
+    )
+    expires_in_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=10 * 366 * 86400,
+        description="null = as long as it may; agents' SPIKEGUARD_AGENT_TOKEN_DAYS, others' as "
+        "long as the maker's own",
+    )
+    reason: ReasonGiven = None
+
+
+TOKEN_EXAMPLE: dict[str, Any] = {
+    "id": 4,
+    "role": "operator",
+    "project": None,
+    "run": None,
+    "person": "Ada Lovelace",
+    "name": None,
+    "session": False,
+    "created_at": TIME,
+    "created_by": "Grace Hopper",
+    "expires_in_s": 2592000.0,
+    "made_with": 2,
+}
+
+
+class TokenBody(Shape):
+    """A token without its secret, which nobody can be told again."""
+
+    model_config = example(TOKEN_EXAMPLE)
+
+    id: int
+    role: Role
+    project: str | None
+    run: str | None = Field(description="null = every run of the project")
+    person: str | None
+    name: str | None
+    session: bool = Field(description="made by a login")
+    created_at: datetime
+    created_by: str
+    expires_in_s: float | None
+    made_with: int | None = Field(description="the token that it ends with when that is revoked")
+
+
+class TokenMade(TokenBody):
+    """A new token with its secret, shown this once."""
+
+    model_config = example({**TOKEN_EXAMPLE, "token": SECRET})
+
+    token: str
+
+
+class TokenList(Shape):
+    """The tokens that work at present, newest first."""
+
+    model_config = example({"items": [TOKEN_EXAMPLE], "next_cursor": None})
+
+    items: list[TokenBody]
+    next_cursor: str | None
+
+
+POLICY_EXAMPLE: dict[str, Any] = {
+    "project": "default",
+    "run": None,
+    "scope": "project",
+    "version": 1,
+    "created_at": TIME,
+    "created_by": "Ada Lovelace",
+    "policy": {"act_confidence": 0.6, "price_per_hour": 98.0, "currency": "USD"},
+}
+
+
+class PolicyBody(Shape):
+    """The policy in force for a project, or for one run of it; without an author it is the one the
+    server comes with."""
+
+    model_config = example(POLICY_EXAMPLE)
+
+    project: str
+    run: str | None = Field(description="null: asked for the project itself")
+    scope: PolicyScope = Field(description="whose it is: the run's own, or its project's")
+    version: int
+    created_at: datetime | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class PolicyWanted(Shape):
+    """A policy to put in force. `version` is the one it replaces: another one is a conflict."""
+
+    model_config = example({"project": "default", "version": 1, "policy": {"price_per_hour": 98.0}})
+
+    project: str = Field(pattern=_NAME)
+    version: int | None = Field(default=None, ge=1)
+    policy: dict[str, Any]
+    reason: ReasonGiven = None
+
+
+class RunPolicyWanted(Shape):
+    """A policy of the run's own. What is left out is what its project's says now. `version` is the
+    run's own that it replaces, 0 for none: another one is a conflict."""
+
+    model_config = example({"version": 0, "policy": {"approval": {"rollback": {"mode": "auto"}}}})
+
+    version: int | None = Field(default=None, ge=0)
+    policy: dict[str, Any]
+    reason: ReasonGiven = None

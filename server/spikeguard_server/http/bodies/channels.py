@@ -1,0 +1,199 @@
+"""What travels about channels, silences and deliveries. A channel's target travels one way only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from spikeguard_protocol import Kind
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.domain.audit.changes import MAX_REASON
+from spikeguard_server.domain.notification.channel import MAX_LEVEL, MAX_TARGET, ChannelKind
+from spikeguard_server.domain.notification.delivery import Result
+from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
+
+_NAME = f"^{NAME_PATTERN.pattern}$"
+CHANNEL_EXAMPLE: dict[str, Any] = {
+    "project": "default",
+    "name": "oncall",
+    "kind": "pagerduty",
+    "target": {"routing_key": "…", "url": "https://events.pagerduty.com"},
+    "topics": ["closed", "escalated", "opened", "proposed"],
+    "kinds": ["divergent", "lingering"],
+    "runs": ["gpt-*"],
+    "level": 0,
+    "cooldown_s": 120.0,
+    "links": False,
+    "person": None,
+    "enabled": True,
+    "changed_at": TIME,
+    "changed_by": "Ada Lovelace",
+}
+
+
+class ChannelWanted(Shape):
+    """A channel to write. What is left out takes its default; without `target` it keeps its own."""
+
+    model_config = example(
+        {
+            "kind": "pagerduty",
+            "target": {"routing_key": "R0123456789ABCDEF0123456789ABCDE"},
+            "kinds": ["divergent", "lingering"],
+            "runs": ["gpt-*"],
+        }
+    )
+
+    kind: ChannelKind
+    target: dict[str, str] = Field(default_factory=dict, max_length=4)
+    topics: list[Topic] | None = None
+    kinds: list[Kind] | None = None
+    runs: list[str] = Field(default_factory=list, max_length=100)
+    level: int = Field(default=0, ge=0, le=MAX_LEVEL)
+    cooldown_s: float = Field(default=120.0, ge=0, le=86_400)
+    links: bool = False
+    person: str | None = Field(default=None, max_length=80)
+    enabled: bool = True
+    reason: ReasonGiven = None
+
+    def plain(self) -> dict[str, Any]:
+        """As `channel_from_mapping` reads it, with only what was sent."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
+
+
+class ChannelBody(Shape):
+    """A channel with what may be shown of its target."""
+
+    model_config = example(CHANNEL_EXAMPLE)
+
+    project: str
+    name: str
+    kind: ChannelKind
+    target: dict[str, str] = Field(description=f"hints; values of up to {MAX_TARGET} characters")
+    topics: list[Topic]
+    kinds: list[Kind]
+    runs: list[str]
+    level: int
+    cooldown_s: float
+    links: bool
+    person: str | None
+    enabled: bool
+    changed_at: datetime
+    changed_by: str
+
+
+class ChannelList(Shape):
+    """The channels of a project, by name."""
+
+    model_config = example({"items": [CHANNEL_EXAMPLE]})
+
+    items: list[ChannelBody]
+
+
+DELIVERY_EXAMPLE: dict[str, Any] = {
+    "at": TIME,
+    "project": "default",
+    "run": "gpt-124m-7",
+    "incident": 3,
+    "channel": "oncall",
+    "topics": ["opened", "proposed"],
+    "result": "sent",
+    "reason": "gpt-124m-7#3: lingering spike, decide: roll back to step-4000 (step 4,000)",
+    "took_ms": 84.2,
+}
+
+
+class DeliveryBody(Shape):
+    """A message that was sent, or why none was."""
+
+    model_config = example(DELIVERY_EXAMPLE)
+
+    at: datetime
+    project: str
+    run: str | None = Field(description="null for a test")
+    incident: int | None
+    channel: str | None = Field(description="null where there was none to tell")
+    topics: list[Topic]
+    result: Result
+    reason: str
+    took_ms: float | None
+
+
+class DeliveryList(Shape):
+    """The delivery log, newest first."""
+
+    model_config = example({"items": [DELIVERY_EXAMPLE], "next_cursor": None})
+
+    items: list[DeliveryBody]
+    next_cursor: str | None
+
+
+class TestBody(Shape):
+    """What became of a test."""
+
+    model_config = example({"result": "given_up", "reason": "answered 403", "took_ms": 112.0})
+
+    result: Result
+    reason: str
+    took_ms: float
+
+
+class SilenceWanted(Shape):
+    """A wish not to be told. Without a run it covers the project; a later begin makes it a
+    maintenance window."""
+
+    model_config = example(
+        {
+            "project": "default",
+            "run": "gpt-124m-7",
+            "begins_in_s": 3600,
+            "lasts_s": 7200,
+            "reason": "the racks are moved",
+        }
+    )
+
+    project: str = Field(pattern=_NAME)
+    run: str | None = Field(default=None, pattern=_NAME)
+    incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    begins_in_s: float = Field(default=0.0, ge=0, le=90 * 86_400)
+    lasts_s: float = Field(ge=1, le=30 * 86_400)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+SILENCE_EXAMPLE: dict[str, Any] = {
+    "project": "default",
+    "number": 4,
+    "run": "gpt-124m-7",
+    "incident": None,
+    "begins_at": TIME,
+    "ends_at": TIME,
+    "reason": "the racks are moved",
+    "created_at": TIME,
+    "created_by": "Ada Lovelace",
+}
+
+
+class SilenceBody(Shape):
+    """A silence or a maintenance window."""
+
+    model_config = example(SILENCE_EXAMPLE)
+
+    project: str
+    number: int
+    run: str | None
+    incident: int | None
+    begins_at: datetime
+    ends_at: datetime
+    reason: str
+    created_at: datetime
+    created_by: str
+
+
+class SilenceList(Shape):
+    """Silences in force or to come, the first to end first."""
+
+    model_config = example({"items": [SILENCE_EXAMPLE]})
+
+    items: list[SilenceBody]

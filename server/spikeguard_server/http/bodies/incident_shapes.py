@@ -1,0 +1,398 @@
+"""What travels about incidents and the commands they lead to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
+from spikeguard_protocol.orders import MAX_SIGNATURE
+from spikeguard_server.domain.policy.remedies import Diagnosis
+from spikeguard_server.domain.policy.settings import PolicyScope
+from spikeguard_server.domain.policy.symptom import Symptom
+from spikeguard_server.http.bodies.run_shapes import (
+    ATTEMPT,
+    SEGMENT_EXAMPLE,
+    TIME,
+    TREND_EXAMPLE,
+    Number,
+    SegmentRef,
+    Shape,
+    TrendBody,
+    example,
+)
+
+COMMAND_EXAMPLE: dict[str, Any] = {
+    "id": "gpt-124m-7#3.1",
+    "number": 1,
+    "incident": "gpt-124m-7#3",
+    "verb": "rollback",
+    "arguments": {"target": "step-4000", "step": 4000, "skip": [4185, 4205]},
+    "state": "proposed",
+    "revision": 2,
+    "reason": "loss settled 0.31 above its trend; the last healthy checkpoint is 190 steps back",
+    "policy_version": 1,
+    "policy_scope": "project",
+    "checks": ["Is this data there on purpose (a new source)? Then reject."],
+    "cost": {
+        "steps": 211,
+        "seconds": 312.0,
+        "tokens": 110624768,
+        "money": 8.5,
+        "currency": "USD",
+        "step_time_s": 1.48,
+        "step_time_of": 200,
+        "waiting_steps": 41,
+        "waiting_money": 1.63,
+    },
+    "attempt": ATTEMPT,
+    "expires_in_s": 3480.0,
+    "expires_at_step": None,
+    "proposed_at": TIME,
+    "approvals": 1,
+    "first_approved_at": None,
+    "first_approved_by": None,
+    "decided_at": None,
+    "decided_by": None,
+    "decision_reason": None,
+    "delivered_at": None,
+    "finished_at": None,
+    "applied_step": None,
+    "result": None,
+    "end_reason": None,
+    "judgement": None,
+    "revisions": [
+        {
+            "number": 1,
+            "at": TIME,
+            "verb": "watch",
+            "arguments": {"steps": 200},
+            "reason": "the loss is falling back by itself",
+        }
+    ],
+}
+INCIDENT_EXAMPLE: dict[str, Any] = {
+    "id": "gpt-124m-7#3",
+    "run": "gpt-124m-7",
+    "project": "default",
+    "number": 3,
+    "state": "open",
+    "kind": "lingering",
+    "confidence": 0.86,
+    "reason": "loss is 0.31 above trend and no longer falling",
+    "settled": False,
+    "onset_step": 4186,
+    "detected_step": 4186,
+    "peak_step": 4188,
+    "closed_step": None,
+    "onset_batches": [4185, 4186],
+    "segment": SEGMENT_EXAMPLE,
+    "signal": "grad_norm",
+    "first_signal": {"signal": "grad_norm", "step": 4186},
+    "symptom": "spike",
+    "title": "lingering spike",
+    "summary": "The loss rose from 2.61 to 5.92",
+    "loss_rose": True,
+    "pre_loss": 2.61,
+    "peak_loss": 5.92,
+    "excess": 0.31,
+    "newest_step": 4211,
+    "dropped": False,
+    "stuck": False,
+    "apart": False,
+    "recurrences": 0,
+    "outcome": None,
+    "opened_at": TIME,
+    "closed_at": None,
+    "trend": TREND_EXAMPLE,
+    "proposal": COMMAND_EXAMPLE,
+}
+DETAIL_EXAMPLE: dict[str, Any] = {
+    **INCIDENT_EXAMPLE,
+    "revisions": [
+        {
+            "number": 1,
+            "step": 4186,
+            "at": TIME,
+            "kind": "recoverable",
+            "confidence": 0.5,
+            "reason": "the loss is 8.1 deviations above trend; too early to tell",
+        }
+    ],
+    "evidence": {
+        "first_moves": {"grad_norm": 4186, "loss": 4187},
+        "worst_z": {"grad_norm": "inf", "loss": 41.2},
+        "peaks": {"loss": 5.92},
+        "precursors": [{"step": 4185, "signal": "update_norm", "value": 31.0, "z": 9.2}],
+    },
+    "causes": [
+        {
+            "cause": "bad_batch",
+            "confidence": 0.91,
+            "reasons": ["its tokens have an entropy of 5.42 nats, and 3.22 before"],
+        }
+    ],
+    "remedy": {
+        "diagnosis": "bad_batch",
+        "known": True,
+        "title": "bad data",
+        "sentence": "Likely cause (91%): bad data: its tokens have an entropy of 5.42 nats.",
+        "follow_ups": ["Look at the data of batch 4,185: bad data is the likely cause."],
+    },
+    "first_layer": {
+        "signal": "grad_norm",
+        "layer": "blocks.7.attention.qkv.weight",
+        "step": 4186,
+        "ratio": 31.5,
+        "layers_moved": 1,
+        "layers_known": 148,
+    },
+    "commands": [COMMAND_EXAMPLE],
+    "has_postmortem": False,
+}
+
+
+def _pair(value: Any) -> Any:
+    return (value.first, value.end) if hasattr(value, "end") else value
+
+
+Range = Annotated[tuple[int, int], BeforeValidator(_pair)]  # half-open positions [a, b)
+
+
+class CostBody(Shape):
+    """What approving would cost, reckoned at the moment of reading."""
+
+    steps: int
+    seconds: float | None
+    tokens: int | None
+    money: float | None = Field(description="null until a price per hour is set")
+    currency: str | None = Field(description="of `money`; null where that is")
+    step_time_s: float | None = Field(description="the pace that it is reckoned at")
+    step_time_of: int = Field(description="steps before the onset that the pace is the median of")
+    waiting_steps: int | None = Field(description="more of `steps` for every minute of waiting")
+    waiting_money: float | None = Field(description="more of `money` for every minute of waiting")
+
+
+class CommandRevision(Shape):
+    """What the proposal said before."""
+
+    number: int
+    at: datetime
+    verb: Verb
+    arguments: dict[str, Any]
+    reason: str
+
+
+class CommandBody(Shape):
+    """A command from proposal to judgement."""
+
+    model_config = example(COMMAND_EXAMPLE)
+
+    id: str
+    number: int
+    incident: str
+    verb: Verb
+    arguments: dict[str, Any]
+    state: CommandState
+    revision: int
+    reason: str
+    policy_version: int | None
+    policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
+    checks: list[str] = Field(description="to look at before approving, while it waits")
+    cost: CostBody
+    attempt: str | None
+    expires_in_s: float | None
+    expires_at_step: int | None
+    proposed_at: datetime
+    approvals: int = Field(description="people who have to approve it, one after the other")
+    first_approved_at: datetime | None
+    first_approved_by: str | None = Field(description="of two people; the other is still asked")
+    decided_at: datetime | None
+    decided_by: str | None = Field(description="of two people both")
+    decision_reason: str | None
+    delivered_at: datetime | None
+    finished_at: datetime | None
+    applied_step: int | None
+    result: str | None
+    end_reason: str | None = Field(description="why it ended without reaching the job")
+    judgement: str | None
+    revisions: list[CommandRevision] = Field(description="the newest 20")
+
+
+class FirstMoveBody(Shape):
+    """The first signal to move, and the step at which it did."""
+
+    signal: str
+    step: int
+
+
+class IncidentBody(Shape):
+    """One spike, from onset to close."""
+
+    model_config = example(INCIDENT_EXAMPLE)
+
+    id: str
+    run: str
+    project: str
+    number: int
+    state: IncidentState
+    kind: Kind
+    confidence: float = Field(description="probability that `kind` is right, 0 to 1")
+    reason: str
+    settled: bool = Field(description="`kind` changes with new evidence only")
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    closed_step: int | None
+    onset_batches: Range | None = Field(description="positions in the data order, half-open")
+    segment: SegmentRef
+    signal: str = Field(description="that opened it; `first_signal` may have moved before")
+    first_signal: FirstMoveBody
+    symptom: Symptom
+    title: str = Field(description="what every view calls it")
+    summary: str = Field(description="what happened, in a sentence without its full stop")
+    loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
+    pre_loss: Number | None = Field(description="the trend just before the onset, nats")
+    peak_loss: Number | None = Field(description="nats")
+    excess: Number | None = Field(description="of the loss over the trend at `newest_step`, nats")
+    newest_step: int = Field(description="the newest that was judged")
+    dropped: bool = Field(description="whether the agent kept the onset's update out")
+    stuck: bool = Field(
+        description="whether updates were dropped in a row, so that weights stand still"
+    )
+    apart: bool = Field(description="whether ranks were found to hold different weights")
+    recurrences: int = Field(description="times it came back after a command")
+    outcome: Outcome | None
+    opened_at: datetime
+    closed_at: datetime | None
+    trend: TrendBody | None
+    proposal: CommandBody | None
+
+
+class IncidentRevision(Shape):
+    """How the incident was classified, and from when."""
+
+    number: int
+    step: int
+    at: datetime
+    kind: Kind
+    confidence: float
+    reason: str
+
+
+class PrecursorBody(Shape):
+    """A leading signal that left its baseline before the loss moved."""
+
+    step: int
+    signal: str
+    value: Number
+    z: Number
+
+
+class EvidenceBody(Shape):
+    """Which signal moved when, and how far."""
+
+    first_moves: dict[str, int] = Field(description="step by signal")
+    worst_z: dict[str, Number] = Field(
+        description="by signal, in robust deviations; of norms in log space"
+    )
+    peaks: dict[str, Number] = Field(description="by signal, in its own unit")
+    precursors: list[PrecursorBody]
+
+
+class CauseBody(Shape):
+    """What may have started it, how likely that is, and what speaks for it."""
+
+    cause: Cause
+    confidence: float
+    reasons: list[str]
+
+
+class RemedyBody(Shape):
+    """What the incident is taken for when its remedy is chosen, and what that asks for."""
+
+    diagnosis: Diagnosis
+    known: bool = Field(description="whether a cause is sure enough to act on")
+    title: str
+    sentence: str = Field(description="the cause, how sure it is, and what speaks for it")
+    follow_ups: list[str] = Field(description="for the next morning")
+
+
+class FirstLayerBody(Shape):
+    """The layer that moved first, where norms by layer are sent."""
+
+    signal: str
+    layer: str
+    step: int
+    ratio: Number = Field(description="to its usual norm; inf where it was not finite")
+    layers_moved: int = Field(description="at that step")
+    layers_known: int
+
+
+class LayersBody(Shape):
+    """Norms by layer at the steps that were told, of the segment in which the spike began."""
+
+    model_config = example(
+        {
+            "signal": "grad_norm",
+            "onset_step": 4186,
+            "segment": SEGMENT_EXAMPLE,
+            "layers": ["blocks.6.attention.qkv.weight", "blocks.7.attention.qkv.weight"],
+            "steps": [4184, 4185, 4186],
+            "norms": [[0.041, 0.043], [0.042, 0.39], [0.044, "inf"]],
+        }
+    )
+
+    signal: str
+    onset_step: int
+    segment: SegmentRef
+    layers: list[str]
+    steps: list[int]
+    norms: list[list[Number | None]] = Field(description="by step, as long as `layers`")
+
+
+class IncidentDetail(IncidentBody):
+    """An incident with its revisions, its evidence and every command."""
+
+    model_config = example(DETAIL_EXAMPLE)
+
+    revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
+    evidence: EvidenceBody
+    causes: list[CauseBody] = Field(description="the likeliest first")
+    remedy: RemedyBody
+    first_layer: FirstLayerBody | None
+    commands: list[CommandBody]
+    has_postmortem: bool
+
+
+class IncidentList(Shape):
+    """Incidents, newest first."""
+
+    model_config = example({"items": [INCIDENT_EXAMPLE], "next_cursor": None})
+
+    items: list[IncidentBody]
+    next_cursor: str | None
+
+
+class Approval(Shape):
+    """Which revision of the proposal is approved: the one that was seen."""
+
+    model_config = example({"revision": 2})
+
+    revision: int = Field(ge=1, strict=True)
+    signature: str | None = Field(
+        default=None,
+        max_length=MAX_SIGNATURE,
+        description="for a job that asks for one: made with a key that the server need not hold",
+    )
+
+
+class Rejection(Shape):
+    """Which revision is rejected, and why; the record keeps the reason."""
+
+    model_config = example({"revision": 2, "reason": "a new tokenizer shard began here on purpose"})
+
+    revision: int = Field(ge=1, strict=True)
+    reason: str = Field(min_length=1, max_length=2000)

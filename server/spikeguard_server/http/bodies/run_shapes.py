@@ -1,0 +1,352 @@
+"""What travels: runs, their history and their series, as docs/protocol.md promises them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from spikeguard_protocol import Answer, Health, Medium, SegmentReason, Verb
+from spikeguard_server.domain.audit.changes import MAX_REASON
+from spikeguard_server.identity.actors import ActorKind, KnownBy
+
+_NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
+Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
+RunState = Literal["live", "silent", "ended"]
+_WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
+ReasonGiven = Annotated[str | None, _WHY]
+
+ATTEMPT = "9f2c51d07ab34e86"
+TIME = "2026-03-14T03:07:12.450Z"
+SEGMENT_EXAMPLE: dict[str, Any] = {"attempt": ATTEMPT, "number": 0}
+TREND_EXAMPLE = {"step": 4180, "level": 2.61, "slope": -0.00004, "scale": 0.011, "band": 3.0}
+
+
+class Shape(BaseModel):
+    """A body that holds what it says and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+def example(value: dict[str, Any]) -> ConfigDict:
+    """The settings of a shape with its example."""
+    return ConfigDict(extra="forbid", from_attributes=True, json_schema_extra={"examples": [value]})
+
+
+class SegmentRef(Shape):
+    """A segment by its name."""
+
+    attempt: str
+    number: int
+
+
+class PointRef(Shape):
+    """The state after `step` of a segment."""
+
+    attempt: str
+    segment: int
+    step: int
+
+
+class TrendBody(Shape):
+    """Where the loss was heading, straight in the logarithm of the step.
+
+    At step s: `level + slope * (step + 1) * log((s + 1) / (step + 1))`, in nats.
+    """
+
+    step: int = Field(description="the last that shaped it")
+    level: Number = Field(description="at `step`, nats")
+    slope: Number = Field(description="change a step at `step`, nats; it fades as 1/step")
+    scale: Number = Field(description="robust standard deviation of the loss around it, nats")
+    band: Number = Field(description="half width of the band of usual values, in scales")
+
+
+RUN_EXAMPLE: dict[str, Any] = {
+    "project": "default",
+    "name": "gpt-124m-7",
+    "id": "gpt-124m-7",
+    "state": "live",
+    "created_at": "2026-03-13T18:00:02.000Z",
+    "last_message_at": TIME,
+    "age_s": 1.4,
+    "last_step": 4211,
+    "last_loss": 2.598,
+    "last_grad_norm": 0.41,
+    "tokens_per_second": 184000.0,
+    "open_incident": 3,
+    "incidents": 3,
+    "waiting_approval": True,
+    "live_attempts": 1,
+    "archived_at": None,
+    "look_at_job": None,
+}
+
+
+class RunBody(Shape):
+    """One training job, through its restarts."""
+
+    model_config = example(RUN_EXAMPLE)
+
+    project: str
+    name: str
+    id: str
+    state: RunState
+    created_at: datetime
+    last_message_at: datetime | None
+    age_s: float | None = Field(description="seconds since the last message")
+    last_step: int | None
+    last_loss: Number | None
+    last_grad_norm: Number | None
+    tokens_per_second: Number | None
+    open_incident: int | None
+    incidents: int
+    waiting_approval: bool
+    live_attempts: int = Field(description="above 1 nobody gets orders")
+    archived_at: datetime | None = Field(description="lists and metrics leave it out since")
+    look_at_job: str | None = Field(description="what to look at where its job may have died")
+
+
+class AbilityBody(Shape):
+    """Whether something can be done in a job; if not, why, and what helps."""
+
+    name: str = Field(description="skip_update, clip, skip_batches, rollback, scale_lr, ...")
+    answer: Answer
+    reason: str
+    remedy: str = Field(description="what its owner can do about it; empty: nothing needs doing")
+    cost: str
+
+
+class AttemptBody(Shape):
+    """One start of the run's processes."""
+
+    id: str
+    number: int
+    parent: PointRef | None
+    started_at: datetime
+    last_message_at: datetime | None
+    ended_at: datetime | None
+    end_reason: str | None
+    world_size: int | None
+    agent_version: str | None
+    capabilities: list[str]
+    settings: dict[str, str]
+    abilities: list[AbilityBody] = Field(description="of older agents none are known")
+    dropped_samples: int
+
+
+class SegmentBody(Shape):
+    """An unbroken stretch of steps."""
+
+    attempt: str
+    number: int
+    reason: SegmentReason
+    parent: PointRef | None
+    first_step: int | None
+    last_step: int | None
+    position: int
+    current: bool = Field(description="on the line of history that is trained now")
+
+
+class TargetBody(Shape):
+    """A checkpoint or memory snapshot that can be rolled back to."""
+
+    name: str
+    attempt: str
+    segment: int
+    step: int
+    position: int
+    medium: Medium
+    health: Health
+    protected: bool
+
+
+RUN_DETAIL_EXAMPLE: dict[str, Any] = {
+    **RUN_EXAMPLE,
+    "attempts": [
+        {
+            "id": ATTEMPT,
+            "number": 1,
+            "parent": None,
+            "started_at": "2026-03-13T18:00:02.000Z",
+            "last_message_at": TIME,
+            "ended_at": None,
+            "end_reason": None,
+            "world_size": 8,
+            "agent_version": "0.1.0",
+            "capabilities": [Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR],
+            "settings": {"optimizer": "AdamW", "beta2": "0.95", "clip": "1.0"},
+            "abilities": [
+                {
+                    "name": "rollback",
+                    "answer": Answer.YES,
+                    "reason": "to snapshots in memory and checkpoints",
+                    "remedy": "",
+                    "cost": "the steps since then are trained again",
+                }
+            ],
+            "dropped_samples": 0,
+        }
+    ],
+    "segments": [
+        {
+            **SEGMENT_EXAMPLE,
+            "reason": "start",
+            "parent": None,
+            "first_step": 1,
+            "last_step": 4211,
+            "position": 0,
+            "current": True,
+        }
+    ],
+    "targets": [
+        {
+            "name": "step-4000",
+            "attempt": ATTEMPT,
+            "segment": 0,
+            "step": 4000,
+            "position": 4000,
+            "medium": "disk",
+            "health": "healthy",
+            "protected": True,
+        }
+    ],
+    "precursors": [
+        {
+            "attempt": 1,
+            "segment": 0,
+            "step": 3120,
+            "signal": "update_norm",
+            "value": 31.0,
+            "z": 9.2,
+            "at": TIME,
+        }
+    ],
+}
+
+
+class WarningBody(Shape):
+    """A leading signal that left its baseline, and no incident followed."""
+
+    attempt: int
+    segment: int
+    step: int
+    signal: str
+    value: Number
+    z: Number
+    at: datetime
+
+
+class RunDetail(RunBody):
+    """A run with its attempts, its tree of segments and what it can return to."""
+
+    model_config = example(RUN_DETAIL_EXAMPLE)
+
+    attempts: list[AttemptBody]  # newest first, at most 100
+    segments: list[SegmentBody]  # oldest first, the newest 1000
+    targets: list[TargetBody]  # newest first, at most 1000
+    precursors: list[WarningBody]  # newest first, at most 20
+
+
+class RunList(Shape):
+    """Runs, newest first."""
+
+    model_config = example({"items": [RUN_EXAMPLE], "next_cursor": None})
+
+    items: list[RunBody]
+    next_cursor: str | None
+
+
+SERIES_EXAMPLE: dict[str, Any] = {
+    "signals": ["loss"],
+    "segments": [
+        {
+            **SEGMENT_EXAMPLE,
+            "current": True,
+            "steps": [4190, 4191, 4192],
+            "values": {"loss": [2.61, "nan", None]},
+            "batches": [[4190, 4191], [4191, 4192], None],
+        }
+    ],
+    "truncated": False,
+    "trend": TREND_EXAMPLE,
+}
+
+
+class SegmentSeries(Shape):
+    """Columns of one segment, as long as `steps`; null = not measured."""
+
+    attempt: str
+    number: int
+    current: bool
+    steps: list[int]
+    values: dict[str, list[Number | None]]
+    batches: list[tuple[int, int] | None]
+
+
+class SeriesBody(Shape):
+    """Signals over steps, the line that is trained now first."""
+
+    model_config = example(SERIES_EXAMPLE)
+
+    signals: list[str]
+    segments: list[SegmentSeries]
+    truncated: bool = Field(description="thinned, with every extreme and non-finite value kept")
+    trend: TrendBody | None
+
+
+AUDIT_EXAMPLE: dict[str, Any] = {
+    "number": 17,
+    "at": TIME,
+    "actor": "Ada Lovelace",
+    "action": "command.approved",
+    "subject": "gpt-124m-7#3.1",
+    "before": "proposed",
+    "after": "approved",
+    "reason": None,
+    "changes": [],
+    "actor_kind": "person",
+    "token": 4,
+    "session": 19,
+    "known_by": "token",
+}
+
+
+class ChangeBody(Shape):
+    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret."""
+
+    model_config = example({"field": "price_per_hour", "before": 97.0, "after": 98.0})
+
+    field: str
+    before: Any
+    after: Any
+
+
+class AuditEntry(Shape):
+    """One change of state: who, what, when and why. Never rewritten."""
+
+    model_config = example(AUDIT_EXAMPLE)
+
+    number: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    before: Any
+    after: Any
+    reason: str | None
+    changes: list[ChangeBody] = Field(description="of a policy or a channel, field by field")
+    actor_kind: ActorKind | None = Field(description="null: written before it was asked")
+    token: int | None = Field(description="that stands behind it, where one does")
+    session: int | None = Field(description="that was opened with the token")
+    known_by: KnownBy | None = Field(description="how it is known which person acted")
+
+
+class AuditList(Shape):
+    """What happened to a run, newest first."""
+
+    model_config = example({"items": [AUDIT_EXAMPLE], "next_cursor": None})
+
+    items: list[AuditEntry]
+    next_cursor: str | None

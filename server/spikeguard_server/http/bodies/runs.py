@@ -1,0 +1,126 @@
+"""From rows to the bodies of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import SegmentPoint, abilities_from_settings, without_abilities
+from spikeguard_server.http.bodies.run_shapes import (
+    AbilityBody,
+    AttemptBody,
+    PointRef,
+    RunBody,
+    RunDetail,
+    RunState,
+    SegmentBody,
+    TargetBody,
+    WarningBody,
+)
+from spikeguard_server.store.reads.history import (
+    Row,
+    SegmentRow,
+    current_line,
+    read_point,
+    read_segments,
+)
+from spikeguard_server.store.reads.runs import job_of, read_attempts, read_warnings, run_id_of
+from spikeguard_server.store.reads.targets import ShownTarget, read_targets
+
+_MEASURED = (
+    "project", "name", "created_at", "last_message_at", "age_s", "last_step", "last_loss",
+    "last_grad_norm", "tokens_per_second", "open_incident", "incidents", "waiting_approval",
+    "live_attempts", "archived_at",
+)  # fmt: skip
+_ATTEMPT = (
+    "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",
+    "agent_version", "capabilities", "dropped_samples",
+)  # fmt: skip
+_WARNED = ("attempt", "segment", "step", "signal", "value", "z", "at")
+
+
+def run_body(row: Row, silent_after: timedelta) -> RunBody:
+    """One run of a list."""
+    return RunBody(**_facts(row, silent_after))
+
+
+def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
+    """One run with its history."""
+    segments = read_segments(connection, row.run_id)
+    line = current_line(connection, row.run_id, segments)
+    attempts = read_attempts(connection, row.run_id)
+    return RunDetail(
+        **_facts(row, silent_after),
+        attempts=[_attempt(attempt) for attempt in attempts],
+        segments=[_segment(entry, entry.id in line.last_steps) for entry in segments],
+        targets=[_target(target) for target in read_targets(connection, row)],
+        precursors=[_warning(warned) for warned in read_warnings(connection, row.run_id)],
+    )
+
+
+def _facts(row: Row, silent_after: timedelta) -> dict[str, Any]:
+    state = _state(row, silent_after)
+    told = {"id": str(run_id_of(row)), "state": state, "look_at_job": job_of(row, state)}
+    return {**_pick(row, _MEASURED), **told}
+
+
+def _state(row: Row, silent_after: timedelta) -> RunState:
+    """Silence is reckoned here: it must show even where no ticker runs."""
+    if row.state == "live" and row.age_s > silent_after.total_seconds():
+        return "silent"
+    state: RunState = row.state
+    return state
+
+
+def _attempt(row: Row) -> AttemptBody:
+    return AttemptBody(
+        **_pick(row, _ATTEMPT),
+        parent=_point(read_point(row)),
+        settings=without_abilities(row.settings),
+        abilities=[AbilityBody(**asdict(each)) for each in abilities_from_settings(row.settings)],
+    )
+
+
+def _segment(entry: SegmentRow, current: bool) -> SegmentBody:
+    return SegmentBody(
+        attempt=entry.id.attempt,
+        number=entry.id.number,
+        reason=entry.row.reason,
+        parent=_point(entry.parent),
+        first_step=entry.row.first_step,
+        last_step=entry.row.last_step,
+        position=entry.row.position,
+        current=current,
+    )
+
+
+def _target(target: ShownTarget) -> TargetBody:
+    row = target.row
+    return TargetBody(
+        name=row.name,
+        attempt=target.attempt_id,
+        segment=row.segment,
+        step=row.step,
+        position=row.position,
+        medium=row.medium,
+        health=target.health,
+        protected=target.protected,
+    )
+
+
+def _warning(row: Row) -> WarningBody:
+    return WarningBody(**_pick(row, _WARNED))
+
+
+def _point(point: SegmentPoint | None) -> PointRef | None:
+    if point is None:
+        return None
+    return PointRef(attempt=point.segment.attempt, segment=point.segment.number, step=point.step)
+
+
+def _pick(row: Row, names: Sequence[str]) -> Mapping[str, Any]:
+    return {name: row._mapping[name] for name in names}

@@ -1,0 +1,300 @@
+"""What every endpoint is handed: the services of this process, and who is calling.
+
+Law: nothing global. `authorize` stands before every endpoint and looks up the call in
+`access.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from ipaddress import ip_address
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import sqlalchemy as sql
+from fastapi import Depends, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_protocol.paths import SPEAKS_FOR
+from spikeguard_server.domain.audit.changes import MAX_REASON
+from spikeguard_server.errors import NotSignedIn, ReadsOnly
+from spikeguard_server.http.concurrency import UNCOUNTED, Calls
+from spikeguard_server.http.known_tokens import Familiar
+from spikeguard_server.http.request_limits import careful_headers
+from spikeguard_server.http.single_flight import Looks
+from spikeguard_server.identity.actors import Actor
+from spikeguard_server.identity.permissions import TABLE, Caller, Rule, hash_secret, judge
+from spikeguard_server.ingest import Monitors
+from spikeguard_server.jobs.ticker import Ticker
+from spikeguard_server.metrics import Metrics
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.outage import WriteCheck
+from spikeguard_server.store.reads.history import MAX_LIMIT, PageWanted, Reader, read_cursor
+from spikeguard_server.store.tokens import find_caller
+
+if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
+    from spikeguard_server.access.oidc.provider import Provider
+
+FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
+READY_S: Final = 1.0  # how old the word that the database is there may be
+COOKIE: Final = "spikeguard_session"
+PAGES: Final = ("/login", "/logout", "/confirm/", "/approve/")
+_NAME = f"^{NAME_PATTERN.pattern}$"
+
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """A value that is made anew once it is older than `seconds`; one maker at a time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._lock = seconds, Lock()
+        self._made_at = -math.inf
+        self._value: T | None = None
+
+    def get(self, make: Callable[[], T]) -> T:
+        """The value, not older than it may be."""
+        with self._lock:
+            if self._value is None or monotonic() - self._made_at > self._seconds:
+                self._value, self._made_at = make(), monotonic()
+            return self._value
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the database found."""
+
+    lag_s: float | None  # of a standby
+    audit_protected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What this process works with."""
+
+    settings: Settings
+    engine: sql.Engine
+    metrics: Metrics
+    monitors: Monitors
+    ticker: Ticker | None  # None where another process drives time
+    calls: Calls
+    lookups: Calls  # what calls ask the database before they have their turn, or beside it
+    fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
+    familiar: Familiar = field(default_factory=Familiar)
+    write_check: WriteCheck = field(default_factory=WriteCheck)
+    provider: Provider | None = None  # where people sign in by OIDC, if they do
+    readiness: Looks[Look] = field(default_factory=lambda: Looks(READY_S))
+
+    @property
+    def silent_after(self) -> timedelta:
+        """How long a run may say nothing and still count as live."""
+        return timedelta(seconds=self.settings.silent_after_s)
+
+    @property
+    def named_only(self) -> bool:
+        """Whether a name that was only typed decides nothing."""
+        return self.settings.decisions_by == "named"
+
+    @property
+    def primary(self) -> str | None:
+        """The server that writes, if this one serves reads only."""
+        return self.settings.primary_url.rstrip("/") or None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of every answer."""
+        parts = urlsplit(self.settings.dashboard_url)
+        origin = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+        return careful_headers(https=self.secure, dashboard_url=origin)
+
+    @property
+    def secure(self) -> bool:
+        """Whether people reach this server by https."""
+        return self.settings.public_url.startswith("https://")
+
+
+async def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(_services)]
+
+
+def is_page(path: str) -> bool:
+    """Whether a person with a browser comes here."""
+    return path.startswith(PAGES)
+
+
+def reads(method: str, path: str) -> bool:
+    """Whether a server that writes nothing can answer; people decide and sign in on the pages."""
+    return method == "GET" and not is_page(path)
+
+
+def session_secret(request: Request) -> str | None:
+    """The cookie's session token."""
+    return request.cookies.get(COOKIE)
+
+
+def find_by_secret(services: Services, secret: str | None) -> Caller | None:
+    """Who holds `secret`; None for none or for one that does not work."""
+    if not secret or len(secret) > 200:
+        return None
+    hashed = hash_secret(secret)
+    with services.engine.connect() as connection:
+        caller = find_caller(connection, hashed)
+    if caller is None:
+        services.familiar.forget(hashed)
+    else:
+        services.familiar.note([hashed], caller.grant)
+    return caller
+
+
+def sign_in(services: Services, secret: str | None) -> Caller:
+    """Who holds `secret`; raise `NotSignedIn` for none or for one that does not work."""
+    caller = find_by_secret(services, secret)
+    if caller is None:
+        raise NotSignedIn(
+            "This token is unknown, expired or revoked" if secret else "There is no token",
+            "Log in again, or ask an admin for a token"
+            if secret
+            else "Send `Authorization: Bearer TOKEN`",
+        )
+    return caller
+
+
+async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[Caller | None]:
+    """Judge the call, and let it have its turn; None only where it needs no token. Nothing here
+    waits for a thread where the call itself needs none: load balancers ask while all are busy."""
+    path = request.scope["route"].path
+    rule = TABLE[request.method, path]
+    if services.primary is not None and not reads(request.method, path):
+        raise ReadsOnly(services.primary)
+    if rule.public:
+        yield None
+        return
+    secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
+    async with services.lookups.one_of(services.familiar.holder(hash_secret(secret or ""))):
+        caller = await run_in_threadpool(_judged, request, services, rule, secret)
+    if path in UNCOUNTED:
+        yield caller
+        return
+    async with services.calls.one_of(caller.grant):
+        yield caller
+
+
+def _judged(request: Request, services: Services, rule: Rule, secret: str | None) -> Caller:
+    """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
+    caller = sign_in(services, secret)
+    judge(caller, rule, named_only=services.named_only)
+    if project := request.path_params.get("project"):
+        caller.check_project(project)
+        if caller.run is not None and (name := request.path_params.get("name")):
+            caller.check_run(RunId(project, name))
+    return caller
+
+
+def origin_of(request: Request) -> str:
+    """The address that a call came from, as far as the server can know it, and behind `for` the
+    one that the caller says it speaks for, as the dashboard does: a claim, and recorded as one."""
+    address = request.client.host if request.client is not None else "nowhere"
+    try:
+        return f"{address} for {ip_address(request.headers.get(SPEAKS_FOR, ''))}"
+    except ValueError:
+        return address
+
+
+def on_this_machine(request: Request) -> bool:
+    """Whether a call came from the server's own machine, and through no proxy."""
+    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    try:
+        client = ip_address(request.client.host if request.client else "")
+    except ValueError:
+        return False
+    return client.is_loopback and not forwarded
+
+
+def bearer_secret(request: Request) -> str | None:
+    """The token that a program sends."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else None
+
+
+guard = Depends(_authorize, scope="function")  # its turn ends before a slow reader has the answer
+
+
+async def _caller(caller: Annotated[Caller | None, guard]) -> Caller:
+    assert caller is not None, "a public call was given a caller"
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def person_of(caller: Caller) -> Actor:
+    """Who stands behind a decision; the rule of the call has made sure that it is a person."""
+    assert caller.person is not None
+    return caller.actor
+
+
+Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"], description="of the run")]
+Project = Annotated[
+    str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT], description="of the run or channel")
+]
+Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[3])]
+
+
+async def _run(project: Project, name: Name) -> RunId:
+    return RunId(project, name)
+
+
+RunDep = Annotated[RunId, Depends(_run)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]
+ReasonAsked = Annotated[
+    str | None,
+    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
+]
+ProjectAsked = Annotated[
+    str | None, Query(pattern=_NAME, description="left out: every one that the token may see")
+]
+
+
+class Order(StrEnum):
+    """How a list of runs or incidents is sorted."""
+
+    NEWEST = "newest"
+    ATTENTION = "attention"  # what needs somebody first, the projects in turn
+
+
+OrderAsked = Annotated[
+    Order,
+    Query(
+        description="attention: what needs somebody first, in one page of up to `limit` items "
+        "(1000 at most) without a cursor; for all of a longer list ask for newest"
+    ),
+]
+
+
+def project_asked(caller: Caller, project: str | None) -> str | None:
+    """The project that a list is about; raise `Forbidden` for one outside the token's scope."""
+    if project is None:
+        return caller.project
+    caller.check_project(project)
+    return project
+
+
+Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
+
+
+def page_wanted(limit: int, cursor: str | None, *readers: Reader) -> PageWanted:
+    """Which part of a list is asked for; `readers` read the parts of its key."""
+    return PageWanted(limit, read_cursor(cursor, readers))

@@ -1,0 +1,191 @@
+"""The OpenAPI document: who may call what, and what every call may answer.
+
+Law: roles come from `access.TABLE` and errors from the tree in `errors`, so that the document
+can't say anything else than the server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from spikeguard_server.errors import (
+    Busy,
+    Forbidden,
+    HeaderTooLarge,
+    Malformed,
+    NotSignedIn,
+    TooLarge,
+    Unprocessable,
+    Unready,
+)
+from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
+from spikeguard_server.http.bodies.run_shapes import Shape
+from spikeguard_server.http.dependencies import is_page
+from spikeguard_server.http.request_limits import SMALL_BYTES
+from spikeguard_server.http.responses import refusals
+from spikeguard_server.identity.permissions import TABLE, Rule
+
+DESCRIPTION = """\
+Watches large-model pre-training, names loss spikes, proposes a recovery, and has it carried out
+once a person approves.
+
+Floats that are not finite travel as the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that
+nothing was measured. Times are RFC 3339 in UTC, durations seconds. Every error has one shape:
+`{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these.
+"""
+TAGS = [
+    {"name": "agents", "description": "What training jobs send."},
+    {"name": "runs", "description": "Runs and their curves."},
+    {"name": "audit", "description": "Every change of state: who, what, when, why."},
+    {"name": "incidents", "description": "Spikes, their evidence, their post-mortems."},
+    {"name": "decisions", "description": "A person's yes or no. The name stands in the audit."},
+    {"name": "policy", "description": "Which recovery is proposed when, and who approves it."},
+    {"name": "notifications", "description": "Whom to tell of what, and what was told."},
+    {"name": "access", "description": "Logging in, and the tokens that admins give out."},
+    {"name": "pages", "description": "Pages without scripts for people with a browser."},
+    {"name": "metrics", "description": "For Prometheus."},
+    {"name": "health", "description": "For load balancers."},
+]
+_SCHEME = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token that an admin made, or a session's.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "spikeguard_session",
+        "description": "Set by /login; good for the pages only.",
+    },
+}
+_LONG_HEADER = refusals(HeaderTooLarge(65536, 128))  # answered before anybody reads the path
+_ALWAYS = _LONG_HEADER | refusals(
+    Unprocessable(
+        "limit: Input should be less than or equal to 1000", "Ask for less", field="limit"
+    ),
+    Busy("Every connection to the database is in use", "Wait, then send it again", limit=8),
+    Unready("The database cannot be reached", "Wait, then send it again"),
+)
+_WITH_BODY = refusals(
+    Malformed("The body is not JSON", "Send JSON", field="body"), TooLarge(SMALL_BYTES)
+)
+_RETRY = {
+    "Retry-After": {
+        "description": "Whole seconds to wait before it is worth trying again.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_SHOWN = {  # what a person with a browser is shown instead of a page
+    "400": "The form cannot be read.",
+    "401": "Nobody is logged in.",
+    "403": "The form was not made for this browser, or the role does not reach this far.",
+    "404": "There is no such command.",
+    "409": "Somebody decided first, or the proposal changed.",
+    "413": "The form is too large.",
+    "422": "A field breaks its limit.",
+    "429": "Too much at once.",
+    "503": "The database cannot be reached.",
+}
+_GUARDED = refusals(
+    NotSignedIn("There is no token", "Send `Authorization: Bearer TOKEN`"),
+    Forbidden("A token of role viewer may not do this", "Use a token of role admin or operator"),
+)
+
+
+def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """What makes the document of `app`, once."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    return openapi
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+    )
+    document.setdefault("components", {})["securitySchemes"] = _SCHEME
+    document["components"].setdefault("schemas", {}).update(protocol_schemas())
+    _restore_examples(document)
+    for path, calls in document["paths"].items():
+        for method, call in calls.items():
+            _describe_call(call, TABLE[method.upper(), path], path)
+    return document
+
+
+def _restore_examples(document: dict[str, Any]) -> None:
+    """Put the `null`s back, which the framework leaves out of what it copies."""
+    for shape in _every(Shape):
+        extra = shape.model_config.get("json_schema_extra")
+        if isinstance(extra, dict) and shape.__name__ in document["components"]["schemas"]:
+            document["components"]["schemas"][shape.__name__].update(extra)
+    for calls in document["paths"].values():
+        for call in calls.values():
+            for answer in call["responses"].values():
+                _restore_fields(answer.get("content", {}).get("application/json", {}))
+
+
+def _every(shape: type[Shape]) -> list[type[Shape]]:
+    return [found for kind in shape.__subclasses__() for found in (kind, *_every(kind))]
+
+
+def _restore_fields(content: dict[str, Any]) -> None:
+    for shown in content.get("examples", {}).values():
+        if "error" in shown["value"]:
+            shown["value"]["error"].setdefault("field", None)
+
+
+def _describe_call(call: dict[str, Any], rule: Rule, path: str) -> None:
+    scheme = "session" if is_page(path) else "bearer"
+    call["security"] = [] if rule.public else [{scheme: []}]
+    if not rule.public:
+        person = "; needs a person's name behind the token" if rule.person else ""
+        roles = ", ".join(sorted(rule.roles))
+        call["description"] = f"{call.get('description', '')}\n\nRoles: {roles}{person}."
+    if is_page(path):
+        call["responses"] |= _pages()
+        return
+    refused = _ALWAYS if rule.public else {**_GUARDED, **_ALWAYS}
+    if "requestBody" in call:
+        refused = {**refused, **_WITH_BODY}
+    for status, entry in refused.items():
+        _add(call["responses"], str(status), entry)
+    for status in {"429", "503"} & call["responses"].keys():
+        call["responses"][status]["headers"] = _RETRY
+
+
+def _pages() -> dict[str, Any]:
+    """Every way in which a page may be refused: in words for people."""
+    html = {"text/html": {"schema": {"type": "string"}}}
+    shown = {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
+    onward = {"303": {"description": "On to the login, or to where the person came from."}}
+    return onward | shown | {str(status): _plain(entry) for status, entry in _LONG_HEADER.items()}
+
+
+def _add(responses: dict[str, Any], status: str, entry: dict[str, Any]) -> None:
+    """Add an error's examples beside those that the call names itself."""
+    known = responses.get(status)
+    if known is None or "HTTPValidationError" in str(known):
+        responses[status] = _plain(entry)
+        return
+    content = known.setdefault("content", {}).setdefault("application/json", {})
+    content.setdefault("examples", {}).update(entry["content"]["application/json"]["examples"])
+
+
+def _plain(entry: dict[str, Any]) -> dict[str, Any]:
+    examples = dict(entry["content"]["application/json"]["examples"])
+    schema = {"$ref": "#/components/schemas/ErrorBody"}
+    content = {"application/json": {"schema": schema, "examples": examples}}
+    return {"description": entry["description"], "content": content}

@@ -1,0 +1,218 @@
+"""Renders the pages. Pure: facts in, HTML out; every value is escaped by the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from spikeguard_protocol import CommandState
+from spikeguard_protocol.escaping import html_text
+from spikeguard_protocol.phrases import batches_phrase, ended_phrase, order_phrase, paragraphs
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
+from spikeguard_server.errors import ServiceError
+from spikeguard_server.identity.permissions import Caller
+
+_TONES = {
+    **dict.fromkeys(("approved", "delivered"), "wait"),
+    **dict.fromkeys(("applied", "judged"), "good"),
+    **dict.fromkeys(("refused", "failed", "unknown", "undelivered"), "alarm"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Who looks at a page, and what leads away from it."""
+
+    caller: Caller | None
+    dashboard_url: str
+    person: str | None = None  # who decides, where no login says so
+
+    def facts(self) -> dict[str, Any]:
+        """What every template may show."""
+        if self.caller is None:
+            role = "not signed in" if self.person else None
+            return {"person": self.person, "role": role, "dashboard_url": self.dashboard_url}
+        return {
+            "person": self.caller.person,
+            "role": self.caller.role.value,
+            "project": self.caller.project,
+            "expires_in_s": self.caller.expires_in_s,
+            "dashboard_url": self.dashboard_url,
+        }
+
+
+def login_page(
+    page: Page,
+    *,
+    key: str,
+    next_path: str = "",
+    name: str = "",
+    refusal: ServiceError | None = None,
+    provider: str = "",
+) -> str:
+    """The form to log in, or who is logged in; `provider`: where one can sign in too."""
+    facts = {"next": next_path, "name": name, "refusal": refusal, "provider": provider}
+    return _render("login.html", page, key=key, **facts)
+
+
+def sign_in_page(page: Page, *, name: str, link_s: float) -> str:
+    """What a sign-in link leads to: one button."""
+    return _render("signin.html", page, name=name, link_s=link_s)
+
+
+def docs_page(document: Mapping[str, Any]) -> str:
+    """Every call that the server takes, to browse; `document` is the OpenAPI document."""
+    return _environment().get_template("docs.html").render(document=document)
+
+
+def docs_script() -> bytes:
+    """What starts that page."""
+    return (files(__package__) / "templates/docs.js").read_bytes()
+
+
+def confirm_page(
+    page: Page,
+    incident: Mapping[str, Any],
+    command: Mapping[str, Any],
+    *,
+    key: str,
+    halted: bool,
+    job: str | None = None,
+    refusal: ServiceError | None = None,
+    outdated: bool = False,
+    spent: bool = False,
+) -> str:
+    """One command with its incident, and the two buttons while it waits; none for a link that was
+    used or is to a revision that is outdated."""
+    facts = {
+        "incident": incident, "command": command, "halted": halted, "outdated": outdated,
+        "spent": spent, "job": job,
+    }  # fmt: skip
+    return _render("confirm.html", page, key=key, refusal=refusal, **facts)
+
+
+def refusal_page(page: Page, refusal: ServiceError) -> str:
+    """An error as a person reads it."""
+    return _render("refusal.html", page, refusal=refusal)
+
+
+@cache
+def style() -> str:
+    """The one style sheet."""
+    return (files("spikeguard_server.http.pages") / "templates" / "style.css").read_text()
+
+
+def _render(template: str, page: Page, **facts: Any) -> str:
+    return _environment().get_template(template).render({**page.facts(), **facts})
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("spikeguard_server.http.pages", "templates")
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    made.filters |= {
+        "batches": batches_phrase,
+        "count": count,
+        "duration": duration,
+        "first_signal": first_signal,
+        "moment": moment,
+        "nats": nats,
+        "number": number,
+        "paragraphs": paragraphs,
+        "sentence": sentence,
+        "standing": standing,
+        "tone": lambda state: _TONES.get(state, "wait"),
+        "waits": lambda command: CommandState(command["state"]) in WAITING,
+        "words": words,
+    }
+    return made
+
+
+def _shown(value: Any) -> Any:
+    """What the templates show of `value`: text by the one function that writes it as HTML."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return Markup(html_text(str(value)))
+    return value
+
+
+def words(text: str) -> str:
+    """`outlier_batch` as a person writes it."""
+    return str(text).replace("_", " ")
+
+
+def number(value: float | None) -> str:
+    """A measured value to four digits; a dash for what was not measured."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def nats(value: float | None) -> str:
+    """A loss with its unit."""
+    return number(value) if value is None else f"{number(value)} nats per token"
+
+
+def count(value: float) -> str:
+    """`110.6 M`."""
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `5.2 min`, `11.9 h`; a dash for what is not known."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def moment(value: datetime) -> str:
+    """`2026-03-14 03:07:12 UTC`."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def first_signal(incident: Mapping[str, Any]) -> str:
+    """The first signal that moved, and where."""
+    first = incident["first_signal"]
+    return f"{words(first['signal'])}, step {first['step']}"
+
+
+def sentence(command: Mapping[str, Any]) -> str:
+    """What a command orders: `Roll back to step 4,000 (step-4000), skip batches 4,185 to 4,204`."""
+    said = order_phrase(command["verb"], command["arguments"])
+    return f"{said[0].upper()}{said[1:]}"
+
+
+def standing(command: Mapping[str, Any]) -> str:
+    """Where a decided command stands: `Approved by Ada Lovelace at …; the run has it`."""
+    state, person = command["state"], command["decided_by"] or "the policy"
+    decided = f" at {moment(command['decided_at'])}" if command["decided_at"] else ""
+    step, words = command["applied_step"], COMMAND_STATE_WORDS[CommandState(state)]
+    said = {
+        "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
+        "delivered": f"Approved by {person}{decided}. The run has it.",
+        "applied": f"Approved by {person}{decided}. Applied at step {step}.",
+        "judged": f"Approved by {person}{decided}. Applied at step {step}, and judged.",
+        "rejected": f"Rejected by {person}{decided}.",
+    }.get(state)
+    if said is not None:
+        return said
+    nothing = " Nothing was done." if CommandState(state) in TAKEN_BACK else ""
+    return f"{ended_phrase(words, command['end_reason'])}{nothing}"

@@ -1,0 +1,97 @@
+"""What reverse proxies say of a call: where it came from, and whom they have signed in already.
+
+Law: off unless an operator names the proxies, and to be believed about an address is not to be
+believed about a person. A name counts only on a connection that one of the proxies that sign in
+opened itself, by the address of the socket and never by what a header says of it; one that comes
+twice counts as none. The rest of the server knows sessions alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from spikeguard_protocol import Role
+from spikeguard_server.access.person_names import read_person
+from spikeguard_server.errors import Forbidden
+from spikeguard_server.settings import Settings, networks_of, sign_in_roles
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+PEER: Final = "spikeguard.peer"
+LOCAL: Final = "127.0.0.1"  # a proxy on this machine may say whom it speaks for
+_RANK: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+
+
+class Peer:
+    """Remembers who opened the connection before a proxy's word about the caller is taken."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        trusted = [str(network) for network in believed_networks(settings)]
+        self._app = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("client"):
+            scope[PEER] = scope["client"][0]
+        await self._app(scope, receive, send)  # type: ignore[arg-type]
+
+
+def believed_networks(settings: Settings) -> Networks:
+    """The proxies whose word on a caller's address counts."""
+    return networks_of(f"{LOCAL},{settings.trusted_proxies},{settings.sign_in_proxies}")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Whom the proxy knows."""
+
+    person: str
+    role: Role
+
+
+def signed_in(settings: Settings, request: Request) -> SignedIn | None:
+    """Who was signed in by the proxy; None where nobody was, or by nobody that counts.
+
+    Raise `Forbidden` for a person of none of the groups that are let in.
+    """
+    networks = networks_of(settings.sign_in_proxies)
+    if not networks or not is_in(request.scope.get(PEER), networks):
+        return None
+    name = _single(request.headers, settings.sign_in_person_header)
+    if not name:
+        return None
+    groups = _single(request.headers, settings.sign_in_groups_header) or ""
+    return SignedIn(read_person(name), _role(settings, groups))
+
+
+def is_in(peer: object, networks: Networks) -> bool:
+    """Whether an address lies in one of `networks`; what is no address does not."""
+    try:
+        address = ip_address(str(peer))
+    except ValueError:
+        return False
+    return any(address in network for network in networks)
+
+
+def _single(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    if len(values) != 1:
+        return None
+    return values[0].encode("latin-1").decode("utf-8", "replace").strip()
+
+
+def _role(settings: Settings, groups: str) -> Role:
+    roles = sign_in_roles(settings.sign_in_roles)
+    mine = {part.strip() for part in groups.split(",")} | {"*"}
+    found = [roles[group] for group in mine if group in roles]
+    if not found:
+        raise Forbidden(
+            "You are signed in, and in none of the groups that are let in here",
+            "Ask an admin: SPIKEGUARD_SIGN_IN_ROLES names the groups",
+        )
+    return max(found, key=_RANK.index)

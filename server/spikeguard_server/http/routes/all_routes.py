@@ -1,0 +1,59 @@
+"""Every call that the server takes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from spikeguard_server.http.routes import (
+    archive,
+    audit,
+    channels,
+    decisions,
+    events,
+    health,
+    incidents,
+    ledger,
+    links,
+    messages,
+    oidc,
+    openapi_page,
+    orders,
+    pages,
+    policy,
+    run_policy,
+    runs,
+    scrape,
+    sessions,
+    silences,
+    tokens,
+)
+
+ROUTERS: tuple[APIRouter, ...] = (
+    messages.router,
+    orders.router,
+    runs.router,
+    archive.router,
+    audit.router,
+    ledger.router,
+    incidents.router,
+    decisions.router,
+    policy.router,
+    run_policy.router,
+    channels.router,
+    silences.router,
+    events.router,
+    sessions.router,
+    tokens.router,
+    oidc.router,  # before the links, whose path takes any word
+    pages.router,
+    links.router,
+    scrape.router,
+    health.router,
+    openapi_page.router,
+)
+
+
+def include_all(app: FastAPI) -> None:
+    """Let `app` take every call."""
+    for router in ROUTERS:
+        app.include_router(router)

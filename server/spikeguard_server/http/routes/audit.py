@@ -1,0 +1,73 @@
+"""The record of what happened: to one run, and to what belongs to no run.
+
+Law: reads only. The second one tells of every project, so a token of one project is refused.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import sqlalchemy as sql
+from fastapi import APIRouter
+
+from spikeguard_server.errors import Forbidden, NotFound
+from spikeguard_server.http.bodies.run_shapes import AuditEntry, AuditList
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    RunDep,
+    ServicesDep,
+    page_wanted,
+)
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.store.reads.history import PageWanted, recorded_run
+from spikeguard_server.store.reads.runs import read_audit
+from spikeguard_server.store.tables.core import FLEET
+
+router = APIRouter(tags=["audit"])
+_NO_RUN = refusals(
+    NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
+)
+_ONE_PROJECT = Forbidden(
+    "This token belongs to project default, this record to all of them",
+    "Use an admin's token without a project",
+)
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/audit", summary="What happened to a run",
+    response_model=AuditList, response_class=Answer, responses=_NO_RUN,
+)  # fmt: skip
+def get_run_audit(
+    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
+) -> Answer:
+    """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
+    page = page_wanted(limit, cursor, int)
+    with services.engine.connect() as connection:
+        return _entries(connection, recorded_run(connection, run), page)
+
+
+@router.get(
+    "/v1/audit", summary="What happened beside the runs", response_model=AuditList,
+    response_class=Answer, responses=refusals(_ONE_PROJECT),
+)  # fmt: skip
+def get_audit(
+    services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
+) -> Answer:
+    """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
+    what, when, why. Newest first."""
+    if caller.project is not None:
+        raise Forbidden(
+            f"This token belongs to project {caller.project}, this record to all of them",
+            _ONE_PROJECT.remedy,
+        )
+    page = page_wanted(limit, cursor, int)
+    with services.engine.connect() as connection:
+        return _entries(connection, FLEET, page)
+
+
+def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> Answer:
+    found, more = read_audit(connection, key, page)
+    items = [AuditEntry.model_validate(row) for row in found]
+    return Answer(AuditList(items=items, next_cursor=more))

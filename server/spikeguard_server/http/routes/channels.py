@@ -1,0 +1,161 @@
+"""Channels: listed without their secrets, written by admins, tested by whoever decides."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import sqlalchemy as sql
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.errors import Busy, NotFound
+from spikeguard_server.http.bodies.channels import (
+    ChannelBody,
+    ChannelList,
+    ChannelWanted,
+    DeliveryBody,
+    DeliveryList,
+    TestBody,
+)
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    Project,
+    ReasonAsked,
+    ServicesDep,
+    page_wanted,
+    person_of,
+)
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.routes.tokens import actor
+from spikeguard_server.notify.button import Button
+from spikeguard_server.notify.upkeep import drop_channel, put_channel
+from spikeguard_server.store.reads.notices import list_deliveries, read_channel, read_channels
+from spikeguard_server.store.tables.core import run_key
+
+router = APIRouter(tags=["notifications"])
+_NAME = f"^{NAME_PATTERN.pattern}$"
+ProjectAsked = Annotated[str, Query(pattern=_NAME)]
+ChannelName = Annotated[str, Path(pattern=_NAME, examples=["oncall"])]
+NO_CHANNEL = NotFound(
+    "Project default has no channel oncall", "GET /v1/channels lists those there are"
+)
+
+
+def _body(channel: Any, row: Any) -> ChannelBody:
+    return ChannelBody(
+        project=channel.project,
+        name=channel.name,
+        kind=channel.kind,
+        target=channel.shown_target(),
+        changed_at=row.changed_at,
+        changed_by=row.changed_by,
+        **channel.rules(),
+    )
+
+
+def _read(connection: sql.Connection, project: str, name: str) -> ChannelBody:
+    return _body(*read_channel(connection, project, name))
+
+
+@router.get(
+    "/v1/channels",
+    summary="List channels",
+    response_model=ChannelList,
+    response_class=Answer,
+)
+def get_channels(
+    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
+) -> Answer:
+    """Where the people of a project are told, without the secrets of the targets."""
+    caller.check_project(project)
+    with services.engine.connect() as connection:
+        found = read_channels(connection, project)
+    return Answer(ChannelList(items=[_body(channel, row) for channel, row in found]))
+
+
+@router.put(
+    "/v1/channels/{project}/{channel}",
+    summary="Write a channel",
+    response_model=ChannelBody,
+    response_class=Answer,
+)
+def replace_channel(
+    services: ServicesDep,
+    caller: CallerDep,
+    project: Project,
+    channel: ChannelName,
+    wanted: ChannelWanted,
+) -> Answer:
+    """Makes it or replaces its rules. The target is told to nobody from then on."""
+    with services.engine.begin() as connection:
+        put_channel(connection, project, channel, wanted.plain(), actor(caller), wanted.reason)
+        return Answer(_read(connection, project, channel))
+
+
+@router.delete(
+    "/v1/channels/{project}/{channel}",
+    summary="Remove a channel",
+    status_code=204,
+    responses=refusals(NO_CHANNEL),
+)
+def delete_channel(
+    services: ServicesDep,
+    caller: CallerDep,
+    project: Project,
+    channel: ChannelName,
+    reason: ReasonAsked = None,
+) -> Response:
+    """Nothing is told there any more; what was told stays in the log."""
+    with services.engine.begin() as connection:
+        drop_channel(connection, project, channel, actor(caller), reason)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/v1/channels/{project}/{channel}/test",
+    summary="Test a channel",
+    response_model=TestBody,
+    response_class=Answer,
+    responses=refusals(NO_CHANNEL, Busy("oncall was tested 1.2 s ago", "Wait a little")),
+)
+async def test_channel(
+    request: Request, caller: CallerDep, project: Project, channel: ChannelName
+) -> Answer:
+    """Sends a message that says that it is a test, now, and waits for what becomes of it."""
+    button: Button = request.app.state.button
+    tested = await button.press(project, channel, person_of(caller))
+    return Answer(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
+
+
+@router.get(
+    "/v1/deliveries",
+    summary="What was told",
+    response_model=DeliveryList,
+    response_class=Answer,
+)
+def get_deliveries(
+    services: ServicesDep,
+    caller: CallerDep,
+    project: ProjectAsked = DEFAULT_PROJECT,
+    run: Annotated[str | None, Query(pattern=_NAME, examples=["gpt-124m-7"])] = None,
+    channel: Annotated[str | None, Query(pattern=_NAME, examples=["oncall"])] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Answer:
+    """Every message of a project, sent or not, with the reason. Newest first."""
+    caller.check_project(project)
+    page = page_wanted(limit, cursor, datetime.fromisoformat, int)
+    key = None if run is None else run_key(RunId(project, run))
+    with services.engine.connect() as connection:
+        found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
+    items = [_delivery(row) for row in found]
+    return Answer(DeliveryList(items=items, next_cursor=more))
+
+
+def _delivery(row: Any) -> DeliveryBody:
+    names = DeliveryBody.model_fields
+    return DeliveryBody(**{name: row._mapping[name] for name in names})

@@ -1,0 +1,152 @@
+"""A person's yes or no to a proposal, by the API or by the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+
+from spikeguard_protocol import CommandId, IncidentId
+from spikeguard_server.errors import IllegalMove, NoPerson, NotFound, RevisionChanged, Unprocessable
+from spikeguard_server.http.bodies.incident_shapes import (
+    COMMAND_EXAMPLE,
+    Approval,
+    CommandBody,
+    Rejection,
+)
+from spikeguard_server.http.bodies.incidents import command_body
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Number,
+    RunDep,
+    Services,
+    ServicesDep,
+    origin_of,
+    person_of,
+)
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.ingest.decisions import Way, approve, reject
+from spikeguard_server.store.reads.costs import read_pace
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.incidents import read_commands, read_incident
+
+router = APIRouter(tags=["decisions"])
+_PATH = "/v1/runs/{project}/{name}/incidents/{number}/commands/{command}"
+_REFUSALS = refusals(
+    NoPerson(),
+    NotFound("There is no command gpt-124m-7#3.1", "`spikeguard incidents` lists them"),
+    RevisionChanged(COMMAND_EXAMPLE),
+    IllegalMove("gpt-124m-7#3.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person said to one revision of a proposal, and over what."""
+
+    command: CommandId
+    verdict: str  # approve, reject
+    revision: int
+    person: str
+    way: Way
+    reason: str = ""  # of a rejection
+    signature: str | None = None  # of an approval
+
+
+def decide(services: Services, made: Decision) -> None:
+    """Approve or reject in a person's name."""
+    engine, command = services.engine, made.command
+    if made.verdict == "approve":
+        approve(
+            engine, command, made.revision, made.person, settings=services.settings, way=made.way,
+            signature=made.signature,
+        )  # fmt: skip
+    elif made.verdict == "reject":
+        _check_reason(made.reason)
+        reject(engine, command, made.revision, made.person, made.reason, way=made.way)
+    else:
+        raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip():
+        raise Unprocessable(
+            "A rejection needs a reason", "Say why: the record keeps it", field="reason"
+        )
+
+
+@router.post(
+    _PATH + "/approve",
+    summary="Approve a proposal",
+    response_model=CommandBody,
+    response_class=Answer,
+    responses=_REFUSALS,
+)
+def post_approval(
+    services: ServicesDep,
+    caller: CallerDep,
+    run: RunDep,
+    number: Number,
+    command: Number,
+    approval: Approval,
+    request: Request,
+) -> Answer:
+    """The run fetches the command and carries it out at a step boundary, on all ranks at once.
+    Where the policy asks for two people, the first yes waits for another person's. What would be
+    proposed now is found anew: a proposal that changed since is a 409 with the new revision, one
+    that lost its reason is withdrawn."""
+    public_id = CommandId(IncidentId(run, number), command)
+    person, way = person_of(caller), _over_the_api(request)
+    made = Decision(
+        public_id, "approve", approval.revision, person, way, signature=approval.signature
+    )
+    return _decided(services, made)
+
+
+@router.post(
+    _PATH + "/reject",
+    summary="Reject a proposal",
+    response_model=CommandBody,
+    response_class=Answer,
+    responses=_REFUSALS,
+)
+def post_rejection(
+    services: ServicesDep,
+    caller: CallerDep,
+    run: RunDep,
+    number: Number,
+    command: Number,
+    rejection: Rejection,
+    request: Request,
+) -> Answer:
+    """Nothing is done. The policy proposes the same verb again after `ask_again_steps` at the
+    earliest."""
+    public_id = CommandId(IncidentId(run, number), command)
+    person, way = person_of(caller), _over_the_api(request)
+    made = Decision(public_id, "reject", rejection.revision, person, way, rejection.reason)
+    return _decided(services, made)
+
+
+def _over_the_api(request: Request) -> Way:
+    return Way("the API", origin_of(request))
+
+
+def _decided(services: Services, made: Decision) -> Answer:
+    try:
+        decide(services, made)
+    except RevisionChanged:
+        raise RevisionChanged(read_body(services, made.command).model_dump()) from None
+    return Answer(read_body(services, made.command))
+
+
+def read_body(services: Services, command: CommandId) -> CommandBody:
+    """A command as it stands now; raise `NotFound` if there is none."""
+    incident = command.incident
+    with services.engine.connect() as connection:
+        key = existing_run(connection, incident.run)
+        row = read_incident(connection, key, incident.run, incident.number)
+        known = read_commands(connection, [(key, incident.number)]).get((key, incident.number), [])
+        for facts in known:
+            if facts.row.number == command.number:
+                return command_body(facts, read_pace(connection, row))
+    raise NotFound(f"There is no command {command}", "Open it from its incident")

@@ -1,0 +1,231 @@
+"""Incidents: what was seen, the curves around it, and the post-mortem."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from spikeguard_protocol import IncidentId, IncidentState, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.errors import NotClosed, NotFound, Unprocessable, Unready
+from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList, LayersBody
+from spikeguard_server.http.bodies.incidents import (
+    incident_bodies,
+    incident_detail,
+    layers_body,
+    series_body,
+)
+from spikeguard_server.http.bodies.run_shapes import SeriesBody
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    Number,
+    Order,
+    OrderAsked,
+    ProjectAsked,
+    RunDep,
+    ServicesDep,
+    page_wanted,
+    project_asked,
+)
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.routes.runs import Points, Signals, window
+from spikeguard_server.store.causes import read_layers
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.incidents import (
+    list_incidents,
+    list_incidents_by_attention,
+    read_incident,
+    read_report,
+)
+from spikeguard_server.store.reads.series import read_incident_series
+
+router = APIRouter(tags=["incidents"])
+_NAME = f"^{NAME_PATTERN.pattern}$"
+MOST_ROWS = 48  # before the onset, and from there on
+NO_INCIDENT = refusals(
+    NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents gpt-124m-7` lists them")
+)
+
+
+class Format(StrEnum):
+    """How a post-mortem is written."""
+
+    MD = "md"
+    HTML = "html"
+    JSON = "json"
+
+
+_MEDIA = {
+    Format.MD: "text/markdown; charset=utf-8",
+    Format.HTML: "text/html; charset=utf-8",
+    Format.JSON: "application/json",
+}
+_HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+_REPORT = {
+    200: {
+        "description": "The document.",
+        "content": {
+            "text/markdown": {"example": "# gpt-124m-7#3: lingering spike at step 4186\n"},
+            "text/html": {"example": "<!doctype html><title>gpt-124m-7#3</title>"},
+            "application/json": {"example": {"incident": {"id": "gpt-124m-7#3"}}},
+        },
+    },
+    **refusals(
+        NotFound("There is no incident gpt-124m-7#3", "`spikeguard incidents` lists them"),
+        NotClosed("gpt-124m-7#3 is still open", "Wait until it closes"),
+        Unready("The post-mortem is being written", "Ask again in a moment"),
+    ),
+}
+
+
+def _states(text: str | None) -> list[IncidentState]:
+    try:
+        return [IncidentState(word) for word in (text or "").split(",") if word]
+    except ValueError:
+        raise Unprocessable(
+            f"A state is one of {', '.join(IncidentState)}",
+            "Write state=open, or several with commas between them",
+            field="state",
+        ) from None
+
+
+@router.get(
+    "/v1/incidents",
+    summary="List incidents",
+    response_model=IncidentList,
+    response_class=Answer,
+    responses=refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists them")),
+)
+def get_incidents(
+    services: ServicesDep,
+    caller: CallerDep,
+    state: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            examples=["open,recovering"],
+            description="open, recovering, closed; several with commas between them",
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        Query(
+            max_length=130, examples=["default/gpt-124m-7"], description="`NAME` or `PROJECT/NAME`"
+        ),
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    project: ProjectAsked = None,
+    order: OrderAsked = Order.NEWEST,
+) -> Answer:
+    """Spikes of every run that the token may see, newest first. `order=attention` is one page
+    without a cursor: open ones first, the projects in turn."""
+    page = page_wanted(limit, cursor, datetime.fromisoformat, UUID, int)
+    asked = RunId.parse(run) if run else None
+    if asked is not None:
+        caller.check_project(asked.project)
+    scope, states, more = project_asked(caller, project), _states(state), None
+    with services.engine.connect() as connection:
+        key = existing_run(connection, asked) if asked else None
+        if order is Order.ATTENTION:
+            found = list_incidents_by_attention(
+                connection, limit, project=scope, run_id=key, states=states
+            )
+        else:
+            found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
+        items = incident_bodies(connection, found)
+    return Answer(IncidentList(items=items, next_cursor=more))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/incidents/{number}",
+    summary="One incident with its evidence",
+    response_model=IncidentDetail,
+    response_class=Answer,
+    responses=NO_INCIDENT,
+)
+def get_incident(services: ServicesDep, run: RunDep, number: Number) -> Answer:
+    """What was seen, how it was classified and when, and every command that it led to."""
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        return Answer(incident_detail(connection, row))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/incidents/{number}/series",
+    summary="Curves around an incident",
+    response_model=SeriesBody,
+    response_class=Answer,
+    responses=NO_INCIDENT,
+)
+def get_incident_series(
+    services: ServicesDep,
+    run: RunDep,
+    number: Number,
+    signals: Signals = "loss,grad_norm,update_norm,lr",
+    points: Points = 2000,
+) -> Answer:
+    """From the copy that outlives the run's own samples."""
+    wanted = window(signals, None, None, points)
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        series = read_incident_series(connection, row.run_id, number, wanted)
+    return Answer(series_body(series, row))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/incidents/{number}/layers",
+    summary="Norms by layer around an onset",
+    response_model=LayersBody,
+    response_class=Answer,
+    responses=NO_INCIDENT,
+)
+def get_incident_layers(
+    services: ServicesDep,
+    run: RunDep,
+    number: Number,
+    signal: Annotated[
+        str, Query(pattern=_NAME, examples=["grad_norm"], description="whose norms by layer")
+    ] = "grad_norm",
+    rows: Annotated[
+        int, Query(ge=1, le=MOST_ROWS, description="steps before the onset, and as many from it on")
+    ] = MOST_ROWS,
+) -> Answer:
+    """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        place, onset = (row.attempt, row.segment), row.onset_step
+        around = (onset, rows)
+        found = read_layers(connection, row.run_id, place, around, around, signal)
+    return Answer(layers_body(row, signal, found))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/incidents/{number}/postmortem",
+    summary="The post-mortem",
+    response_class=Response,
+    responses=_REPORT,
+)
+def get_postmortem(
+    services: ServicesDep, run: RunDep, number: Number, format: Format = Format.MD
+) -> Response:
+    """Written when the incident closes; as Markdown, self-contained HTML or JSON."""
+    with services.engine.connect() as connection:
+        row = read_incident(connection, existing_run(connection, run), run, number)
+        body = read_report(connection, row.run_id, number, format)
+    incident = IncidentId(run, number)
+    if row.state != IncidentState.CLOSED:
+        raise NotClosed(f"{incident} is still open", "Wait until it closes")
+    if body is None:
+        raise Unready("The post-mortem is being written", "Ask again in a moment")
+    name = f"{run.name}-{number}-postmortem.{format.value}"
+    headers = {"Content-Disposition": f'inline; filename="{name}"'}
+    if format is Format.HTML:
+        headers["Content-Security-Policy"] = _HTML_POLICY
+    return Response(body, media_type=_MEDIA[format], headers=headers)

@@ -1,0 +1,109 @@
+"""Approval links: the page that they lead to, and the one decision that each is good for.
+
+Law: GET shows and spends nothing, however often a mail scanner or a chat's preview looks; POST
+acts, in a person's name, once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from spikeguard_server.access.approval_links import ApprovalLink, read_link
+from spikeguard_server.access.grants import checked_person
+from spikeguard_server.access.person_names import BY_LINK
+from spikeguard_server.errors import IllegalMove, NameNotProven, ServiceError
+from spikeguard_server.http.dependencies import (
+    Services,
+    ServicesDep,
+    find_by_secret,
+    origin_of,
+    session_secret,
+)
+from spikeguard_server.http.pages import Page
+from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.http.routes.pages import Text, confirmation
+from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
+from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
+from spikeguard_server.ingest.decisions import Way
+from spikeguard_server.store.reads.links import LinkRow, read_clock, read_link_row
+from spikeguard_server.store.tables.core import run_key
+
+router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
+Token = Annotated[str, Path(min_length=20, max_length=1000)]
+
+
+@router.get("/approve/{token}", summary="The page that a link leads to")
+def show_link(services: ServicesDep, request: Request, token: Token) -> Response:
+    """One command with its incident; looking changes nothing and spends nothing."""
+    link, row = _read(services, token)
+    return _page(services, request, link, row)
+
+
+@router.post("/approve/{token}", summary="Decide with a link")
+def use_link(
+    services: ServicesDep,
+    request: Request,
+    token: Token,
+    verdict: Text = "",
+    name: Annotated[str, Form(max_length=400)] = "",
+    reason: Text = "",
+) -> Response:
+    """Decides on the revision that the link was made for, once, and shows what became of it."""
+    link, row = _read(services, token)
+    try:
+        if row.used_at is not None:
+            raise IllegalMove(f"This link was used by {row.used_by}", "It is good once")
+        person = _person(services, request, link, row) or _typed(services, name)
+        if services.named_only and person.known_by not in PROVEN:
+            raise NameNotProven
+        way = Way(f"a link of channel {row.channel}", origin_of(request), link.id)
+        made = Decision(link.command_id, verdict, link.revision, person, way, reason)
+        decide(services, made)
+    except ServiceError as refusal:
+        return _page(services, request, link, row, refusal)
+    return RedirectResponse(request.url.path, status_code=303)
+
+
+def _read(services: Services, token: str) -> tuple[ApprovalLink, LinkRow]:
+    with services.engine.connect() as connection:
+        link = read_link(token, services.settings.link_key, read_clock(connection))
+        return link, read_link_row(connection, run_key(link.command_id.incident.run), link.id)
+
+
+def _page(
+    services: Services,
+    request: Request,
+    link: ApprovalLink,
+    row: LinkRow,
+    refusal: ServiceError | None = None,
+) -> Response:
+    page = Page(None, services.settings.dashboard_url, _person(services, request, link, row))
+    return confirmation(
+        services, page, link.command_id, "", refusal,
+        revision=link.revision, spent=row.used_at is not None,
+    )  # fmt: skip
+
+
+def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> Actor | None:
+    """Who decides: who is signed in and may decide here, else the person whose channel it is."""
+    caller = find_by_secret(services, session_secret(request))
+    if caller is not None and caller.person is not None and _may_decide(caller, link):
+        return caller.actor
+    return None if row.person is None else unsigned(row.person)
+
+
+def _typed(services: Services, name: str) -> Actor:
+    with services.engine.connect() as connection:
+        return unsigned(checked_person(connection, name))
+
+
+def unsigned(name: str) -> Actor:
+    """A name that no login stands behind."""
+    return Actor(f"{name}{BY_LINK}", ActorKind.PERSON, known_by=KnownBy.LINK)
+
+
+def _may_decide(caller: Caller, link: ApprovalLink) -> bool:
+    return caller.role in DECIDERS and caller.project in (None, link.project)

@@ -1,0 +1,254 @@
+"""`POST /v1/messages`: what agents send."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+
+from spikeguard_protocol import (
+    WAIT_HEADER,
+    Message,
+    ProtocolError,
+    Samples,
+    decode_message,
+    encode,
+    to_json,
+)
+from spikeguard_protocol.batches import BatchRange
+from spikeguard_protocol.orders import Ack
+from spikeguard_server.errors import (
+    Busy,
+    Malformed,
+    ReadsOnly,
+    SequenceGap,
+    TooLarge,
+    Unready,
+    VersionNotSpoken,
+)
+from spikeguard_server.http.bodies.protocol_schema import reference
+from spikeguard_server.http.bodies.run_shapes import ATTEMPT
+from spikeguard_server.http.dependencies import Services, sign_in
+from spikeguard_server.http.fast.json_reader import read_json
+from spikeguard_server.http.quotas import Shares
+from spikeguard_server.http.rate_limits import Rates, address_of
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.routes.orders import LONGEST_S
+from spikeguard_server.identity.permissions import TABLE, hash_secret, judge
+from spikeguard_server.ingest import Turns, receive
+from spikeguard_server.ingest.queue.urgency import Urgency
+
+KNOWN_S: Final = 30.0
+MAX_KNOWN: Final = 10_000  # secrets
+LONGEST_SECRET: Final = 200  # characters
+JUDGES: Final = 2  # tokens that have worked here, looked up again at once
+EXAMINERS: Final = 1  # others that are looked up at once
+MAX_STRANGERS: Final = 64  # of those that wait for it
+REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
+
+MESSAGE_EXAMPLE = to_json(
+    Message(
+        project="default",
+        run="gpt-124m-7",
+        attempt=ATTEMPT,
+        sequence=4191,
+        age_s=0.02,
+        records=(
+            Samples(
+                segment=0,
+                steps=(4190, 4191),
+                signals={"loss": (2.61, float("nan")), "grad_norm": (0.41, None)},
+                positions=(BatchRange(4189, 4190), BatchRange(4190, 4191)),
+            ),
+        ),
+    )
+)
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "A `Message` of spikeguard_protocol, version 1.",
+        "content": {"application/json": {"schema": reference(Message), "example": MESSAGE_EXAMPLE}},
+    }
+}
+_ACK: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Stored, detected on and durable.",
+        "content": {
+            "application/json": {
+                "schema": reference(Ack),
+                "example": to_json(Ack(sequence=4191)),
+            }
+        },
+    }
+}
+_REFUSALS = refusals(
+    Malformed("The body is not JSON", "Send a Message"),
+    VersionNotSpoken("This server speaks version 1", "Upgrade", field="version", supported=[1]),
+    SequenceGap(4191, 4195),
+    TooLarge(4 * 2**20),
+    Busy("Too many messages at once", "Wait, then send it again"),
+    Unready("The database cannot be reached", "Wait, then send it again"),
+)
+
+
+router = APIRouter(tags=["agents"])
+
+
+@router.post(
+    "/v1/messages",
+    summary="Take a message from an agent",
+    response_class=Answer,
+    responses={**_ACK, **_REFUSALS},
+    openapi_extra=_BODY,
+)
+def take_message() -> None:
+    """One message is one transaction. Sent twice it has its effect once and the same answer."""
+    raise AssertionError("Express answers this call; it stands here for its description")
+
+
+class Known:
+    """Secrets that were good a moment ago: their messages are read before they are judged again."""
+
+    def __init__(self, seconds: float = KNOWN_S, most: int = MAX_KNOWN) -> None:
+        self._seconds, self._most = seconds, most
+        self._until: dict[bytes, float] = {}  # by hash: no secret is kept
+
+    def find(self, secret: str | None) -> bytes | None:
+        """The secret's hash, if it was found good lately."""
+        if not secret or len(secret) > LONGEST_SECRET:
+            return None
+        hashed = hash_secret(secret)
+        return hashed if monotonic() < self._until.get(hashed, 0.0) else None
+
+    def note(self, secret: str) -> bytes:
+        """It is good now; returns its hash."""
+        if len(self._until) >= self._most:
+            self._until.clear()
+        hashed = hash_secret(secret)
+        self._until[hashed] = monotonic() + self._seconds
+        return hashed
+
+
+@dataclass
+class MessageDoor:
+    """Takes messages: who may, in which order, and what is answered."""
+
+    services: Services
+    turns: Turns
+    rates: Rates
+    known: Known = field(default_factory=Known)
+    urgency: Urgency = field(default_factory=Urgency)
+    judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
+    examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
+    strangers: Shares = field(
+        default_factory=lambda: Shares(MAX_STRANGERS, "unknown tokens wait to be looked up")
+    )
+
+    async def admit(self, secret: str | None, host: str) -> bytes:
+        """Judge the token before anything of the message is read; its hash.
+
+        One that was good a moment ago costs nothing. Those that have never worked here wait for
+        nobody but each other.
+        """
+        bearer = self.known.find(secret)
+        if bearer is not None:
+            return bearer
+        if hash_secret(secret or "") in self.services.familiar:
+            return await run_sync(self._judge, secret, limiter=self.judges)
+        return await self._examine(secret, address_of(host))
+
+    async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
+        """Take one message; its acknowledgement and the headers to go with it.
+
+        The token is judged once more in the message's own transaction (`access.TABLE` holds for it
+        as for every call); it is answered in the order of `Turns`, where the token is the client.
+        """
+        self.services.metrics.message_bytes.inc(len(body))
+        line = line_of(body) or host
+        try:
+            waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
+        except Busy:
+            del body
+            await asyncio.sleep(REFUSED_S)
+            raise
+        if self.urgency.of((bearer, line), body, monotonic()):
+            self.turns.hurry(bearer, line)
+        self.services.metrics.ingest_waiting.set(self.turns.length)
+        ack: Ack = await asyncio.wrap_future(waiting)
+        return encode(ack), {WAIT_HEADER: f"{LONGEST_S:g}"} if ack.attentive else {}
+
+    async def _examine(self, secret: str | None, address: str) -> bytes:
+        """Judge a token that has never worked here: an address has as many tries as a token has
+        calls, and few of them wait at once."""
+        try:
+            self.rates.check({address: 1.0}, monotonic())
+            self.strangers.take(address)
+        except Busy:
+            await asyncio.sleep(REFUSED_S)
+            raise
+        try:
+            return await run_sync(self._judge, secret, limiter=self.examiners)
+        finally:
+            self.strangers.give_back(address)
+
+    def _judge(self, secret: str | None) -> bytes:
+        bearer = self.known.find(secret)  # of many messages that waited the first was judged
+        if bearer is not None:
+            return bearer
+        caller = sign_in(self.services, secret)
+        judge(caller, TABLE["POST", "/v1/messages"])
+        assert secret is not None
+        return self.known.note(secret)
+
+    def _store(self, body: bytes, bearer: bytes) -> Ack:
+        services, message = self.services, _decode(body)
+        ack = receive(
+            services.engine, message, settings=services.settings, monitors=services.monitors,
+            bearer=bearer,
+        )  # fmt: skip
+        records = message.records
+        services.metrics.samples.inc(sum(len(r.steps) for r in records if isinstance(r, Samples)))
+        return ack
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedDoor:
+    """Where only reads are served: messages are told where to go."""
+
+    primary: str
+
+    async def admit(self, secret: str | None, host: str) -> bytes:
+        """Nobody is let in."""
+        del secret, host
+        raise ReadsOnly(self.primary)
+
+    async def take(self, bearer: bytes, body: bytes, host: str) -> tuple[bytes, Mapping[str, str]]:
+        """Nor taken anything from."""
+        del bearer, body, host
+        raise ReadsOnly(self.primary)
+
+
+_OPENING = re.compile(rb'\{"type":"Message","project":"([^"]{1,64})","run":"([^"]{1,64})"')
+
+
+def line_of(body: bytes) -> tuple[bytes, bytes] | None:
+    """Whose message it is by the look of it: good enough for an order, not for truth."""
+    found = _OPENING.match(body)
+    return (found[1], found[2]) if found else None
+
+
+def _decode(body: bytes) -> Message:
+    try:
+        return decode_message(body, read_json)
+    except ProtocolError as error:
+        if error.field == "body":  # of all fields: so it is no JSON object at all
+            raise Malformed(f"The body {error.limit}", error.remedy, field="body") from error
+        raise

@@ -1,0 +1,67 @@
+"""`GET /v1/runs/{run}/orders`: a wait until there is an order to fetch.
+
+Law: it says that there is one, never which: orders ride on acknowledgements, under the run's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+from uuid import UUID
+
+import sqlalchemy as sql
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+from spikeguard_server.errors import Busy
+from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.ingest.order_waiters import MAX_WAITS, Bell
+from spikeguard_server.store.reads.orders import has_orders
+from spikeguard_server.store.tables.core import run_key
+
+router = APIRouter(tags=["agents"])
+LONGEST_S: Final = 8.0  # shorter than a stopping server waits for what is under way
+Seconds = Annotated[
+    float, Query(ge=0, le=60, description="seconds, at most; the server may answer sooner")
+]
+
+
+class Waiting(Shape):
+    """Whether the next acknowledgement may bring an order."""
+
+    model_config = example({"waiting": True})
+
+    waiting: bool
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/orders",
+    summary="Wait for an order",
+    response_model=Waiting,
+    response_class=Answer,
+    responses=refusals(Busy("Too many wait already", "Ask again later", limit=MAX_WAITS)),
+)
+async def wait_for_orders(
+    services: ServicesDep,
+    caller: CallerDep,
+    run: RunDep,
+    request: Request,
+    wait_s: Seconds = LONGEST_S,
+) -> Answer:
+    """Answers as soon as a command of the run changes; then send a message to get the order."""
+    bell: Bell = request.app.state.bell
+    key = run_key(run)
+    wait = bell.join(key)
+    try:
+        async with services.lookups.one_of(caller.grant):
+            waiting = await run_in_threadpool(_look, services.engine, key)
+        waiting = waiting or await bell.rings(wait, min(wait_s, LONGEST_S))
+    finally:
+        bell.leave(wait)
+    return Answer(Waiting(waiting=waiting))
+
+
+def _look(engine: sql.Engine, key: UUID) -> bool:
+    with engine.connect() as connection:
+        return has_orders(connection, key)

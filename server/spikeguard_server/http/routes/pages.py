@@ -1,0 +1,315 @@
+"""The pages: log in, log out, and decide on a command. No scripts, no state but the cookie.
+
+Law: GET shows, POST acts. A form works only from the page that was made for this session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+
+from spikeguard_protocol import CommandId, IncidentId, Outcome, RunId
+from spikeguard_server.access.grants import (
+    close_session,
+    holder_of_link,
+    open_proxied_session,
+    use_sign_in_link,
+)
+from spikeguard_server.errors import Forbidden, NotFound, ServiceError
+from spikeguard_server.http.bodies.incident_shapes import IncidentDetail
+from spikeguard_server.http.bodies.incidents import incident_detail
+from spikeguard_server.http.dependencies import (
+    COOKIE,
+    CallerDep,
+    Number,
+    RunDep,
+    Services,
+    ServicesDep,
+    find_by_secret,
+    origin_of,
+    person_of,
+    session_secret,
+)
+from spikeguard_server.http.pages import Page, confirm_page, login_page, sign_in_page, style
+from spikeguard_server.http.proxies import signed_in
+from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.http.routes.sessions import check_on_this_machine, log_in
+from spikeguard_server.identity.permissions import (
+    Caller,
+    form_key,
+    hash_secret,
+    new_secret,
+    same_key,
+)
+from spikeguard_server.ingest.decisions import Way
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.reads.notices import read_told
+from spikeguard_server.store.tokens import find_caller
+
+router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
+LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
+
+Text = Annotated[str, Form(max_length=2000)]
+
+
+def page_of(services: Services, caller: Caller | None) -> Page:
+    """Who looks, and where the dashboard is."""
+    return Page(caller, services.settings.dashboard_url)
+
+
+def login_form(
+    services: Services,
+    request: Request,
+    *,
+    next_path: str = "",
+    name: str = "",
+    refusal: ServiceError | None = None,
+) -> Response:
+    """The page to sign in on, with why it did not work if it did not."""
+    caller = find_by_secret(services, session_secret(request))
+    seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
+    html = login_page(
+        page_of(services, caller),
+        key=form_key(seed, "login"),
+        next_path=next_path,
+        name=name,
+        refusal=refusal,
+        provider="" if services.provider is None else services.provider.host,
+    )
+    answer = HTMLResponse(html, status_code=refusal.status if refusal else 200)
+    answer.set_cookie(
+        LOGIN_COOKIE, seed, max_age=3600, path="/login", httponly=True, samesite="strict",
+        secure=services.secure,
+    )  # fmt: skip
+    return answer
+
+
+def safe_next(settings: Settings, path: str) -> str:
+    """Where to go after the login: a page of ours or the dashboard, else the login page."""
+    if path.startswith("/confirm/") and "\\" not in path and "\r" not in path and "\n" not in path:
+        return path
+    dashboard = settings.dashboard_url
+    return path if dashboard and _origin(path) == _origin(dashboard) else "/login"
+
+
+def _origin(url: str) -> tuple[str, str] | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.netloc) if parts.scheme in ("http", "https") else None
+
+
+@router.get("/login", summary="The page to log in")
+def show_login(services: ServicesDep, request: Request, next: str = "") -> Response:
+    """The form, or who is logged in; whom the reverse proxy has signed in goes on at once."""
+    path = safe_next(services.settings, next)
+    try:
+        known = signed_in(services.settings, request)
+    except ServiceError as refusal:
+        return login_form(services, request, next_path=path, refusal=refusal)
+    caller = find_by_secret(services, session_secret(request))
+    if known is None or (caller and (caller.person, caller.role) == (known.person, known.role)):
+        return login_form(services, request, next_path=path)
+    lasts_s = services.settings.session_hours * 3600
+    with services.engine.begin() as connection:
+        secret = open_proxied_session(connection, known.person, known.role, lasts_s)
+    return entered(services, secret, lasts_s, path)
+
+
+@router.post("/login", summary="Log in from the page")
+def do_login(
+    services: ServicesDep,
+    request: Request,
+    token: Annotated[str, Form(max_length=400)] = "",
+    name: Annotated[str, Form(max_length=400)] = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+    next: Annotated[str, Form(max_length=1000)] = "",
+) -> Response:
+    """Sets the session's cookie and goes on to where the person came from."""
+    path = safe_next(services.settings, next)
+    try:
+        _check_login_form(request, key)
+        session = log_in(services, token, name)
+    except ServiceError as refusal:
+        return login_form(services, request, next_path=path, name=name, refusal=refusal)
+    return entered(services, session.token, session.expires_in_s, path)
+
+
+def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
+    """On to `path`, with the session's cookie."""
+    answer = RedirectResponse(path, status_code=303)
+    answer.set_cookie(
+        COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
+        secure=services.secure,
+    )  # fmt: skip
+    answer.delete_cookie(LOGIN_COOKIE, path="/login")
+    return answer
+
+
+def _check_login_form(request: Request, key: str) -> None:
+    seed = request.cookies.get(LOGIN_COOKIE, "")
+    if not seed or not same_key(key, form_key(seed, "login")):
+        raise Forbidden("This form was not made for this browser, or is too old", "Send it again")
+
+
+Link = Annotated[str, Path(min_length=20, max_length=200)]
+
+
+@router.get("/login/{link}", summary="The page that a sign-in link leads to")
+def show_sign_in(services: ServicesDep, request: Request, link: Link) -> Response:
+    """Whom it would sign in; looking spends nothing."""
+    check_on_this_machine(request)
+    with services.engine.connect() as connection:
+        holder = holder_of_link(connection, link)
+    page = Page(None, services.settings.dashboard_url)
+    html = sign_in_page(page, name=holder.person or "", link_s=holder.expires_in_s or 0.0)
+    return HTMLResponse(html)
+
+
+@router.post("/login/{link}", summary="Sign in with a link")
+def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = "") -> Response:
+    """Spends the link, sets the session's cookie and goes on to where it leads."""
+    check_on_this_machine(request)
+    with services.engine.begin() as connection:
+        secret, lasts_s = use_sign_in_link(connection, link, services.settings.session_hours * 3600)
+    return entered(services, secret, lasts_s, safe_next(services.settings, next))
+
+
+@router.post("/logout", summary="Log out from the page")
+def do_logout(services: ServicesDep, request: Request) -> Response:
+    """Ends the session and forgets the cookie."""
+    if secret := session_secret(request):
+        with services.engine.begin() as connection:
+            caller = find_caller(connection, hash_secret(secret))
+            if caller is not None and caller.is_session:
+                close_session(connection, caller)
+    answer = RedirectResponse("/login", status_code=303)
+    answer.delete_cookie(COOKIE, path="/")
+    return answer
+
+
+@router.get("/confirm/{project}/{name}/{number}/{command}", summary="The page that decides")
+def show_confirm(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    run: RunDep,
+    number: Number,
+    command: Number,
+) -> Response:
+    """One command with its incident; looking changes nothing."""
+    return _confirm(services, caller, request, CommandId(IncidentId(run, number), command))
+
+
+@router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
+def do_confirm(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    run: RunDep,
+    number: Number,
+    command: Number,
+    verdict: Text = "",
+    revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
+    reason: Text = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+) -> Response:
+    """Acts in the person's name, then shows what became of it."""
+    public_id = CommandId(IncidentId(run, number), command)
+    try:
+        if not same_key(key, _key(request, public_id)):
+            raise Forbidden(
+                "This form is not from this page, or your session is another", "Look again"
+            )
+        way = Way("the page", origin_of(request))
+        made = Decision(public_id, verdict, revision, person_of(caller), way, reason)
+        decide(services, made)
+    except ServiceError as refusal:
+        return _confirm(services, caller, request, public_id, refusal)
+    return RedirectResponse(request.url.path, status_code=303)
+
+
+def _key(request: Request, command: CommandId) -> str:
+    return form_key(session_secret(request) or "", f"confirm {command}")
+
+
+def _confirm(
+    services: Services,
+    caller: Caller,
+    request: Request,
+    command: CommandId,
+    refusal: ServiceError | None = None,
+) -> Response:
+    key = _key(request, command)
+    return confirmation(services, page_of(services, caller), command, key, refusal)
+
+
+def confirmation(
+    services: Services,
+    page: Page,
+    command: CommandId,
+    key: str,
+    refusal: ServiceError | None = None,
+    *,
+    revision: int | None = None,
+    spent: bool = False,
+) -> Response:
+    """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
+    `spent`: nothing can be decided here any more; a page without a person asks who they are."""
+    seen = _detail(services, command.incident.run, command.incident.number)
+    detail = seen.incident
+    shown = next((entry for entry in detail.commands if entry.number == command.number), None)
+    if shown is None:
+        raise NotFound(f"There is no command {command}", "Open it from its incident")
+    html = confirm_page(
+        page,
+        detail.model_dump(),
+        shown.model_dump(),
+        key=key,
+        halted=seen.halted,
+        job=seen.job,
+        refusal=refusal,
+        outdated=revision is not None and revision != shown.revision,
+        spent=spent,
+    )
+    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the page on a command is made of."""
+
+    incident: IncidentDetail
+    halted: bool  # the kill switch stops every approval
+    job: str | None  # what to look at where the run's job may have died
+
+
+def _detail(services: Services, run: RunId, number: int) -> _Seen:
+    with services.engine.connect() as connection:
+        key = existing_run(connection, run)
+        row = read_incident(connection, key, run, number)
+        halted = policy_of(connection, run.project, key).halted
+        told = read_told(connection, key, services.settings.history_after_s)
+        concerns = row.state != "closed" or row.outcome == Outcome.RUN_ENDED
+        return _Seen(incident_detail(connection, row), halted, told.job if concerns else None)
+
+
+@router.get("/pages/style.css", summary="The style sheet of the pages", include_in_schema=False)
+def get_style() -> Response:
+    """Public: it holds nothing but colours and sizes."""
+    headers = {"Cache-Control": "public, max-age=3600"}
+    return PlainTextResponse(style(), media_type="text/css; charset=utf-8", headers=headers)
+
+
+@router.get("/", summary="Where people begin", include_in_schema=False)
+def get_root() -> Response:
+    """There is nothing here but the way to the login."""
+    return RedirectResponse("/login", status_code=303)

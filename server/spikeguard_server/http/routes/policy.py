@@ -1,0 +1,173 @@
+"""The policy in force: read by everybody who looks, written by admins."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import sqlalchemy as sql
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.access.grants import put_policy, throw_switch
+from spikeguard_server.domain.policy.settings import policy_to_mapping
+from spikeguard_server.errors import Conflict, Unprocessable
+from spikeguard_server.http.bodies.access import PolicyBody, PolicyWanted
+from spikeguard_server.http.bodies.policy import ScorecardBody, SwitchWanted, scorecard_body
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    ReasonAsked,
+    Services,
+    ServicesDep,
+    person_of,
+)
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.routes.tokens import actor
+from spikeguard_server.identity.permissions import Caller
+from spikeguard_server.policy_file import Form, read_policy_text
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.runs import read_policy_row
+from spikeguard_server.store.reads.shadows import read_shadows
+
+router = APIRouter(tags=["policy"])
+_SWITCHED = refusals(Conflict("The kill switch of project default is on already", "Nothing to do"))
+ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
+
+
+def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
+    """The policy in force for a project, or for run `name` of it."""
+    key = None if name is None else existing_run(connection, RunId(project, name))
+    policy = policy_of(connection, project, key)
+    row = read_policy_row(connection, policy, project, key)
+    return PolicyBody(
+        project=project,
+        run=name,
+        scope=policy.scope,
+        version=policy.version,
+        created_at=row.at if row else None,
+        created_by=row.actor if row else None,
+        policy=policy_to_mapping(policy),
+    )
+
+
+@router.get(
+    "/v1/policy", summary="The policy in force", response_model=PolicyBody, response_class=Answer
+)
+def get_policy(
+    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
+) -> Answer:
+    """Every threshold by which an incident becomes a proposal, with its unit in its name."""
+    caller.check_project(project)
+    with services.engine.connect() as connection:
+        return Answer(policy_body(connection, project))
+
+
+@router.put(
+    "/v1/policy/document",
+    summary="Put a policy in force as it is written",
+    response_model=PolicyBody,
+    response_class=Answer,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/toml": {"example": "price_per_hour = 98.0\n"},
+                "application/yaml": {"example": "price_per_hour: 98.0\n"},
+            },
+        }
+    },
+)
+async def replace_by_document(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    project: ProjectAsked = DEFAULT_PROJECT,
+    form: Annotated[Form, Query(alias="format")] = Form.TOML,
+    reason: ReasonAsked = None,
+) -> Answer:
+    """A TOML or YAML file as it stands; what is left out takes its default."""
+    caller.check_project(project)
+    try:
+        text = (await request.body()).decode()
+    except UnicodeDecodeError:
+        raise Unprocessable("The document is no UTF-8", "Save it as UTF-8", field="body") from None
+    return await run_in_threadpool(_put, services, project, text, form, actor(caller), reason)
+
+
+def _put(
+    services: Services, project: str, text: str, form: Form, by: str, reason: str | None
+) -> Answer:
+    with services.engine.begin() as connection:
+        put_policy(connection, project, read_policy_text(text, form), by, reason=reason)
+        return Answer(policy_body(connection, project))
+
+
+@router.post(
+    "/v1/policy/halt",
+    summary="Throw the kill switch",
+    response_model=PolicyBody,
+    response_class=Answer,
+    responses=_SWITCHED,
+)
+def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answer:
+    """From now on nothing is approved and nothing delivered in the project, and what was approved
+    and not delivered is taken back. What a run was given before, it may still carry out."""
+    return _switch(services, caller, wanted, halted=True)
+
+
+@router.post(
+    "/v1/policy/resume",
+    summary="Lift the kill switch",
+    response_model=PolicyBody,
+    response_class=Answer,
+    responses=_SWITCHED,
+)
+def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answer:
+    """Proposals are made anew; nothing that was taken back comes back by itself."""
+    return _switch(services, caller, wanted, halted=False)
+
+
+def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool) -> Answer:
+    caller.check_project(wanted.project)
+    with services.engine.begin() as connection:
+        throw_switch(
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
+        )
+        return Answer(policy_body(connection, wanted.project))
+
+
+@router.get(
+    "/v1/policy/scorecard",
+    summary="What the shadow would have done",
+    response_model=ScorecardBody,
+    response_class=Answer,
+)
+def get_scorecard(
+    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
+) -> Answer:
+    """The newest 500 decisions of verbs in shadow mode, each as it looks in hindsight."""
+    caller.check_project(project)
+    with services.engine.connect() as connection:
+        return Answer(scorecard_body(project, read_shadows(connection, project)))
+
+
+@router.put(
+    "/v1/policy",
+    summary="Put a policy in force",
+    response_model=PolicyBody,
+    response_class=Answer,
+    responses=refusals(
+        Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2)
+    ),
+)
+def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> Answer:
+    """What is left out takes its default. Proposals made before keep the version they name."""
+    caller.check_project(wanted.project)
+    with services.engine.begin() as connection:
+        put_policy(
+            connection, wanted.project, wanted.policy, actor(caller), wanted.version,
+            wanted.reason,
+        )  # fmt: skip
+        return Answer(policy_body(connection, wanted.project))

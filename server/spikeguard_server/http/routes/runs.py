@@ -1,0 +1,140 @@
+"""Runs and their curves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_server.errors import NotFound, Unprocessable
+from spikeguard_server.http.bodies.incidents import series_body
+from spikeguard_server.http.bodies.run_shapes import (
+    RunBody,
+    RunDetail,
+    RunList,
+    RunState,
+    SeriesBody,
+)
+from spikeguard_server.http.bodies.runs import run_body, run_detail
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    Order,
+    OrderAsked,
+    ProjectAsked,
+    RunDep,
+    ServicesDep,
+    page_wanted,
+    project_asked,
+)
+from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.incidents import open_incident
+from spikeguard_server.store.reads.runs import (
+    RunsWanted,
+    list_runs,
+    list_runs_by_attention,
+    read_run,
+)
+from spikeguard_server.store.reads.series import MAX_POINTS, Window, read_series, read_signals
+
+router = APIRouter(tags=["runs"])
+NO_RUN = refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are"))
+Signals = Annotated[
+    str,
+    Query(
+        max_length=1100,
+        examples=["loss,grad_norm"],
+        description="names of signals, with commas between them",
+    ),
+]
+Points = Annotated[
+    int,
+    Query(
+        ge=2,
+        le=MAX_POINTS,
+        description="rows to thin longer curves to; extremes and values not finite are kept",
+    ),
+]
+Step = Annotated[
+    int | None,
+    Query(ge=0, le=MAX_STEP, description="an optimizer step, itself included; left out: no limit"),
+]
+
+
+def window(signals: str, first: int | None, last: int | None, points: int) -> Window:
+    """Which curves are asked for; raise `Unprocessable` for a window that ends before it begins."""
+    last = MAX_STEP if last is None else last
+    if last < (first or 0):
+        raise Unprocessable(
+            "The last step lies before the first", "Ask for first <= last", field="last"
+        )
+    return Window(read_signals(signals), first or 0, last, points)
+
+
+@router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=Answer)
+def get_runs(
+    services: ServicesDep,
+    caller: CallerDep,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    project: ProjectAsked = None,
+    state: RunState | None = None,
+    archived: Annotated[bool, Query(description="those alone; else those that are not")] = False,
+    order: OrderAsked = Order.NEWEST,
+) -> Answer:
+    """The runs that the token may see, newest first. `order=attention` is one page without a
+    cursor: those with an open incident first, then those that have not ended, the projects in
+    turn."""
+    page = page_wanted(limit, cursor, datetime.fromisoformat, UUID)
+    wanted = RunsWanted(project_asked(caller, project), state, archived)
+    more = None
+    with services.engine.connect() as connection:
+        if order is Order.ATTENTION:
+            found = list_runs_by_attention(connection, wanted, limit, services.silent_after)
+        else:
+            found, more = list_runs(connection, wanted, page, services.silent_after)
+    items: list[RunBody] = [run_body(row, services.silent_after) for row in found]
+    return Answer(RunList(items=items, next_cursor=more))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}",
+    summary="One run with its history",
+    response_model=RunDetail,
+    response_class=Answer,
+    responses=NO_RUN,
+)
+def get_run(services: ServicesDep, run: RunDep) -> Answer:
+    """Its attempts, its tree of segments, and what it can return to."""
+    with services.engine.connect() as connection:
+        row = read_run(connection, existing_run(connection, run), services.silent_after)
+        return Answer(run_detail(connection, row, services.silent_after))
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/series",
+    summary="Curves of a run",
+    response_model=SeriesBody,
+    response_class=Answer,
+    responses=NO_RUN,
+)
+def get_series(
+    services: ServicesDep,
+    run: RunDep,
+    signals: Signals = "loss",
+    first: Step = None,
+    last: Step = None,
+    points: Points = 2000,
+) -> Answer:
+    """Steps `first` to `last` of every segment, the line that is trained now first."""
+    wanted = window(signals, first, last, points)
+    with services.engine.connect() as connection:
+        key = existing_run(connection, run)
+        series = read_series(connection, key, wanted)
+        spike = open_incident(connection, key)
+    return Answer(series_body(series, spike))

@@ -1,0 +1,106 @@
+"""Runs put away: archived, brought back, deleted; each with its entry in the audit.
+
+Invariants: one run a transaction, under its lock, and never while an attempt of it lives. The audit
+of a deleted run stays, and the record of what belongs to no run names it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import RunId
+from spikeguard_server.errors import Conflict, StillTraining
+from spikeguard_server.store.audit import append
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.deleted_runs import remove_curves, remove_run
+from spikeguard_server.store.new_runs import forget_new_run
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.runs import RunRow, attempts_of, is_live, lock_run, save_run
+from spikeguard_server.store.tables.core import FLEET
+
+REMOVE_S: Final = (
+    5.0  # for a deleted run's samples while somebody waits; housekeeping does the rest
+)
+
+
+def archive_run(
+    connection: sql.Connection, run: RunId, by: str, reason: str | None, silent_after: timedelta
+) -> UUID:
+    """Leave the run out of lists, metrics and quotas until it trains again."""
+    row = _resting(connection, run, silent_after)
+    if row.archived_at is not None:
+        raise Conflict(f"Run {run} is archived already", "Nothing to do")
+    row.archived_at = database_now(connection)
+    save_run(connection, row)
+    forget_new_run(connection, row.run_id)
+    append(
+        connection, row.run_id, actor=by, action="archived", subject=str(run), before=row.state,
+        after="archived", reason=reason,
+    )  # fmt: skip
+    return row.run_id
+
+
+def unarchive_run(connection: sql.Connection, run: RunId, by: str, reason: str | None) -> UUID:
+    """Show the run again."""
+    row = _locked(connection, run)
+    if row.archived_at is None:
+        raise Conflict(f"Run {run} is not archived", "Nothing to do")
+    row.archived_at = None
+    save_run(connection, row)
+    append(
+        connection, row.run_id, actor=by, action="unarchived", subject=str(run), before="archived",
+        after=row.state, reason=reason,
+    )  # fmt: skip
+    return row.run_id
+
+
+def delete_run(
+    connection: sql.Connection, run: RunId, by: str, reason: str, silent_after: timedelta
+) -> UUID:
+    """Remove the run and everything of it but its audit; its curves are still to be removed."""
+    row = _resting(connection, run, silent_after)
+    remove_run(connection, row, database_now(connection))
+    what = f"{row.attempts} attempts, {row.incidents} incidents"
+    for key in (row.run_id, FLEET):
+        append(
+            connection, key, actor=by, action="deleted", subject=str(run), before=what,
+            after=None, reason=reason,
+        )  # fmt: skip
+    return row.run_id
+
+
+def finish_deletion(
+    engine: sql.Engine, run_id: UUID, within_s: float, clock: Callable[[], float] = monotonic
+) -> None:
+    """Remove the curves of a deleted run, some rows a transaction, for `within_s` at most."""
+    until = clock() + within_s
+    more = True
+    while more and clock() < until:
+        with engine.begin() as connection:
+            more = remove_curves(connection, run_id)
+
+
+def _resting(connection: sql.Connection, run: RunId, silent_after: timedelta) -> RunRow:
+    """The run under its lock; raise `StillTraining` where an attempt of it lives."""
+    row, now = _locked(connection, run), database_now(connection)
+    attempts = attempts_of(connection, row.run_id)
+    current = next((each for each in attempts if each.number == row.current_attempt), None)
+    for attempt in attempts:
+        if is_live(attempt, current, now, silent_after):
+            raise StillTraining(run, attempt.number, silent_after.total_seconds())
+    return row
+
+
+def _locked(connection: sql.Connection, run: RunId) -> RunRow:
+    key = existing_run(connection, run)
+    row = lock_run(connection, key)
+    if row is None:  # deleted meanwhile
+        existing_run(connection, run)
+    assert row is not None
+    return row

@@ -1,0 +1,90 @@
+"""What becomes of a message on which the domain itself fails: a fault of ours, not of the run's.
+
+Law: such a message is stored and acknowledged like any other, because a run must not be blocked by
+our fault. Its samples are not judged; the detector goes on from what it knew before, and after
+`PATIENCE` such messages in a row it begins anew. Both stand in the run's audit.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Outcome
+from spikeguard_server.domain.events import Closed, Judgement
+from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.errors import ServiceError
+from spikeguard_server.ingest.detection import Detection, Kept, detection_of, read_monitor
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.store import audit
+from spikeguard_server.store.detectors import StateRow
+from spikeguard_server.store.stored_text import storable
+
+PATIENCE: Final = 3
+_log = logging.getLogger(__name__)
+
+
+def detection_after(
+    failure: str | None,
+    connection: sql.Connection,
+    run_id: UUID,
+    row: StateRow | None,
+    kept: Kept | None,
+) -> Detection:
+    """The detection that a message is taken with; after a failure as it stands in the row."""
+    if failure is None or row is None:
+        return detection_of(connection, run_id, row, kept)
+    return Detection.of(run_id, _last_known(row), row)
+
+
+def go_on_without(intake: Intake, failure: str) -> None:
+    """Note that detection failed on this message, and go past it."""
+    detection, step = intake.detection, max((s.last for s in intake.stored), default=0)
+    monitor = detection.monitor
+    if detection.failures + 1 >= PATIENCE:
+        monitor = monitor.anew()
+    detection.fail(monitor, step)
+    if detection.failures == 1:
+        _note(
+            intake, "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
+        )
+    if detection.failures == PATIENCE:
+        _begin_anew(intake, step, failure)
+
+
+def _begin_anew(intake: Intake, step: int, failure: str) -> None:
+    said = f"it failed on {PATIENCE} messages in a row and learns the run anew: {failure}"
+    _note(intake, "detection.restarted", said)
+    incident = intake.incident
+    if incident is None:
+        return
+    judgement = Judgement(incident.kind, incident.confidence, "detection failed and began anew")
+    try:
+        with intake.connection.begin_nested():
+            tell(intake, [Closed(step, Outcome.RUN_ENDED, judgement)])
+    except Exception:
+        _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
+
+
+def _last_known(row: StateRow) -> Monitor:
+    """What the row's bytes say, without the samples since: one of them may be what fails."""
+    if row.state is None:
+        return Monitor()
+    try:
+        return read_monitor(row.state)
+    except ServiceError:
+        raise
+    except Exception:
+        _log.exception("the detector's state cannot be read")
+        return Monitor()
+
+
+def _note(intake: Intake, action: str, reason: str) -> None:
+    audit.append(
+        intake.connection, intake.run_id, actor=audit.SERVER, action=action,
+        subject=str(intake.run.id), reason=storable(reason),
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""What one message is taken in with: the open transaction, the locked run, what changed so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from time import thread_time
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Message, Samples
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.policy.situation import Target
+from spikeguard_server.ingest.detection import Detection
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.runs import AttemptRow, RunRow, extend_segment
+from spikeguard_server.store.samples import write_samples
+from spikeguard_server.store.situations import targets_with_health
+
+MOST_CPU_S: Final = (
+    10.0  # of one message; an agent's of 512 kB, a dozen signals a row, takes 4 s at worst
+)
+
+
+class TooCostly(Exception):
+    """To judge a message takes longer than others can wait: its samples are stored alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps [first, last] of a segment that this transaction stored."""
+
+    attempt: int
+    segment: int
+    first: int
+    last: int
+
+
+@dataclass
+class Intake:
+    """A run under its lock. `run` and `attempt` change in place and are written at the end."""
+
+    connection: sql.Connection
+    settings: Settings
+    now: datetime  # by the database's clock
+    run: RunRow
+    attempt: AttemptRow
+    detection: Detection
+    stored: list[Stretch] = field(default_factory=list)
+    calm: bool = False  # nothing but samples of a run on which nothing is open and nobody waits
+    unwritten: Samples | None = None  # of a calm message, until its end or until it is disturbed
+    failure: str | None = None  # why the domain is not asked about this message
+    began_s: float = field(default_factory=thread_time)
+    _incident: Incident | None = None
+
+    @property
+    def run_id(self) -> UUID:
+        return self.run.run_id
+
+    @property
+    def current(self) -> bool:
+        """Whether this attempt is the one that the run is followed by."""
+        return self.run.current_attempt == self.attempt.number
+
+    @property
+    def silent_after(self) -> timedelta:
+        return timedelta(seconds=self.settings.silent_after_s)
+
+    def check_cost(self) -> None:
+        """Raise `TooCostly` where this thread has computed for too long."""
+        if self.failure is None and thread_time() - self.began_s > MOST_CPU_S:
+            raise TooCostly(f"to judge it took more than {MOST_CPU_S:g} s of a core")
+
+    def disturb(self) -> None:
+        """Something was seen in a calm message: from here on it is like any other."""
+        self.calm = False
+        if (samples := self.unwritten) is not None:
+            self.unwritten = None
+            run_id, number, first, last = self.run_id, self.attempt.number, *_ends(samples)
+            write_samples(self.connection, run_id, number, samples)
+            extend_segment(self.connection, run_id, number, samples.segment, first, last)
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        """The run's attempts; this one is registered before anybody asks."""
+        return attempts_by_number(self.connection, self.run_id)
+
+    @property
+    def incident(self) -> Incident | None:
+        """The open incident, read once; whoever writes one sets it."""
+        if self.run.open_incident is None:
+            return None
+        if self._incident is None or self._incident.number != self.run.open_incident:
+            number = self.run.open_incident
+            self._incident = find_incident(self.connection, self.run_id, number, self.attempts)
+        return self._incident
+
+    @incident.setter
+    def incident(self, incident: Incident) -> None:
+        self._incident = incident
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy in force: the run's own, else its project's."""
+        return policy_of(self.connection, self.run.project, self.run_id)
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """What the run could go back to; asked for when all records had their effect."""
+        return targets_with_health(
+            self.connection, self.run, self.attempt, self.attempts, self.policy
+        )
+
+
+def _ends(samples: Samples) -> tuple[int, int]:
+    return samples.steps[0], samples.steps[-1]
+
+
+def is_history(message: Message, settings: Settings) -> bool:
+    """Whether what the message tells is too old to page anybody or command anything."""
+    return message.age_s > settings.history_after_s

@@ -1,0 +1,47 @@
+"""Why an incident began, once the norms by layer around its onset are counted.
+
+Law: the ranking comes with the monitor's events; layers are read from what is stored, since they
+never reach the monitor. What is read is bounded, and nothing is read long after the onset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer, clues_of_layers, first_layer
+from spikeguard_server.domain.diagnosis.cause.measured import LEAD
+from spikeguard_server.domain.events import Closed, Event
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.suspicion import again
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.store.causes import read_layers
+
+ROWS = 48  # of norms by layer, before the onset and from there on
+LOOKED_AT = 100  # steps past the onset, and once more at the close
+
+
+def explain(intake: Intake, incident: Incident, event: Event) -> Incident:
+    """`incident` with its causes as its layers have them; `event` was just folded into it."""
+    if not incident.causes:
+        return incident
+    first = incident.first_layer
+    if event.step <= incident.onset_step + LOOKED_AT or (isinstance(event, Closed) and not first):
+        first = _first_layer(intake, incident)
+    if first is None:
+        return incident
+    fresh = getattr(event, "causes", ())
+    causes = again(fresh, clues_of_layers(first)) if fresh else incident.causes
+    return replace(incident, first_layer=first, causes=causes)
+
+
+def _first_layer(intake: Intake, incident: Incident) -> FirstLayer | None:
+    onset, segment = incident.onset_step, incident.segment
+    near = onset - LEAD
+    rows = read_layers(
+        intake.connection,
+        intake.run_id,
+        (intake.attempts.number(segment.attempt), segment.number),
+        before=(near, ROWS),
+        after=(near, ROWS),
+    )
+    return first_layer(rows, onset) if rows else None

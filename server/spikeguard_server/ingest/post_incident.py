@@ -1,0 +1,59 @@
+"""What comes after a close: samples for the post-mortem, and when that is written (again).
+
+Law: a closed incident is never judged anew; its samples are kept for `AFTERMATH_STEPS` past the
+peak or until the run ends, and its post-mortem is written at the close and once more then.
+"""
+
+from __future__ import annotations
+
+from spikeguard_protocol import Outcome
+from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.ingest.message_context import Intake, Stretch
+from spikeguard_server.store.incidents import follow_incident, followed_incidents
+from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.samples import copy_to_incident
+
+
+def begin_aftermath(intake: Intake, incident: Incident) -> None:
+    """The incident closed: report it, and keep what follows unless nothing will."""
+    want_report(intake.connection, intake.run_id, incident.number, intake.now)
+    run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
+    if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
+        return
+    follow_incident(intake.connection, intake.run_id, incident.number, to)
+    run.followed_to = max(to, run.followed_to or 0)
+
+
+def keep_aftermath(intake: Intake) -> None:
+    """Keep what this message stored with the incidents that are followed."""
+    run = intake.run
+    if run.followed_to is None or not intake.current:
+        return
+    waiting = followed_incidents(intake.connection, intake.run_id)
+    for number, to in waiting:
+        copy_to_incident(
+            intake.connection, intake.run_id, number,
+            [(s.attempt, s.segment, s.first, min(s.last, to)) for s in _until(intake, to)],
+        )  # fmt: skip
+        if (run.last_step or 0) >= to:
+            _finish(intake, number)
+    run.followed_to = max((to for _, to in waiting if to > (run.last_step or 0)), default=None)
+
+
+def end_aftermath(intake: Intake) -> None:
+    """The run ended: what is kept by now is all there will be."""
+    if intake.run.followed_to is None:
+        return
+    for number, _ in followed_incidents(intake.connection, intake.run_id):
+        _finish(intake, number)
+    intake.run.followed_to = None
+
+
+def _until(intake: Intake, step: int) -> list[Stretch]:
+    return [stretch for stretch in intake.stored if stretch.first <= step]
+
+
+def _finish(intake: Intake, number: int) -> None:
+    follow_incident(intake.connection, intake.run_id, number, None)
+    want_report(intake.connection, intake.run_id, number, intake.now)

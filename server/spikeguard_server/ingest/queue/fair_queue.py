@@ -1,0 +1,216 @@
+"""Who is served next: a bounded line of messages, clients in turn, of a client its runs in turn.
+
+Law: whoever floods waits behind its own messages, never in front of others'; who hurries comes
+before other runs of the same client, and before nobody else. Turns are counted in the time that
+messages take, so that few large ones weigh as much as many small ones. What does not fit is refused
+at once with the limit that it broke, and one client alone can't fill the line; nothing here grows
+without a bound, and no thread waits for a lock that another thread of this process holds for the
+same run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any, Final
+
+from spikeguard_server.errors import Busy
+from spikeguard_server.ingest.queue.rounds import Round
+from spikeguard_server.store.fast.compute_lock import in_turn
+
+MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
+MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
+SPARED: Final = 3  # from so many threads on no client has all of them
+SMOOTHING: Final = 0.1  # weight of the newest message in what one usually takes
+WAIT: Final = "Wait, then send it again"
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Callable[[], Any]
+    size: int  # bytes
+    done: Future[Any]
+
+
+@dataclass(slots=True)
+class _Client:
+    """What one client has waiting, by run."""
+
+    lines: dict[Hashable, deque[_Job]] = field(default_factory=dict)
+    order: Round = field(default_factory=Round)  # of lines that nobody works on
+    count: int = 0  # messages that wait or are being taken
+    working: int = 0  # of them, those that are being taken
+    bytes: int = 0
+
+    def add(self, line: Hashable, job: _Job) -> None:
+        self.count, self.bytes = self.count + 1, self.bytes + job.size
+        queue = self.lines.get(line)
+        if queue is None:  # nobody waits there, nobody is served
+            self.lines[line] = deque([job])
+            self.order.enter(line)
+        else:
+            queue.append(job)
+
+    def finish(self, line: Hashable, job: _Job) -> None:
+        """`job` of `line` is done; whoever waits there is ready."""
+        self.count, self.bytes = self.count - 1, self.bytes - job.size
+        if self.lines[line]:
+            self.order.enter(line)
+        else:
+            del self.lines[line]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    client: Hashable
+    line: Hashable
+    job: _Job
+    charged_s: float  # in advance
+
+
+@dataclass
+class Turns:
+    """A fixed number of threads that take messages in turn. Starts with the first message."""
+
+    workers: int
+    waiting: int  # messages at most, of all clients
+    _clients: dict[Hashable, _Client] = field(default_factory=dict)
+    _order: Round = field(default_factory=Round)  # of clients with a line that is ready
+    _change: Condition = field(default_factory=Condition)
+    _count: int = 0
+    _bytes: int = 0
+    _usual_s: float = 0.0
+    _threads: list[Thread] = field(default_factory=list)
+    _stopping: bool = False
+
+    def take(
+        self, client: Hashable, line: Hashable, size: int, work: Callable[[], Any]
+    ) -> Future[Any]:
+        """Let `work` be done behind what waits in `line`, a run's, of `client`, a token's; raise
+        `Busy` where there is no room.
+
+        `size`: bytes that are held until it is done.
+        """
+        job = _Job(work, size, Future())
+        with self._change:
+            self._check(client, line, size)
+            self._count, self._bytes = self._count + 1, self._bytes + size
+            mine = self._clients.setdefault(client, _Client())
+            mine.add(line, job)
+            self._enter(client, mine)
+            self._start()
+        return job.done
+
+    def hurry(self, client: Hashable, line: Hashable) -> None:
+        """What waits in `line` comes before the other lines of `client`, if it still waits."""
+        with self._change:
+            if (mine := self._clients.get(client)) is not None:
+                mine.order.hurry(line)
+
+    def stop(self, within_s: float) -> None:
+        """Let the threads end once nothing waits."""
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+        for thread in self._threads:
+            thread.join(within_s)
+
+    @property
+    def length(self) -> int:
+        """Messages that wait or are being taken."""
+        return self._count
+
+    def _check(self, client: Hashable, line: Hashable, size: int) -> None:
+        mine = self._clients.get(client) or _Client()
+        free, free_bytes = self.waiting - self._count, MAX_BYTES - self._bytes
+        if len(mine.lines.get(line, ())) >= MAX_EACH:
+            raise Busy(
+                f"{MAX_EACH} messages of this run wait already",
+                "Send one, wait for its answer, then send the next",
+                limit=MAX_EACH,
+            )
+        if free <= 0:
+            raise Busy(f"{self.waiting} messages wait already", WAIT, limit=self.waiting)
+        if mine.count >= free:
+            raise Busy(
+                f"{mine.count} messages of this token wait already, and room for {free} is left "
+                "to all others",
+                "Send from fewer runs at once, or wait, then send it again",
+                limit=mine.count,
+            )
+        if size > free_bytes and self._count:
+            raise Busy(f"{MAX_BYTES} bytes of messages wait already", WAIT, limit=MAX_BYTES)
+        if mine.bytes + size > free_bytes and mine.count:
+            raise Busy(
+                f"{mine.bytes} bytes of messages of this token wait already", WAIT,
+                limit=mine.bytes,
+            )  # fmt: skip
+
+    def _enter(self, client: Hashable, mine: _Client) -> None:
+        """One thread is left to all others: what a message says may take seconds to judge."""
+        most = self.workers if self.workers < SPARED else self.workers - 1
+        if mine.order and mine.working < most:
+            self._order.enter(client)
+            self._change.notify()
+
+    def _start(self) -> None:
+        while len(self._threads) < self.workers:
+            thread = Thread(target=self._work, name=f"ingest-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        while (turn := self._next()) is not None:
+            began = monotonic()
+            wanted = turn.job.done.set_running_or_notify_cancel()
+            answer = _do(turn.job) if wanted else None
+            self._give_back(turn, monotonic() - began)
+            if answer is not None:
+                answer()  # now: who is answered may send the next at once, and finds room
+
+    def _next(self) -> _Turn | None:
+        """The next run's oldest message; None once there is nothing more to do."""
+        with self._change:
+            while not self._order:
+                if self._stopping:
+                    return None
+                self._change.wait()
+            client = self._order.next()
+            mine, usual_s = self._clients[client], self._usual_s
+            line = mine.order.next()
+            mine.order.charge(line, usual_s)
+            self._order.charge(client, usual_s)
+            mine.working += 1
+            self._enter(client, mine)
+            return _Turn(client, line, mine.lines[line].popleft(), usual_s)
+
+    def _give_back(self, turn: _Turn, took_s: float) -> None:
+        """Count what it really took, and let the next of its run be ready."""
+        with self._change:
+            self._usual_s += SMOOTHING * (took_s - self._usual_s)
+            self._count, self._bytes = self._count - 1, self._bytes - turn.job.size
+            mine, more_s = self._clients[turn.client], took_s - turn.charged_s
+            mine.order.charge(turn.line, more_s)
+            self._order.charge(turn.client, more_s)
+            mine.finish(turn.line, turn.job)
+            mine.working -= 1
+            self._enter(turn.client, mine)
+            if not mine.count:
+                del self._clients[turn.client]
+            if not self._count:
+                self._order = Round()  # everyone came to rest
+
+
+def _do(job: _Job) -> Callable[[], None]:
+    """Do it; returns what tells the outcome."""
+    try:
+        with in_turn():
+            result = job.work()
+    except BaseException as error:
+        return partial(job.done.set_exception, error)
+    return partial(job.done.set_result, result)

@@ -1,0 +1,142 @@
+"""What time does to a run that sends nothing: commands expire, attempts fall silent, runs end.
+
+Law: one run, under its lock, by the database's clock. Everything here looks again before it acts,
+so that any number of replicas may try.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandState
+from spikeguard_server.domain.lifecycle.command_life import WHY_LATE, CommandEvent
+from spikeguard_server.ingest import run_lifecycle
+from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
+from spikeguard_server.ingest.detector_takeover import take_over
+from spikeguard_server.ingest.escalation import escalate
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.ingest.post_incident import end_aftermath
+from spikeguard_server.ingest.results import give_up
+from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.settings import Settings
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.commands import CommandRow, move, unfinished_commands
+from spikeguard_server.store.runs import (
+    ENDED,
+    LIVE,
+    SILENT,
+    RunRow,
+    attempts_of,
+    lock_run,
+    save_attempt,
+    save_run,
+)
+from spikeguard_server.store.targets import forget_memory
+
+
+def let_time_pass(
+    connection: sql.Connection, run_id: UUID, settings: Settings, now: datetime | None = None
+) -> None:
+    """Write down what time has done to the run."""
+    run = lock_run(connection, run_id)
+    now = now or database_now(connection)
+    if run is None:
+        return
+    detection = _detection(connection, run, settings, now)
+    for attempt in attempts_of(connection, run_id):
+        intake = Intake(connection, settings, now, run, attempt, detection)
+        _lose(intake)
+        if intake.current:
+            take_over(intake)
+            _fall_silent(intake)
+            _expire_commands(intake)
+            escalate(intake)
+            _end(intake)
+    detection.save(connection)
+    save_run(connection, run)
+
+
+def _detection(
+    connection: sql.Connection, run: RunRow, settings: Settings, now: datetime
+) -> Detection:
+    """The monitor where an incident has to close, else without its samples.
+
+    A network that fails silences every run at once.
+    """
+    over = now - run.last_message_at >= timedelta(seconds=settings.ended_after_s)
+    if over and run.open_incident is not None:
+        return load_detection(connection, run.run_id, None)
+    return check_detection(connection, run.run_id)
+
+
+def write_down(connection: sql.Connection, run_id: UUID) -> None:
+    """Let the detector's bytes alone say where it stands: the samples behind them go."""
+    lock_run(connection, run_id)
+    detection = load_detection(connection, run_id, None)
+    if detection.relearned is not None:
+        return  # an older release wrote it, and the run has said nothing since
+    detection.write_down()
+    detection.save(connection)
+
+
+def _expire_commands(intake: Intake) -> None:
+    for command in unfinished_commands(intake.connection, intake.run_id):
+        _expire(intake, command)
+
+
+def _expire(intake: Intake, command: CommandRow) -> None:
+    """Nobody decided, took or reported it in time."""
+    if command.valid(intake.now, intake.run.last_step):
+        return
+    if command.state is CommandState.DELIVERED and _still_there(intake, command):
+        return  # it may be doing it just now, and will say so
+    move(
+        intake.connection, intake.run_id, intake.run.id, command, CommandEvent.EXPIRE,
+        actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
+    )  # fmt: skip
+
+
+def _still_there(intake: Intake, command: CommandRow) -> bool:
+    """Whether the order went out so lately that its result may be on its way."""
+    grace = timedelta(seconds=intake.settings.lost_after_s)
+    return command.delivered_at is not None and intake.now < command.delivered_at + grace
+
+
+def _lose(intake: Intake) -> None:
+    """Long silence: what the attempt held in memory and in hand is gone."""
+    attempt = intake.attempt
+    silent = _silent_for(intake, attempt.last_message_at)
+    if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
+        return
+    run_lifecycle.lost(intake, attempt, silent)
+    save_attempt(intake.connection, intake.run_id, attempt)
+    forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
+    give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
+
+
+def _fall_silent(intake: Intake) -> None:
+    run = intake.run
+    silent = _silent_for(intake, run.last_message_at)
+    if run.state == LIVE and silent >= intake.settings.silent_after_s:
+        run_lifecycle.stands(intake, SILENT, f"no message for {silent:.0f} s")
+
+
+def _end(intake: Intake) -> None:
+    """Silence that no restart has broken: whatever was open closes as it stands."""
+    run = intake.run
+    silent = _silent_for(intake, run.last_message_at)
+    if silent < intake.settings.ended_after_s:
+        return
+    run_lifecycle.stands(intake, ENDED, f"no message for {silent:.0f} s")
+    if run.open_incident is not None:
+        tell(intake, intake.detection.end())
+    end_aftermath(intake)
+
+
+def _silent_for(intake: Intake, since: datetime) -> float:
+    """Seconds."""
+    return (intake.now - since).total_seconds()

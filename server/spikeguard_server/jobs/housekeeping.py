@@ -1,0 +1,166 @@
+"""What is put together, put away and let go while nobody waits for it.
+
+Law: one run or one shelf a transaction. What fails is logged, tried again the next time, and keeps
+nothing else from being done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict
+from datetime import date, datetime
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_cli.access_commands import expiry_words
+from spikeguard_server.ingest.archive import REMOVE_S, finish_deletion
+from spikeguard_server.ingest.timeouts import write_down
+from spikeguard_server.retries import survive
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.audit import SERVER, append
+from spikeguard_server.store.chunks import SegmentKey
+from spikeguard_server.store.clock import watch_of
+from spikeguard_server.store.deleted_runs import runs_with_curves_left
+from spikeguard_server.store.detectors import detectors_on, prune_snapshots, runs_with_snapshots
+from spikeguard_server.store.fast.compute_lock import in_turn
+from spikeguard_server.store.new_runs import drop_counted
+from spikeguard_server.store.outdated import (
+    drop_ended_sessions,
+    drop_old,
+    old_before,
+    runs_with_old,
+)
+from spikeguard_server.store.partitions import Kind, drop_shelf, make_shelf, old_shelves
+from spikeguard_server.store.roll_ups import roll_up, segments_behind, segments_unfinished
+from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.tables.core import FLEET
+from spikeguard_server.store.tokens import expiring_agents
+
+_log = logging.getLogger(__name__)
+ROLLED_AT_ONCE: Final = 200  # segments
+
+
+def roll(engine: sql.Engine) -> None:
+    """Roll up what segments have gone past."""
+    with engine.connect() as connection:
+        behind = segments_behind(connection, ROLLED_AT_ONCE)
+    for key in behind:
+        survive(partial(_roll, engine, key), f"roll-ups of {key}")
+
+
+def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
+    with in_turn(), engine.begin() as connection:
+        lock_run(connection, key.run_id)
+        return roll_up(connection, key, whole=whole)
+
+
+def let_go(engine: sql.Engine, settings: Settings) -> None:
+    """Make this week's shelf, and drop those that are past their time."""
+    survive(partial(_make_shelf, engine), "this week's shelf")
+    for kind, days in (
+        (Kind.SAMPLES, settings.keep_samples_days),
+        (Kind.ROLLUPS, settings.keep_rollups_days),
+        (Kind.LAYERS, settings.keep_layers_days),
+    ):
+        if days > 0:
+            survive(partial(_let_go, engine, kind, days), f"shelves of {kind}")
+
+
+def _make_shelf(engine: sql.Engine) -> None:
+    with engine.begin() as connection:
+        make_shelf(connection)
+
+
+def _let_go(engine: sql.Engine, kind: Kind, days: float) -> None:
+    with engine.connect() as connection:
+        old = old_shelves(connection, kind, days)
+    for shelf in old:
+        survive(partial(_drop, engine, kind, shelf, days), f"dropping {kind} of {shelf}")
+
+
+def _drop(engine: sql.Engine, kind: Kind, shelf: date, days: float) -> None:
+    if kind is Kind.SAMPLES:
+        with engine.connect() as connection:
+            unfinished = segments_unfinished(connection, shelf, ROLLED_AT_ONCE)
+            leaning = detectors_on(connection, shelf)
+        for run_id in leaning:
+            with engine.begin() as connection:
+                write_down(connection, run_id)
+        for key in unfinished:
+            while not _roll(engine, key, whole=True):
+                pass
+        if len(unfinished) == ROLLED_AT_ONCE:
+            return  # the rest, and then the shelf, next time
+    with engine.begin() as connection:
+        drop_shelf(connection, kind, shelf, days)
+
+
+def forget(engine: sql.Engine, days: float) -> None:
+    """Let go what people were told longer ago than that, and say how much of what it was."""
+    with engine.connect() as connection:
+        before = old_before(connection, days)
+        behind = runs_with_old(connection, before)
+    gone = Counter[str]()
+    for run_id in behind:
+        survive(partial(_forget, engine, run_id, before, gone), f"what was told of run {run_id}")
+    with engine.begin() as connection:
+        gone["sessions"] += drop_ended_sessions(connection, before)
+        if told := ", ".join(f"{count} {what}" for what, count in gone.items() if count):
+            append(
+                connection, FLEET, actor=SERVER, action="drop", subject=told,
+                reason=f"over before {before:%Y-%m-%d}: kept for {days:g} days",
+            )  # fmt: skip
+
+
+def _forget(engine: sql.Engine, run_id: UUID, before: datetime, gone: Counter[str]) -> None:
+    with engine.begin() as connection:
+        dropped = drop_old(connection, run_id, before)
+    gone.update(dropped)
+
+
+def prune(engine: sql.Engine, kept: int) -> None:
+    """Delete the detector's snapshots beyond `kept` a run."""
+    with engine.connect() as connection:
+        runs = runs_with_snapshots(connection, kept)
+    for run_id in runs:
+        survive(partial(_prune, engine, run_id, kept), f"snapshots of run {run_id}")
+
+
+def _prune(engine: sql.Engine, run_id: UUID, kept: int) -> None:
+    with engine.begin() as connection:
+        prune_snapshots(connection, run_id, kept)
+
+
+def warn_of_expiry(engine: sql.Engine) -> None:
+    """Log which training jobs' tokens end soon."""
+    with engine.connect() as connection:
+        for token in expiring_agents(connection):
+            _log.warning("%s", expiry_words(asdict(token)))
+
+
+def finish_deletions(engine: sql.Engine) -> None:
+    """Remove what deletions that were cut off left behind."""
+    with engine.connect() as connection:
+        unfinished = runs_with_curves_left(connection)
+    for run_id in unfinished:
+        survive(partial(finish_deletion, engine, run_id, REMOVE_S), f"samples of {run_id}")
+
+
+def _drop_counted(engine: sql.Engine) -> None:
+    with engine.begin() as connection:
+        drop_counted(connection)
+
+
+def tidy(engine: sql.Engine, settings: Settings) -> None:
+    """Delete what nobody will ask for again, once the clock is known not to have jumped."""
+    watch_of(engine).settle(engine)
+    let_go(engine, settings)
+    if (days := settings.keep_deliveries_days) > 0:
+        survive(partial(forget, engine, days), "what people were told")
+    survive(partial(prune, engine, settings.detector_snapshots_kept), "snapshots")
+    survive(partial(finish_deletions, engine), "deleted runs")
+    survive(partial(_drop_counted, engine), "counts of new runs")

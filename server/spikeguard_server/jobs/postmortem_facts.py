@@ -1,0 +1,208 @@
+"""The facts of a post-mortem, gathered from the database when its incident closed.
+
+Law: shapes rows into facts and writes nothing; it takes what is kept with the incident alone, so
+that it can be written anew long after the samples are gone. `report` makes the documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import (
+    BatchRange,
+    CommandState,
+    Kind,
+    RunId,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+)
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.diagnosis.lineage import Lineage
+from spikeguard_server.domain.events import Precursor
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.cost import cost_of
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.policy.situation import Situation
+from spikeguard_server.report.facts import (
+    AttemptFact,
+    CommandFact,
+    Curve,
+    LeftOutFact,
+    PostMortem,
+    RevisionFact,
+)
+from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.data_records import data_record_of
+from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.postmortems import (
+    attempts_named,
+    commands_with_times,
+    incident_row,
+    kept_samples,
+    precursors_of,
+    revisions_of,
+    tokens_per_step_of,
+)
+from spikeguard_server.store.reads.costs import read_step_time
+from spikeguard_server.store.runs import RunRow
+from spikeguard_server.store.samples import sample_of
+from spikeguard_server.store.situations import current_lineage
+from spikeguard_server.store.skipped import skipped_by
+
+MOST_LEFT_OUT = 24  # entries in a post-mortem
+
+
+def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) -> PostMortem:
+    """Everything known about closed incident `number` of `run`."""
+    attempts = attempts_by_number(connection, run.run_id)
+    row = incident_row(connection, run.run_id, number)
+    incident = incident_of(row, attempts)
+    policy = policy_of(connection, run.project, run.run_id)
+    lineage = current_lineage(connection, run, attempts, incident.newest_segment)
+    curves = _curves(connection, run.run_id, number, attempts, lineage)
+    took_part = {curve.attempt_number for curve in curves}
+    pace_s = read_step_time(connection, row).seconds
+    tokens = tokens_per_step_of(connection, run.run_id, took_part)
+    commands = _commands(connection, run.run_id, run.id, incident, policy, pace_s, tokens)
+    left_out, left_out_count = _left_out(connection, run.run_id, commands)
+    return PostMortem(
+        run=run.id,
+        incident=incident,
+        opened_at=row.opened_at,
+        closed_at=row.closed_at or now,
+        written_at=now,
+        curves=curves,
+        followed_to=row.followed_to,
+        revisions=_revisions(connection, run.run_id, number, row.revisions),
+        revision_count=row.revisions,
+        commands=commands,
+        left_out=left_out,
+        left_out_count=left_out_count,
+        data=data_record_of(connection, run.run_id, incident, policy, attempts),
+        precursors=_precursors(connection, run.run_id, number),
+        peaks=_peaks(curves, incident),
+        attempts=_attempts(connection, run.run_id, took_part),
+        step_time_s=pace_s,
+        tokens_per_step=tokens,
+        policy=policy,
+        price_per_hour=policy.price_per_hour,
+        currency=policy.currency,
+    )
+
+
+def _curves(
+    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage
+) -> tuple[Curve, ...]:
+    """One curve a segment, in the order of training."""
+    rows = kept_samples(connection, run_id, number)
+    return tuple(
+        _curve(attempts.segment(*key), key[0], reason, [sample_of(row) for row in group], lineage)
+        for (key, reason), group in groupby(rows, lambda r: ((r.attempt, r.segment), r.reason))
+    )
+
+
+def _curve(
+    segment: SegmentId, attempt: int, reason: str, samples: Sequence[Sample], lineage: Lineage
+) -> Curve:
+    names = sorted({name for sample in samples for name in sample.values})
+    kept = [s.step for s in samples if lineage.holds(SegmentPoint(segment, s.step))]
+    whole = len(kept) == len(samples)
+    return Curve(
+        segment=segment,
+        attempt_number=attempt,
+        reason=SegmentReason(reason),
+        steps=tuple(sample.step for sample in samples),
+        values={name: tuple(s.values.get(name) for s in samples) for name in names},
+        kept_to=None if whole else (kept[-1] if kept else samples[0].step - 1),
+    )
+
+
+def _revisions(
+    connection: sql.Connection, run_id: UUID, number: int, written: int
+) -> tuple[RevisionFact, ...]:
+    rows = revisions_of(connection, run_id, number, written)
+    return tuple(RevisionFact(r.step, r.at, Kind(r.kind), r.confidence, r.reason) for r in rows)
+
+
+def _commands(
+    connection: sql.Connection,
+    run_id: UUID,
+    run: RunId,
+    incident: Incident,
+    policy: Policy,
+    pace_s: float | None,
+    tokens: int | None,
+) -> tuple[CommandFact, ...]:
+    rows = commands_with_times(connection, run_id, incident.number)
+    return tuple(_command(row, run, incident, policy, pace_s, tokens) for row in rows)
+
+
+def _command(
+    row: Any, run: RunId, incident: Incident, policy: Policy, pace_s: float | None,
+    tokens: int | None,
+) -> CommandFact:  # fmt: skip
+    action = action_of(row.arguments)
+    cost = None
+    if row.applied_step is not None and row.state in (CommandState.APPLIED, CommandState.JUDGED):
+        then = Situation(
+            incident=incident, step=row.applied_step, position=None, targets=(),
+            capabilities=frozenset(), step_time_s=pace_s, tokens_per_step=tokens,
+        )  # fmt: skip
+        cost = cost_of(action, then, policy)
+    same = {f.name for f in fields(CommandFact)} & set(row._mapping) - {"state"}
+    return CommandFact(
+        id=f"{run}#{incident.number}.{row.number}",
+        action=action,
+        state=CommandState(row.state),
+        auto=row.automatic,
+        cost=cost,
+        **{name: row._mapping[name] for name in same},
+    )
+
+
+def _left_out(
+    connection: sql.Connection, run_id: UUID, commands: Iterable[CommandFact]
+) -> tuple[tuple[LeftOutFact, ...], int]:
+    """What the incident's commands left out, by position: the first few, and how many."""
+    rows, count = skipped_by(connection, run_id, [c.id for c in commands], MOST_LEFT_OUT)
+    found = (
+        LeftOutFact(
+            BatchRange(r.batch_first, r.batch_end), r.rank, r.command, tuple(r.names), r.names_cut
+        )
+        for r in rows
+    )
+    return tuple(found), count
+
+
+def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:
+    rows = precursors_of(connection, run_id, number)
+    return tuple(Precursor(r.step, r.signal, r.value, r.z) for r in rows)
+
+
+def _peaks(curves: Iterable[Curve], incident: Incident) -> dict[str, float]:
+    """The largest finite value of each signal from the onset on."""
+    peaks: dict[str, float] = {}
+    for curve in curves:
+        for name, column in curve.values.items():
+            for step, value in zip(curve.steps, column, strict=True):
+                if value is not None and math.isfinite(value) and step >= incident.onset_step:
+                    peaks[name] = max(value, peaks.get(name, -math.inf))
+    return peaks
+
+
+def _attempts(
+    connection: sql.Connection, run_id: UUID, numbers: set[int]
+) -> tuple[AttemptFact, ...]:
+    names = [f.name for f in fields(AttemptFact)]
+    rows = attempts_named(connection, run_id, numbers, names)
+    return tuple(AttemptFact(**row._mapping) for row in rows)

@@ -1,0 +1,72 @@
+"""Post-mortems that are due, written.
+
+Law: each is claimed before it is drawn, so that replicas share them; a claim that its replica did
+not live to settle is free again after `CLAIM_S`. One that cannot be written is put off, for longer
+each time, so that the others get their turn.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Event
+from typing import Final
+
+import sqlalchemy as sql
+
+from spikeguard_server.jobs.postmortem_facts import gather
+from spikeguard_server.report.render import Format, render
+from spikeguard_server.retries import survive
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.reports import (
+    Due,
+    claim_report,
+    due_reports,
+    postpone_report,
+    settle_report,
+    write_report,
+)
+from spikeguard_server.store.runs import lock_run
+
+AT_ONCE: Final = 20  # then the thread looks after its other work
+CLAIM_S: Final = 300.0
+
+
+def write_reports(engine: sql.Engine, stopping: Event | None = None) -> None:
+    """Write what is due, one after the other, `AT_ONCE` of them or until `stopping`."""
+    with engine.connect() as connection:
+        found = due_reports(connection, AT_ONCE)
+    for due in found:
+        if stopping is not None and stopping.is_set():
+            return
+        survive(partial(_claim, engine, due), f"post-mortem {due.run_id}#{due.incident}")
+
+
+def _claim(engine: sql.Engine, due: Due) -> None:
+    with engine.begin() as connection:
+        claim = claim_report(connection, due, CLAIM_S)
+    if claim is None:
+        return  # another replica writes it
+    try:
+        _write(engine, claim)
+    except Exception:
+        with engine.begin() as connection:
+            postpone_report(connection, claim)
+        raise
+
+
+def _write(engine: sql.Engine, claim: Due) -> None:
+    """Write the post-mortem in every format.
+
+    Drawing takes a second, so the facts are read under the lock and drawn outside it.
+    """
+    run_id, number = claim.run_id, claim.incident
+    with engine.begin() as connection:
+        run = lock_run(connection, run_id)
+        if run is None:  # deleted meanwhile
+            return
+        facts = gather(connection, run, number, database_now(connection))
+    documents = {form: render(facts, form) for form in Format}
+    with engine.begin() as connection:
+        for form, body in documents.items():
+            write_report(connection, run_id, number, form.value, body, facts.written_at)
+        settle_report(connection, claim)

@@ -1,0 +1,93 @@
+"""What drives time where no message does: two threads a replica.
+
+Law: what is due is listed without locks, then done one run a transaction under that run's lock; a
+run that fails is logged and does not keep the others waiting. What somebody waits for (expiry,
+silence, escalation) is never behind what takes long (post-mortems, roll-ups, housekeeping): that
+has a thread of its own. Any number of replicas may tick at once, and none has to: validity is
+checked again wherever a command is read, approved or delivered.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.ingest.timeouts import let_time_pass
+from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
+from spikeguard_server.jobs.report_writer import write_reports
+from spikeguard_server.retries import survive
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.clock import database_now, watch_of
+from spikeguard_server.store.due import runs_due
+
+HOUSEKEEPING_S: Final = 600.0
+WARN_S: Final = 86_400.0  # between two warnings of tokens that end soon
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class Ticker:
+    """Ticks until it is stopped."""
+
+    def __init__(self, settings: Settings, engine: sql.Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._stopping = Event()
+        self._threads: tuple[Thread, ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        """Whether both threads run."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._threads = (
+            Thread(target=self._tick, name="ticker", daemon=True),
+            Thread(target=self._write, name="scribe", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop after the run and the post-mortem at hand."""
+        self._stopping.set()
+        give_up_at = monotonic() + STOP_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_at - monotonic()))
+
+    def _tick(self) -> None:
+        while not self._stopping.wait(self._settings.tick_s):
+            survive(partial(tick, self._engine, self._settings, self._stopping), "tick")
+
+    def _write(self) -> None:
+        tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
+        while not self._stopping.wait(self._settings.tick_s):
+            survive(partial(write_reports, self._engine, self._stopping), "post-mortems")
+            survive(partial(roll, self._engine), "roll-ups")
+            if monotonic() - warned_at >= WARN_S:
+                warned_at = monotonic()
+                survive(partial(warn_of_expiry, self._engine), "tokens that end soon")
+            if monotonic() - tidied_at >= HOUSEKEEPING_S:
+                tidied_at = monotonic()
+                survive(partial(tidy, self._engine, self._settings), "housekeeping")
+
+
+def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
+    """Do everything that is due now, or what comes before `stopping`."""
+    watch_of(engine).settle(engine)
+    with engine.connect() as connection:
+        due = runs_due(connection, settings, database_now(connection))
+    for run_id in due:
+        if stopping is not None and stopping.is_set():
+            return
+        survive(partial(_pass, engine, run_id, settings), f"run {run_id}")
+
+
+def _pass(engine: sql.Engine, run_id: UUID, settings: Settings) -> None:
+    with engine.begin() as connection:
+        let_time_pass(connection, run_id, settings)

@@ -1,0 +1,21 @@
+"""Work that nobody asked for and that must not end with one failure: it is tried again later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from spikeguard_server.store.outage import outage_of
+
+_log = logging.getLogger(__name__)
+
+
+def survive(work: Callable[[], object], what: str) -> None:
+    """Do `work`; a failure is logged and keeps nothing else waiting."""
+    try:
+        work()
+    except Exception as error:
+        if (cause := outage_of(error)) is None:
+            _log.exception("%s failed; it is tried again", what)
+        else:
+            _log.warning(f"%s waits for the database ({cause.value})", what)

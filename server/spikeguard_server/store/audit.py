@@ -1,0 +1,60 @@
+"""The record of every change of state: who, what, before and after, why. Append-only.
+
+Law: written in the transaction of the change itself, under the run's lock. The database numbers an
+entry without holes, dates it, and chains it to the entry before by a digest, whatever is sent here.
+What people are to be told of it goes into the outbox in the same breath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.domain.audit.changes import Change
+from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.store.notices import note
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables import core as tables
+
+SERVER = Actor("server", ActorKind.SERVER)  # where no person and no policy acted
+_FLEET_LOCK = 0x4155444954  # "AUDIT"
+
+
+def append(
+    connection: sql.Connection,
+    run_id: UUID,
+    *,
+    actor: str,
+    action: str,
+    subject: str,
+    before: str | None = None,
+    after: str | None = None,
+    reason: str | None = None,
+    changes: Sequence[Change] = (),
+) -> None:
+    """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
+    wherever it is known what kind it is."""
+    if run_id == tables.FLEET:
+        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_FLEET_LOCK)))
+    connection.execute(
+        sql.insert(tables.audit).values(
+            run_id=run_id, number=0, at=sql.func.now(),  # the trigger sets both
+            actor=storable(actor), action=action, subject=subject, before=before, after=after,
+            reason=None if reason is None else storable(reason),
+            changes=[asdict(change) for change in changes], **_identity(actor),
+        )
+    )  # fmt: skip
+    if run_id != tables.FLEET:
+        note(connection, run_id, action, subject)
+
+
+def _identity(actor: str) -> dict[str, str | int | None]:
+    if not isinstance(actor, Actor):
+        return {}
+    return {
+        "actor_kind": actor.kind.value, "token": actor.token_id, "session": actor.session_id,
+        "known_by": None if actor.known_by is None else actor.known_by.value,
+    }  # fmt: skip

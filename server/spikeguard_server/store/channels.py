@@ -1,0 +1,156 @@
+"""Channels and silences, between rows and the domain's values; written by whoever may.
+
+Law: the caller owns the transaction and the audit. A target leaves here only inside a `Channel`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_server.domain.notification.channel import (
+    Channel,
+    ChannelError,
+    channel_from_mapping,
+)
+from spikeguard_server.domain.notification.delivery import NewSilence
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables.notices import channels, silences
+
+_C, _S = channels.c, silences.c
+_log = logging.getLogger(__name__)
+
+
+def channel_of(row: Any) -> Channel:
+    """A row of `channels` as the domain sees it."""
+    plain = {"kind": row.kind, "target": row.target, **row.rules}
+    return channel_from_mapping(row.project, row.name, plain)
+
+
+def readable(rows: Iterable[Any]) -> list[tuple[Channel, Any]]:
+    """The channels of `rows`, each with its row, but for those that only another release reads."""
+    found = []
+    for row in rows:
+        try:
+            found.append((channel_of(row), row))
+        except ChannelError as error:
+            _log.warning("channel %s of %s cannot be read: %s", row.name, row.project, error)
+    return found
+
+
+def lock_channels(connection: sql.Connection, project: str) -> None:
+    """Let nobody else write the project's channels until this transaction ends."""
+    key = sql.func.hashtextextended(f"channels/{project}", 0)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+
+
+def find_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
+    """One channel with its target."""
+    query = sql.select(channels).where(_C.project == project, _C.name == name)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else channel_of(row)
+
+
+def channels_of(
+    connection: sql.Connection, project: str
+) -> tuple[Sequence[Channel], Sequence[str]]:
+    """Every channel of a project, by name, and the names of those that cannot be read here."""
+    query = sql.select(channels).where(_C.project == project).order_by(_C.name)
+    rows = connection.execute(query).all()
+    found = [channel for channel, _ in readable(rows)]
+    return found, sorted({row.name for row in rows} - {channel.name for channel in found})
+
+
+def count_channels(connection: sql.Connection, project: str) -> int:
+    """How many channels the project has."""
+    query = sql.select(sql.func.count()).where(_C.project == project)
+    return connection.execute(query).scalar_one()
+
+
+def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None:
+    """Write a channel, new or in the place of the one of its name."""
+    values = {
+        "kind": channel.kind.value,
+        "target": dict(channel.target),
+        "rules": channel.rules(),
+        "changed_at": sql.func.clock_timestamp(),
+        "changed_by": storable(by),
+    }
+    connection.execute(
+        insert(channels)
+        .values(project=channel.project, name=channel.name, **values)
+        .on_conflict_do_update(index_elements=["project", "name"], set_=values)
+    )
+
+
+def remove_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
+    """The one that there was."""
+    gone = sql.delete(channels).where(_C.project == project, _C.name == name).returning(channels)
+    row = connection.execute(gone).one_or_none()
+    return None if row is None else channel_of(row)
+
+
+def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
+    """Write a silence; its number within the project."""
+    key = sql.func.hashtextextended(f"silences/{wanted.project}", 0)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+    newest = sql.select(sql.func.coalesce(sql.func.max(_S.number), 0)).where(
+        _S.project == wanted.project
+    )
+    number: int = connection.execute(newest).scalar_one() + 1
+    now = sql.func.clock_timestamp()
+    begins = now + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.begins_in_s)
+    connection.execute(
+        sql.insert(silences).values(
+            project=wanted.project, number=number, run=wanted.run, incident=wanted.incident,
+            begins_at=begins,
+            ends_at=begins + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.lasts_s),
+            reason=storable(wanted.reason), created_at=now, created_by=storable(by),
+        )
+    )  # fmt: skip
+    return number
+
+
+def count_silences(connection: sql.Connection, project: str) -> int:
+    """How many silences of the project last or are to come."""
+    query = sql.select(sql.func.count()).where(_S.project == project, _S.ends_at > sql.func.now())
+    return connection.execute(query).scalar_one()
+
+
+def end_silence(connection: sql.Connection, project: str, number: int, by: str) -> bool:
+    """Take a silence back; whether there was one that had not ended."""
+    now = sql.func.clock_timestamp()
+    changed = connection.execute(
+        sql.update(silences)
+        .where(_S.project == project, _S.number == number, _S.ends_at > now)
+        .values(ends_at=now, begins_at=sql.func.least(_S.begins_at, now), ended_by=storable(by))
+    )
+    return bool(changed.rowcount)
+
+
+def silence_over(
+    connection: sql.Connection, project: str, run: str, incident: int, now: datetime
+) -> Any:
+    """The silence that lasts longest over an incident at `now`; None if there is none."""
+    query = (
+        sql.select(silences)
+        .where(_S.project == project, _S.begins_at <= now, _S.ends_at > now)
+        .where(_S.run.is_(None) | (_S.run == run))
+        .where(_S.incident.is_(None) | (_S.incident == incident))
+        .order_by(_S.ends_at.desc())
+        .limit(1)
+    )
+    return connection.execute(query).one_or_none()
+
+
+def list_channels(connection: sql.Connection, project: str | None) -> Sequence[sql.Row[Any]]:
+    """The rows of all channels, or of one project's."""
+    query = sql.select(channels).order_by(_C.project, _C.name)
+    return connection.execute(
+        query if project is None else query.where(_C.project == project)
+    ).all()

@@ -1,0 +1,263 @@
+"""Pieces: the samples of some steps of a segment as one row, one array a signal.
+
+Law: every step of a segment lies in one piece. Steps past the newest are a piece of their own; a
+step that comes again is merged into the piece that holds it: what is stored stays, and only what
+was not measured before is filled in. Whoever writes holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sql
+from numpy import arange, concatenate, int64, ones
+
+from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
+from spikeguard_server.store.curves import Column, Curves, join
+from spikeguard_server.store.fast.driver import read_arrays
+from spikeguard_server.store.fast.packing import Numbers, floats, packed, whole
+from spikeguard_server.store.fast.pipeline import FLOATS, INT, INT4, INTS, KEY, TEXTS
+from spikeguard_server.store.tables.samples import pieces
+
+AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
+BLOCKS_AT_ONCE: Final = 500  # roll-ups that are read at once
+# Roll-ups that are read of a run, the newest: of one whose steps lie far apart each sample has one.
+MOST_BLOCKS: Final = 20_000
+PIECE: Final = 1024  # steps of a piece that was put together from smaller ones, at most
+
+EXTRAS = ("extra_names", "extra_values")
+RANGES = ("even_first", "even_size", "batch_first", "batch_end")
+COLUMNS: Final = ("steps", *STANDARD_SIGNALS, *EXTRAS, *RANGES)
+_CASTS = {
+    "steps": "bigint[]", "extra_names": "text[]", "extra_values": "float8[]",
+    "even_first": "bigint", "even_size": "bigint", "batch_first": "bigint[]",
+    "batch_end": "bigint[]",
+}  # fmt: skip
+VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
+
+
+def shelf_of(kind: str) -> str:
+    """SQL of the shelf that rows of a segment lie on: its own, or the newest once that is gone."""
+    return f"""coalesce(
+        (SELECT s.shelf FROM segments s JOIN shelves h ON h.starts = s.shelf
+         WHERE s.run_id = %(run_id)s AND s.attempt = %(attempt)s AND s.segment = %(segment)s
+         AND h.{kind}_dropped_at IS NULL),
+        (SELECT max(starts) FROM shelves))"""
+
+
+WRITE_PIECE: Final = f"""
+INSERT INTO pieces (run_id, attempt, segment, first_step, shelf, last_step, {", ".join(COLUMNS)})
+SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
+       {shelf_of("samples")}, %(last)s::bigint, {VALUES}
+"""
+
+
+PIECE_TYPES: Final = {
+    "run_id": KEY, "attempt": INT4, "segment": INT, "first": INT, "last": INT,
+    **{f"{name}_column": FLOATS for name in COLUMNS},
+    "steps_column": INTS, "extra_names_column": TEXTS, "even_first_column": INT,
+    "even_size_column": INT, "batch_first_column": INTS, "batch_end_column": INTS,
+}  # fmt: skip
+
+
+class SegmentKey(NamedTuple):
+    """A segment by the keys of the database."""
+
+    run_id: UUID
+    attempt: int
+    segment: int
+
+
+def piece_of(samples: Samples) -> dict[str, Any]:
+    """What `WRITE_PIECE` takes beside the key of the segment."""
+    signals, steps = samples.signals, samples.steps
+    own = sorted(name for name in signals if name not in STANDARD_SIGNALS)
+    found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
+    for name, values in signals.items():
+        if name in STANDARD_SIGNALS:
+            found[f"{name}_column"] = floats(values)
+    if own:
+        found["extra_names_column"] = own
+        found["extra_values_column"] = floats([v for name in own for v in signals[name]])
+    if steps[-1] - steps[0] >= len(steps):
+        found["steps_column"] = whole(steps)
+    return {**found, **_ranges(samples.positions), "first": steps[0], "last": steps[-1]}
+
+
+def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
+    """Ranges of one size that follow one another are two numbers."""
+    if even := EvenRanges.of(ranges):
+        return {"even_first_column": even.first, "even_size_column": even.size}
+    if all(found is None for found in ranges):
+        return {}
+    return {
+        "batch_first_column": whole([None if r is None else r.first for r in ranges]),
+        "batch_end_column": whole([None if r is None else r.end for r in ranges]),
+    }
+
+
+def row_of(curves: Curves) -> dict[str, Any]:
+    """The same of curves that are not empty."""
+    steps = curves.steps
+    found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
+    own = sorted(name for name in curves.signals if name not in STANDARD_SIGNALS)
+    for name in STANDARD_SIGNALS:
+        if (column := curves.signals.get(name)) is not None and column.there.any():
+            found[f"{name}_column"] = packed(column.values, column.there)
+    if own:
+        columns = [curves.signals[name] for name in own]
+        found["extra_names_column"] = own
+        found["extra_values_column"] = packed(
+            concatenate([column.values for column in columns]),
+            concatenate([column.there for column in columns]),
+        )
+    if int(steps[-1] - steps[0]) >= len(steps):
+        found["steps_column"] = whole(steps.tolist())
+    found |= _ranges(curves.ranges())
+    return {**found, "first": int(steps[0]), "last": int(steps[-1])}
+
+
+def insert_piece(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
+    """Write one piece; nobody has a step of it."""
+    connection.exec_driver_sql(WRITE_PIECE, {**key._asdict(), **row})
+
+
+def delete_pieces(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
+    """Delete the pieces that begin in [first, last]."""
+    connection.execute(sql.delete(pieces).where(_of(key), pieces.c.first_step.between(first, last)))
+
+
+class Head(NamedTuple):
+    """Where a piece begins and ends, and how many steps it holds."""
+
+    first: int
+    last: int
+    steps: int
+
+
+def heads(
+    connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
+) -> list[Head]:
+    """The pieces that hold any of [first, last], in order."""
+    c = pieces.c
+    dense = c.last_step - c.first_step + 1  # a piece names its steps where some are missing
+    count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
+    query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
+    query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
+    return [Head(*row) for row in connection.execute(query)]
+
+
+def in_parts(found: Sequence[Head]) -> Iterator[Sequence[Head]]:
+    """`found` in parts of `AT_ONCE` steps at most, or of one piece."""
+    begin = count = 0
+    for place, head in enumerate(found):
+        if place > begin and count + head.steps > AT_ONCE:
+            yield found[begin:place]
+            begin, count = place, 0
+        count += head.steps
+    if found:
+        yield found[begin:]
+
+
+def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
+    c = pieces.c
+    return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+
+
+def read_curves(
+    connection: sql.Connection,
+    key: SegmentKey,
+    first: int,
+    last: int,
+    names: Iterable[str] | None = None,
+) -> Curves:
+    """What is stored of steps [first, last]; `names`: of these signals only."""
+    rows = _read(connection, "pieces", key, first, last, names)
+    return join(_curves(row) for row in rows).between(first, last)
+
+
+def curves_in_parts(
+    connection: sql.Connection, key: SegmentKey, first: int, last: int, names: Iterable[str]
+) -> Iterator[Curves]:
+    """What is stored of steps [first, last], some pieces at a time."""
+    for part in in_parts(heads(connection, key, first, last)):
+        yield read_curves(
+            connection, key, max(first, part[0].first), min(last, part[-1].last), names
+        )
+
+
+def rollups_in_parts(
+    connection: sql.Connection,
+    key: SegmentKey,
+    first: int,
+    last: int,
+    names: Iterable[str] | None = None,
+    most: int = MOST_BLOCKS,
+) -> Iterator[tuple[Curves, int]]:
+    """The extremes of the newest `most` blocks that begin in [first, last], and how many steps they
+    stand for; some blocks at a time, the newest first."""
+    while most > 0 and last >= first:
+        limit = min(BLOCKS_AT_ONCE, most)
+        rows = _read(connection, "rollups", key, first, last, names, limit)
+        if rows:
+            yield join(_curves(row) for row in reversed(rows)), sum(row["count"] for row in rows)
+        if len(rows) < limit:
+            return
+        most, last = most - limit, rows[-1]["first_step"] - 1
+
+
+def _read(
+    connection: sql.Connection,
+    table: str,
+    key: SegmentKey,
+    first: int,
+    last: int,
+    names: Iterable[str] | None,
+    limit: int | None = None,
+) -> list[dict[str, Any]]:
+    """Pieces that hold any of [first, last], in order; of roll-ups the newest that begin there."""
+    columns = ["first_step", "last_step", *_wanted(names)] + ["count"] * (table == "rollups")
+    begins, order = "last_step >= %(first)s", "first_step"
+    if table == "rollups":
+        begins, order = "first_step >= %(first)s", "first_step DESC LIMIT %(limit)s"
+    statement = f"""
+        SELECT {", ".join(columns)} FROM {table}
+        WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+        AND {begins} AND first_step <= %(last)s ORDER BY {order}
+    """
+    which = {**key._asdict(), "first": first, "last": last, "limit": limit}
+    rows = read_arrays(connection, statement, which)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _wanted(names: Iterable[str] | None) -> Iterable[str]:
+    if names is None:
+        return COLUMNS
+    wanted = set(names)
+    extras = EXTRAS if wanted - set(STANDARD_SIGNALS) else ()
+    return ("steps", *(n for n in STANDARD_SIGNALS if n in wanted), *extras, *RANGES)
+
+
+def _curves(row: dict[str, Any]) -> Curves:
+    if row["steps"] is None:
+        steps: Numbers = arange(row["first_step"], row["last_step"] + 1, dtype=int64)
+    else:
+        steps = row["steps"][0]
+    signals = {n: Column(*row[n]) for n in STANDARD_SIGNALS if row.get(n) is not None}
+    if own := row.get("extra_names"):
+        values, there = row["extra_values"]
+        size = len(steps)
+        for place, name in enumerate(own):
+            part = slice(place * size, (place + 1) * size)
+            signals[name] = Column(values[part], there[part])
+    if row["even_first"] is not None:
+        firsts = row["even_first"] + row["even_size"] * arange(len(steps), dtype=int64)
+        every = ones(len(steps), bool)
+        return Curves(
+            steps, signals, Column(firsts, every), Column(firsts + row["even_size"], every)
+        )
+    if row["batch_first"] is None:
+        return Curves(steps, signals)
+    return Curves(steps, signals, Column(*row["batch_first"]), Column(*row["batch_end"]))

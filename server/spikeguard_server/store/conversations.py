@@ -1,0 +1,291 @@
+"""Conversations: what one channel is told of one incident, and the log of every telling.
+
+Law: one sender at a time: a conversation is claimed by a lease that ends by itself, so that a
+sender that was killed is followed by another. What is added while a message travels is told after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from spikeguard_server.domain.notification.delivery import Result
+from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables.notices import conversations, deliveries
+
+LEASE = timedelta(seconds=90)  # longer than the longest sending
+EACH = 20  # conversations of one channel that are handed out at a time
+_K = conversations.c
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which conversation."""
+
+    run_id: UUID
+    incident: int  # 0 = the run itself
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A conversation that is to be told now. `troubled`: its channel did not answer lately."""
+
+    project: str
+    key: Key
+    troubled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation that is ours until the lease ends."""
+
+    key: Key
+    project: str
+    pending: frozenset[Topic]
+    version: int
+    failures: int
+    told: int
+    told_at: datetime | None
+    held_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the delivery log."""
+
+    run_id: UUID
+    project: str
+    incident: int | None
+    channel: str | None
+    topics: frozenset[Topic]
+    result: Result
+    reason: str
+    took_ms: float | None = None
+
+
+def add_topics(connection: sql.Connection, key: Key, project: str, topics: Iterable[Topic]) -> None:
+    """Let `topics` be told; due at once, unless the conversation waits for something already."""
+    added = sorted(topic.value for topic in topics)
+    now = sql.func.clock_timestamp()
+    fresh = insert(conversations).values(
+        **_of(key), project=project, pending=added, version=1, due_at=now, failures=0, told=0,
+        over=False,
+    )  # fmt: skip
+    words = sql.cast(added, ARRAY(sql.Text))
+    connection.execute(
+        fresh.on_conflict_do_update(
+            index_elements=["run_id", "incident", "channel"],
+            set_={
+                "pending": sql.func.array_cat(_K.pending, words),
+                "version": _K.version + 1,
+                "due_at": sql.func.least(sql.func.coalesce(_K.due_at, now), now),
+                "over": False,
+            },
+        )
+    )
+
+
+def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
+    """Conversations of the run that are begun, or about to be: of each whether something was told
+    in it that may have to be taken back."""
+    rows = connection.execute(
+        sql.select(_K.run_id, _K.incident, _K.channel, _K.told).where(
+            _K.run_id == run_id, sql.not_(_K.over), (_K.told > 0) | _K.due_at.is_not(None)
+        )
+    )
+    return {Key(*key): told > 0 for *key, told in rows}
+
+
+def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
+    """What is to be told now and in nobody's hands: of every project one, then of every project
+    the next, so that none is left out because another has much to tell. Of a project its channels
+    take turns, those that answer first; within a channel who failed least often, then who is due
+    the longest: a message that fails for what it says keeps no other one waiting."""
+    now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
+    free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
+    turn = sql.func.row_number().over(
+        partition_by=(*place, free), order_by=(_K.failures, _K.due_at)
+    )
+    troubled = sql.func.max(_K.failures).over(partition_by=place) > 0
+    waiting = (
+        sql.select(*place, _K.run_id, _K.incident, _K.due_at)
+        .add_columns(free.label("free"), turn.label("turn"), troubled.label("troubled"))
+        .where(_K.due_at.is_not(None))
+        .subquery()
+    )
+    w = waiting.c
+    of_project = sql.func.row_number().over(
+        partition_by=w.project, order_by=(w.turn, w.troubled, w.due_at)
+    )
+    rows = connection.execute(
+        sql.select(waiting)
+        .where(w.free, w.turn <= EACH)
+        .order_by(of_project, w.troubled, w.due_at)
+        .limit(limit)
+    )
+    return [
+        Due(row.project, Key(row.run_id, row.incident, row.channel), row.troubled) for row in rows
+    ]
+
+
+def claim(connection: sql.Connection, key: Key) -> Conversation | None:
+    """Take a due conversation in hand; None where another sender was first."""
+    now = sql.func.clock_timestamp()
+    free = (
+        sql.select(_K.run_id)
+        .where(*_is(key), _K.due_at <= now)
+        .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
+        .with_for_update(skip_locked=True)
+    )
+    if connection.execute(free).first() is None:
+        return None
+    row = connection.execute(
+        sql.update(conversations)
+        .where(*_is(key))
+        .values(leased_until=now + LEASE)
+        .returning(conversations)
+    ).one()
+    return _conversation(key, row)
+
+
+def _conversation(key: Key, row: Any) -> Conversation:
+    return Conversation(
+        key=key,
+        project=row.project,
+        pending=frozenset(Topic(word) for word in row.pending),
+        version=row.version,
+        failures=row.failures,
+        told=row.told,
+        told_at=row.told_at,
+        held_for=row.held_for,
+    )
+
+
+def settle(
+    connection: sql.Connection,
+    held: Conversation,
+    *,
+    sent: bool,
+    over: bool = False,
+) -> None:
+    """What was pending is told, or will not be; what came meanwhile is due."""
+    more = _K.version != held.version
+    now = sql.func.clock_timestamp()
+    told: dict[str, Any] = {"told": _K.told + 1, "told_at": now} if sent else {}
+    connection.execute(
+        sql.update(conversations)
+        .where(*_is(held.key))
+        .values(
+            pending=sql.case((more, _K.pending), else_=sql.cast([], ARRAY(sql.Text))),
+            due_at=sql.case((more, now), else_=None),
+            over=sql.case((more, False), else_=over),
+            leased_until=None, failures=0, held_for=None, **told,
+        )
+    )  # fmt: skip
+
+
+def postpone(
+    connection: sql.Connection,
+    held: Conversation,
+    wait_s: float,
+    *,
+    failures: int = 0,
+    reason: str | None = None,
+) -> None:
+    """Try again after `wait_s`; at once where something came meanwhile and nothing failed."""
+    now = sql.func.clock_timestamp()
+    later = now + timedelta(seconds=wait_s)
+    due = later if failures else sql.case((_K.version != held.version, now), else_=later)
+    connection.execute(
+        sql.update(conversations)
+        .where(*_is(held.key))
+        .values(due_at=due, leased_until=None, failures=failures, held_for=reason)
+    )
+
+
+def failing_beside(connection: sql.Connection, held: Conversation) -> int:
+    """How many others of the channel of `held` wait after a failure of their own."""
+    beside = sql.select(sql.func.count()).where(
+        *_beside(held), _K.due_at.is_not(None), _K.failures > 0
+    )
+    return connection.execute(beside).scalar_one()
+
+
+def postpone_rest(
+    connection: sql.Connection, held: Conversation, wait_s: float, fresh_s: float
+) -> None:
+    """Let all else that is due on the channel of `held` wait as well: what a channel does not
+    answer to one it does not answer to the next. `fresh_s` is for whoever failed less often than
+    `held`, which may have failed for what it says. None of them was tried: that counts for none."""
+    now = sql.func.statement_timestamp()
+    others = (
+        sql.select(_K.run_id, _K.incident, _K.channel)
+        .where(*_beside(held), _K.due_at <= now)
+        .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
+        .with_for_update(skip_locked=True)
+    )
+    soon, late = now + timedelta(seconds=fresh_s), now + timedelta(seconds=wait_s)
+    connection.execute(
+        sql.update(conversations)
+        .where(sql.tuple_(_K.run_id, _K.incident, _K.channel).in_(others))
+        .values(due_at=sql.case((_K.failures < held.failures, soon), else_=late))
+    )
+
+
+def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
+    """Leave a conversation alone for a while: it cannot be told as it stands."""
+    later = sql.func.statement_timestamp() + timedelta(seconds=wait_s)
+    connection.execute(sql.update(conversations).where(*_is(key)).values(due_at=later))
+
+
+def wake(connection: sql.Connection, project: str) -> None:
+    """Look again at everything of a project that waits: a silence was taken back."""
+    connection.execute(
+        sql.update(conversations)
+        .where(_K.project == project, _K.due_at.is_not(None), _K.failures == 0)
+        .values(due_at=sql.func.clock_timestamp())
+    )
+
+
+def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
+    """Add to the delivery log."""
+    if not entries:
+        return
+    connection.execute(
+        sql.insert(deliveries).values(at=sql.func.clock_timestamp()),
+        [
+            {
+                "run_id": entry.run_id,
+                "project": entry.project,
+                "incident": entry.incident or None,
+                "channel": entry.channel,
+                "topics": sorted(topic.value for topic in entry.topics),
+                "result": entry.result.value,
+                "reason": storable(entry.reason)[:500],
+                "took_ms": entry.took_ms,
+            }
+            for entry in entries
+        ],
+    )
+
+
+def _of(key: Key) -> dict[str, Any]:
+    return {"run_id": key.run_id, "incident": key.incident, "channel": key.channel}
+
+
+def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:
+    return _K.run_id == key.run_id, _K.incident == key.incident, _K.channel == key.channel
+
+
+def _beside(held: Conversation) -> tuple[sql.ColumnElement[bool], ...]:
+    """The other conversations of its channel."""
+    here = _K.project == held.project, _K.channel == held.key.channel
+    return *here, sql.not_(sql.and_(*_is(held.key)))

@@ -1,0 +1,203 @@
+"""Steps of one segment with what was measured at each: one array a signal.
+
+Law: arrays in, arrays out; no SQL. A value that is there is never lost or changed by joining,
+cutting or merging, and NaN is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from spikeguard_protocol import BatchRange, EvenRanges, Samples
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.store.fast.packing import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One number a step. `values` means nothing where `there` is false."""
+
+    values: Numbers  # float64 or int64 [steps]
+    there: Numbers  # bool [steps]
+
+    def at(self, places: Any) -> Column:
+        """The column at some of its places."""
+        return Column(self.values[places], self.there[places])
+
+    def list(self) -> list[Any]:
+        """Plain values; None where nothing was measured."""
+        plain: list[Any] = self.values.tolist()
+        return [v if t else None for v, t in zip(plain, self.there.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Ascending steps of one segment."""
+
+    steps: Numbers  # int64 [steps]
+    signals: Mapping[str, Column] = field(default_factory=dict)
+    first: Column | None = None  # of the batches of each step
+    end: Column | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def at(self, places: Any) -> Curves:
+        """Some of the steps: places in ascending order, or a mask."""
+        signals = {name: column.at(places) for name, column in self.signals.items()}
+        first, end = (None if c is None else c.at(places) for c in (self.first, self.end))
+        return Curves(self.steps[places], signals, first, end)
+
+    def between(self, first: int, last: int) -> Curves:
+        """Steps [first, last]."""
+        begin, end = np.searchsorted(self.steps, (first, last + 1))
+        return self.at(slice(begin, end))
+
+    def cut(self, size: int) -> Iterator[Curves]:
+        """Parts of `size` steps."""
+        for begin in range(0, len(self), size):
+            yield self.at(slice(begin, begin + size))
+
+    def samples(self) -> list[Sample]:
+        """The same steps as the domain takes them."""
+        columns = [(name, column.list()) for name, column in self.signals.items()]
+        return [
+            Sample(step, {n: v for n, c in columns if (v := c[i]) is not None}, position)
+            for i, (step, position) in enumerate(
+                zip(self.steps.tolist(), self.ranges(), strict=True)
+            )
+        ]
+
+    def ranges(self) -> Sequence[BatchRange | None]:
+        """The batches of every step."""
+        if self.first is None or self.end is None:
+            return [None] * len(self)
+        if (even := _even(self.first, self.end)) is not None:
+            return even
+        pairs = zip(self.first.list(), self.end.list(), strict=True)
+        return [None if a is None or b is None else BatchRange(a, b) for a, b in pairs]
+
+
+def _even(first: Column, end: Column) -> EvenRanges | None:
+    """The ranges, where they are even: as `EvenRanges.of`, without making each of them."""
+    if not len(first.values) or not (first.there.all() and end.there.all()):
+        return None
+    start, size = int(first.values[0]), int(end.values[0] - first.values[0])
+    expected = start + size * np.arange(len(first.values))
+    if (first.values != expected).any() or (end.values != expected + size).any():
+        return None
+    return EvenRanges(start, size, len(first.values))
+
+
+def curves_of(samples: Samples) -> Curves:
+    """What a message brought."""
+    ranges = samples.positions
+    known = any(r is not None for r in ranges)
+    return Curves(
+        np.array(samples.steps, np.int64),
+        {name: _column(values, np.float64) for name, values in samples.signals.items()},
+        _column([None if r is None else r.first for r in ranges], np.int64) if known else None,
+        _column([None if r is None else r.end for r in ranges], np.int64) if known else None,
+    )
+
+
+def _column(values: Sequence[Any], kind: Any) -> Column:
+    if None not in values:
+        return Column(np.array(values, kind), np.ones(len(values), bool))
+    there = np.array([value is not None for value in values])
+    return Column(np.array([0 if v is None else v for v in values], kind), there)
+
+
+def join(parts: Iterable[Curves]) -> Curves:
+    """Parts that follow one another as one."""
+    found = [part for part in parts if len(part)]
+    if len(found) < 2:
+        return found[0] if found else Curves(np.empty(0, np.int64))
+    names = dict.fromkeys(name for part in found for name in part.signals)
+    return Curves(
+        np.concatenate([part.steps for part in found]),
+        {name: _joined([(p, p.signals.get(name)) for p in found], np.float64) for name in names},
+        _either([(part, part.first) for part in found]),
+        _either([(part, part.end) for part in found]),
+    )
+
+
+def _either(parts: Sequence[tuple[Curves, Column | None]]) -> Column | None:
+    return None if all(c is None for _, c in parts) else _joined(parts, np.int64)
+
+
+def _joined(parts: Sequence[tuple[Curves, Column | None]], kind: Any) -> Column:
+    filled = [_empty(len(part), kind) if c is None else c for part, c in parts]
+    return Column(
+        np.concatenate([column.values for column in filled]),
+        np.concatenate([column.there for column in filled]),
+    )
+
+
+def _empty(count: int, kind: Any) -> Column:
+    return Column(np.zeros(count, kind), np.zeros(count, bool))
+
+
+def merge(stored: Curves, fresh: Curves) -> Curves:
+    """Both, step by step; what is stored stays, what was not measured is filled in."""
+    steps = np.union1d(stored.steps, fresh.steps)
+    names = dict.fromkeys([*stored.signals, *fresh.signals])
+    both = (stored, fresh)
+
+    def spread(columns: Sequence[Column | None], kind: Any) -> Column | None:
+        if all(column is None for column in columns):
+            return None
+        merged = _empty(len(steps), kind)
+        for curves, column in zip(both[::-1], columns[::-1], strict=True):  # what is stored last
+            if column is not None:
+                places = np.searchsorted(steps, curves.steps)[column.there]
+                merged.values[places] = column.values[column.there]
+                merged.there[places] = True
+        return merged
+
+    signals = {n: spread([c.signals.get(n) for c in both], np.float64) for n in names}
+    return Curves(
+        steps,
+        {name: column for name, column in signals.items() if column is not None},
+        spread([c.first for c in both], np.int64),
+        spread([c.end for c in both], np.int64),
+    )
+
+
+def keep(curves: Curves, names: Iterable[str], buckets: Numbers) -> Numbers:
+    """Places of what a picture needs, ascending: both ends and, of each bucket and signal, the
+    lowest and the highest finite value and the first that is not finite.
+
+    buckets: int64 [steps], ascending.
+    """
+    if not len(curves):
+        return np.empty(0, int)
+    kept = [np.array([0, len(curves) - 1])]
+    for name in names:
+        if (column := curves.signals.get(name)) is not None:
+            kept += _extremes(column, buckets)
+    return np.unique(np.concatenate(kept))
+
+
+def _extremes(column: Column, buckets: Numbers) -> list[Numbers]:
+    finite = np.isfinite(column.values)
+    odd = np.flatnonzero(column.there & ~finite)
+    found = [odd[_begins(buckets[odd])]] if len(odd) else []
+    places = np.flatnonzero(column.there & finite)
+    if not len(places):
+        return found
+    values, starts = column.values[places], _begins(buckets[places])
+    sizes = np.diff(np.append(starts, len(values)))
+    for extreme in (np.minimum, np.maximum):
+        hits = np.flatnonzero(values == np.repeat(extreme.reduceat(values, starts), sizes))
+        found.append(places[hits[_begins(buckets[places[hits]])]])
+    return found
+
+
+def _begins(ascending: Numbers) -> Numbers:
+    """Where each new value begins."""
+    return np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))

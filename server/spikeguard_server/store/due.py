@@ -1,0 +1,73 @@
+"""What time alone makes due.
+
+Invariants: listed without locks; whoever acts on it looks again under the run's lock. Projects take
+turns, so that one of which much is due holds up no other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandState
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.runs import ENDED, LIVE
+from spikeguard_server.store.tables import core as tables
+from spikeguard_server.store.tables.notices import escalations
+
+AT_ONCE: Final = 1000  # runs of one list
+_UNFINISHED: Final = "commands.state IN ('proposed', 'approved_once', 'approved', 'delivered')"
+_R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
+
+
+def runs_due(
+    connection: sql.Connection, settings: Settings, now: datetime, limit: int = AT_ONCE
+) -> list[UUID]:
+    """At most `limit` runs on which time has had an effect that nobody wrote down yet, the projects
+    in turn; of each those first whose command waits, then those that were silent the longest."""
+    waiting = sql.union(_expired(settings, now), _unanswered(now)).subquery()
+    parts = (_silent(settings, now), _over(settings, now), _lost(settings, now))
+    due = sql.union(*parts, sql.select(waiting.c.run_id)).subquery()
+    waits = _R.run_id.in_(sql.select(waiting.c.run_id))
+    order = (sql.not_(waits), _R.last_message_at, _R.run_id)
+    turn = sql.func.row_number().over(partition_by=_R.project, order_by=order)
+    query = sql.select(_R.run_id).join(due, due.c.run_id == _R.run_id).order_by(turn, *order)
+    return list(connection.execute(query.limit(limit)).scalars())
+
+
+def _unanswered(now: datetime) -> sql.Select[UUID]:
+    return sql.select(escalations.c.run_id).where(escalations.c.next_at <= now)
+
+
+def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    since = now - timedelta(seconds=settings.silent_after_s)
+    return sql.select(_R.run_id).where(_R.state == LIVE, _R.last_message_at <= since)
+
+
+def _over(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    since = now - timedelta(seconds=settings.ended_after_s)
+    unfinished = sql.or_(
+        _R.state != ENDED, _R.open_incident.is_not(None), _R.followed_to.is_not(None)
+    )
+    return sql.select(_R.run_id).where(unfinished, _R.last_message_at <= since)
+
+
+def _lost(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    since = now - timedelta(seconds=settings.lost_after_s)
+    return sql.select(_A.run_id).where(
+        _A.ended_at.is_(None), _A.lost.is_(False), _A.last_message_at <= since
+    )
+
+
+def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    late = sql.or_(_C.expires_at <= now, _C.expires_at_step <= _R.last_step)
+    overdue = _C.delivered_at <= now - timedelta(seconds=settings.lost_after_s)
+    return (
+        sql.select(_C.run_id)
+        .join(tables.runs, _R.run_id == _C.run_id)
+        .where(sql.text(_UNFINISHED), late)
+        .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
+    )

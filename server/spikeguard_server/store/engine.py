@@ -1,0 +1,92 @@
+"""The pool of connections, with every wait named.
+
+Law: a connection that rested for longer than `TRUSTED_S` is asked whether it lives before it is
+used; asking each time would be one round trip of every three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import psycopg
+import sqlalchemy as sql
+from psycopg.errors import ReadOnlySqlTransaction
+from sqlalchemy.exc import DisconnectionError
+
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.fast.compute_lock import Connection
+from spikeguard_server.store.fast.packing import teach
+
+CONNECT_TIMEOUT_S = 5
+IDLE_TRANSACTION_TIMEOUT_S = 60
+TRUSTED_S = 1.0
+_RESTED = "rested_since"
+
+
+def open_engine(settings: Settings) -> sql.Engine:
+    """A pool on `settings.database_url`; nothing connects before the first use."""
+    limits: dict[str, int | str] = {
+        "statement_timeout": int(settings.statement_timeout_s * 1000),
+        "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
+        "timezone": "UTC",
+    }
+    if settings.primary_url:
+        limits["default_transaction_read_only"] = "on"  # also where it is no standby
+    engine = sql.create_engine(
+        settings.database_url,
+        pool_size=settings.pool_size,
+        max_overflow=0,
+        hide_parameters=True,  # they hold keys of channels, and errors are logged
+        pool_timeout=settings.pool_timeout_s,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": "spikeguard",
+            "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
+        },
+    )
+    sql.event.listen(engine, "do_connect", _connect)
+    sql.event.listen(engine, "connect", _connected)
+    sql.event.listen(engine, "checkin", _rests)
+    sql.event.listen(engine, "checkout", _check)
+    if not settings.primary_url:
+        sql.event.listen(engine, "handle_error", _judge)
+    return engine
+
+
+def _connect(
+    dialect: sql.Dialect, record: Any, words: Sequence[Any], named: Mapping[str, Any]
+) -> Connection:
+    del dialect, record
+    return Connection.connect(*words, **named)
+
+
+def _connected(connection: Any, record: Any) -> None:
+    del record
+    teach(connection)
+
+
+def _rests(connection: Any, record: Any) -> None:
+    del connection
+    record.info[_RESTED] = monotonic()
+
+
+def _check(connection: psycopg.Connection[Any], record: Any, proxy: Any) -> None:
+    """Raise `DisconnectionError`, upon which the pool takes another one, if it is dead."""
+    del proxy
+    if connection.closed:
+        raise DisconnectionError
+    if monotonic() - record.info.get(_RESTED, monotonic()) < TRUSTED_S:
+        return
+    try:
+        connection.execute("SELECT")
+        connection.rollback()
+    except psycopg.Error as error:
+        raise DisconnectionError from error
+
+
+def _judge(context: sql.ExceptionContext) -> None:
+    """Refused to write: after a failover the address leads on, and these connections stayed."""
+    if isinstance(context.original_exception, ReadOnlySqlTransaction):
+        context.is_disconnect = True  # upon which the pool lets go of them all

@@ -1,0 +1,52 @@
+"""The rows behind approval links: each is good for one decision.
+
+Law: used in the transaction of the decision, under the run's lock; a used link stays used.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables.notices import approval_links
+
+_L = approval_links.c
+
+
+def make_link(
+    connection: sql.Connection,
+    run_id: UUID,
+    *,
+    incident: int,
+    command: int,
+    revision: int,
+    channel: str,
+    person: str | None,
+    expires_at: datetime,
+) -> str:
+    """Write a link's row; its id."""
+    id = secrets.token_urlsafe(12)
+    connection.execute(
+        sql.insert(approval_links).values(
+            run_id=run_id, id=id, incident=incident, command=command, revision=revision,
+            channel=channel, person=person, made_at=sql.func.clock_timestamp(),
+            expires_at=expires_at,
+        )
+    )  # fmt: skip
+    return id
+
+
+def use_link(connection: sql.Connection, run_id: UUID, id: str, person: str, origin: str) -> bool:
+    """Spend a link; whether it could still be spent."""
+    spent = connection.execute(
+        sql.update(approval_links)
+        .where(_L.run_id == run_id, _L.id == id, _L.used_at.is_(None))
+        .values(
+            used_at=sql.func.clock_timestamp(), used_by=storable(person), used_from=origin[:100]
+        )
+    )
+    return bool(spent.rowcount)

@@ -1,0 +1,93 @@
+"""The policy in force: a versioned row a project, and one a run where a run has its own.
+
+Law: a version, once written, never changes; every proposal names the one it was made by and whose
+that is. The kill switch is the project's: no policy of a run throws or lifts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.domain.policy.settings import (
+    DEFAULT_POLICY,
+    Policy,
+    PolicyScope,
+    policy_from_mapping,
+    policy_to_mapping,
+)
+from spikeguard_server.store.tables.policies import policies, run_policies
+
+_P, _R = policies.c, run_policies.c
+
+
+def policy_of(connection: sql.Connection, project: str, run_id: UUID | None = None) -> Policy:
+    """The policy in force: the run's own, else that of `project`, else the built-in one, which is
+    version 1."""
+    row = connection.execute(
+        sql.select(_P.version, _P.document)
+        .where(_P.project == project)
+        .order_by(_P.version.desc())
+        .limit(1)
+    ).one_or_none()
+    found = DEFAULT_POLICY
+    if row is not None:
+        found = replace(policy_from_mapping(row.document), version=row.version)
+    own = None if run_id is None else _newest_of_run(connection, run_id)
+    if own is None or own.document is None:
+        return found
+    policy = policy_from_mapping(own.document)
+    return replace(policy, version=own.version, scope=PolicyScope.RUN, halted=found.halted)
+
+
+def lock_policy(connection: sql.Connection, project: str) -> None:
+    """Let nobody else write the project's policy until this transaction ends."""
+    key = sql.func.hashtextextended(f"policy/{project}", 0)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+
+
+def write_policy(connection: sql.Connection, project: str, policy: Policy, actor: str) -> Policy:
+    """Put `policy` in force for `project` under the next version, which it comes back with."""
+    lock_policy(connection, project)
+    version = policy_of(connection, project).version + 1
+    written = replace(policy, version=version, scope=PolicyScope.PROJECT)
+    connection.execute(
+        sql.insert(policies).values(
+            project=project, version=version, document=policy_to_mapping(written),
+            at=sql.func.clock_timestamp(), actor=str(actor),
+        )
+    )  # fmt: skip
+    return written
+
+
+def newest_version(connection: sql.Connection, run_id: UUID) -> int:
+    """The version of the run's own policy that was written last, in force or not; 0: none was."""
+    row = _newest_of_run(connection, run_id)
+    return 0 if row is None else int(row.version)
+
+
+def write_run_policy(
+    connection: sql.Connection, run_id: UUID, policy: Policy | None, actor: str
+) -> int:
+    """Put `policy` in force for the run, or its project's again if it is None; the version.
+
+    Under the run's lock.
+    """
+    version = newest_version(connection, run_id) + 1
+    document = sql.null() if policy is None else policy_to_mapping(replace(policy, version=version))
+    connection.execute(
+        sql.insert(run_policies).values(
+            run_id=run_id, version=version, document=document, actor=str(actor),
+            at=sql.func.clock_timestamp(),
+        )
+    )  # fmt: skip
+    return version
+
+
+def _newest_of_run(connection: sql.Connection, run_id: UUID) -> Any:
+    query = sql.select(_R.version, _R.document).where(_R.run_id == run_id)
+    row: Any = connection.execute(query.order_by(_R.version.desc()).limit(1)).one_or_none()
+    return row

@@ -1,0 +1,102 @@
+"""What is kept with an incident, as a post-mortem needs it: rows in their order.
+
+Law: reads only, and only what outlives the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.store.incidents import MOST_PRECURSORS, shown_revisions
+from spikeguard_server.store.samples import MEASURED
+from spikeguard_server.store.tables import core as tables
+
+
+def incident_row(connection: sql.Connection, run_id: UUID, number: int) -> sql.Row[Any]:
+    """The incident with its times; it exists."""
+    i = tables.incidents.c
+    return connection.execute(
+        sql.select(tables.incidents).where(i.run_id == run_id, i.number == number)
+    ).one()
+
+
+def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Sequence[sql.Row[Any]]:
+    """The copied samples with the reason of their segment, in the order of training."""
+    c, s = tables.incident_samples.c, tables.segments.c
+    return connection.execute(
+        sql.select(c.attempt, c.segment, c.step, s.reason, *(c[name] for name in MEASURED))
+        .join(
+            tables.segments,
+            sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
+        )
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(c.attempt, c.segment, c.step)
+    ).all()
+
+
+def revisions_of(
+    connection: sql.Connection, run_id: UUID, number: int, written: int
+) -> Sequence[sql.Row[Any]]:
+    """What the incident was held to be, oldest first: of `written` the first and the last."""
+    c = tables.incident_revisions.c
+    query: sql.Select[Any] = (
+        sql.select(c.step, c.at, c.kind, c.confidence, c.reason)
+        .where(c.run_id == run_id, c.incident == number, shown_revisions(written))
+        .order_by(c.number)
+    )
+    return connection.execute(query).all()
+
+
+def commands_with_times(
+    connection: sql.Connection, run_id: UUID, number: int
+) -> Sequence[sql.Row[Any]]:
+    """Every column of the incident's commands, oldest first."""
+    c = tables.commands.c
+    return connection.execute(
+        sql.select(tables.commands)
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(c.number)
+    ).all()
+
+
+def precursors_of(connection: sql.Connection, run_id: UUID, number: int) -> Sequence[sql.Row[Any]]:
+    """The warnings that the incident followed, or that came while it was open."""
+    c = tables.precursors.c
+    query: sql.Select[Any] = (
+        sql.select(c.step, c.signal, c.value, c.z)
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(c.attempt, c.segment, c.step, c.signal)
+        .limit(MOST_PRECURSORS)
+    )
+    return connection.execute(query).all()
+
+
+def attempts_named(
+    connection: sql.Connection, run_id: UUID, numbers: Collection[int], columns: Sequence[str]
+) -> Sequence[sql.Row[Any]]:
+    """`columns` of the attempts of these numbers, oldest first."""
+    c = tables.attempts.c
+    return connection.execute(
+        sql.select(*(c[name] for name in columns))
+        .where(c.run_id == run_id, c.number.in_(numbers))
+        .order_by(c.number)
+    ).all()
+
+
+def tokens_per_step_of(
+    connection: sql.Connection, run_id: UUID, numbers: Collection[int]
+) -> int | None:
+    """As the newest of these attempts that knew it said."""
+    c = tables.attempts.c
+    newest = (
+        sql.select(c.tokens_per_step)
+        .where(c.run_id == run_id, c.number.in_(numbers), c.tokens_per_step.is_not(None))
+        .order_by(c.number.desc())
+        .limit(1)
+    )
+    tokens: int | None = connection.execute(newest).scalar_one_or_none()
+    return tokens

@@ -1,0 +1,1 @@
+"""What the API shows, read from the tables: one module a subject. Nothing here writes."""

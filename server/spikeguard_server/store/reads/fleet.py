@@ -1,0 +1,247 @@
+"""The fleet in numbers, for Prometheus.
+
+Invariants: reads only. Every run with an open incident is named, up to `MAX_INCIDENTS` of them;
+all gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
+fell silent, then the newest. Where there are more, the projects take turns, so that no project
+takes the place of another. What is left out is counted. Archived runs are as if they were not
+there. What grows with history (closed incidents, finished commands, dropped samples) is counted in
+indexes alone, so that every replica tells the same at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Verb
+from spikeguard_server.domain.policy.approval import DAY_S
+from spikeguard_server.domain.policy.settings import ApprovalMode
+from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.runs import waiting
+from spikeguard_server.store.tables.core import attempts, commands, incidents, runs
+from spikeguard_server.store.tables.notices import channels, conversations, notices
+from spikeguard_server.store.tokens import expiring_agents
+
+_ALL = sql.true()
+_DAY = timedelta(seconds=DAY_S)
+_OPEN = incidents.c.state != "closed"
+_CLOSED = incidents.c.outcome.is_not(None)
+_LOST = attempts.c.dropped_samples > 0
+_ENDED = runs.c.state == "ended"
+_PRESENT = runs.c.archived_at.is_(None)
+_SHOWN = (
+    _PRESENT
+    & runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
+        sql.union(
+            sql.select(runs.c.run_id).where(runs.c.state != "ended"),
+            sql.select(incidents.c.run_id).where(_OPEN),
+        )
+    )
+)
+
+
+def read_fleet(connection: sql.Connection) -> Fleet:
+    """Counts over every run, and the runs that have not ended or whose spike is open."""
+    waits = connection.execute(
+        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at))
+        .join(runs, runs.c.run_id == commands.c.run_id)
+        .where(waiting(), _PRESENT)
+    ).one()
+    waiting_notices, oldest_s = _backlog(connection)
+    live, to_show, incidents_to_show = _live(connection)
+    return Fleet(
+        runs=dict(_counts(connection, runs.c.state, where=_PRESENT)),
+        open_incidents=dict(_open_incidents(connection)),
+        closed_incidents=_pairs(connection, incidents.c.kind, incidents.c.outcome, where=_CLOSED),
+        commands=_pairs(connection, commands.c.verb, commands.c.state),
+        approvals_waiting=waits[0],
+        oldest_approval_s=connection.scalar(_age(sql.literal(waits[1]))) or 0.0
+        if waits[1]
+        else 0.0,
+        dropped_samples=int(
+            connection.scalar(sql.select(sql.func.sum(attempts.c.dropped_samples)).where(_LOST))
+            or 0
+        ),
+        live=live,
+        not_shown=to_show - len(live),
+        incidents_not_shown=incidents_to_show - sum(run.incident_open for run in live),
+        budgets_spent=_budgets_spent(connection),
+        notices_waiting=waiting_notices,
+        oldest_notice_s=oldest_s or 0.0,
+        failing=dict(_failing(connection)),
+        delays=_delays(connection),
+        agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
+    )
+
+
+def _open_incidents(connection: sql.Connection) -> list[tuple[str, int]]:
+    """(kind, how many are open)."""
+    query = (
+        sql.select(incidents.c.kind, sql.func.count())
+        .join(runs, runs.c.run_id == incidents.c.run_id)
+        .where(_OPEN, _PRESENT)
+        .group_by(incidents.c.kind)
+    )
+    return [(kind, count) for kind, count in connection.execute(query)]
+
+
+def _delays(connection: sql.Connection) -> dict[int, int]:
+    """Steps from onset to detection -> closed incidents; of open ones the onset may still move."""
+    steps = sql.func.greatest(incidents.c.detected_step - incidents.c.onset_step, 0)
+    found = connection.execute(sql.select(steps, sql.func.count()).where(_CLOSED).group_by(steps))
+    return {int(row[0]): int(row[1]) for row in found}
+
+
+def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
+    """(project, verb) -> unended runs whose automatic approvals of the last day are used up."""
+    c = commands.c
+    spent = connection.execute(
+        sql.select(runs.c.run_id, runs.c.project, c.verb, sql.func.count())
+        .join(runs, runs.c.run_id == c.run_id)
+        .where(c.automatic, c.decided_at > sql.func.now() - _DAY, runs.c.state != "ended")
+        .group_by(runs.c.project, runs.c.run_id, c.verb)
+    ).all()
+    policies = {
+        run_id: policy_of(connection, project, run_id)
+        for run_id, project in {(row[0], row[1]) for row in spent}
+    }
+    found = Counter[tuple[str, str]]()
+    for run_id, project, verb, count in spent:
+        rule = policies[run_id].approval_of(Verb(verb))
+        if rule.mode is ApprovalMode.AUTO and count >= rule.budget:
+            found[project, verb] += 1
+    return dict(found)
+
+
+def _backlog(connection: sql.Connection) -> tuple[int, float | None]:
+    """How much waits to be told, and how long the oldest of it has been due, seconds."""
+    now, due = sql.func.clock_timestamp(), conversations.c.due_at
+    waits = sql.union_all(
+        sql.select(notices.c.at.label("since")), sql.select(due.label("since")).where(due <= now)
+    ).subquery()
+    since = sql.func.min(waits.c.since)
+    age = sql.cast(sql.extract("epoch", now - since), sql.Double)
+    count, oldest = connection.execute(sql.select(sql.func.count(), age).select_from(waits)).one()
+    return count, oldest
+
+
+def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
+    """(kind of channel, conversations whose newest message did not arrive)."""
+    k, c = conversations.c, channels.c
+    kind = sql.func.coalesce(c.kind, "gone")
+    counted = (
+        sql.select(kind, sql.func.count())
+        .select_from(conversations)
+        .outerjoin(channels, (c.project == k.project) & (c.name == k.channel))
+        .where(k.due_at.is_not(None), k.failures > 0)
+        .group_by(kind)
+    )
+    return [tuple(row) for row in connection.execute(counted)]
+
+
+def _age(moment: sql.ColumnElement[Any]) -> sql.Select[Any]:
+    return sql.select(_seconds_since(moment))
+
+
+def _seconds_since(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
+    return sql.cast(sql.extract("epoch", sql.func.now() - moment), sql.Double)
+
+
+def _counts(
+    connection: sql.Connection,
+    *words: sql.ColumnElement[Any],
+    where: sql.ColumnElement[bool] = _ALL,
+) -> list[tuple[Any, ...]]:
+    counted = sql.select(*words, sql.func.count()).where(where).group_by(*words)
+    found = connection.execute(counted)
+    return [tuple(row) for row in found]
+
+
+def _pairs(
+    connection: sql.Connection,
+    first: sql.ColumnElement[Any],
+    second: sql.ColumnElement[Any],
+    where: sql.ColumnElement[bool] = _ALL,
+) -> dict[tuple[str, str], int]:
+    return {(a, b): count for a, b, count in _counts(connection, first, second, where=where)}
+
+
+def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int, int]:
+    """The runs that are shown, how many there are to show, and how many of these have an open
+    incident."""
+    rows = connection.execute(_LIVE).all()
+    shown = tuple(_gauges(row) for row in rows)
+    return shown, rows[0].to_show if rows else 0, rows[0].incidents_to_show if rows else 0
+
+
+_WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where(
+    commands.c.run_id == runs.c.run_id, waiting()
+)
+_KIND = sql.select(incidents.c.kind).where(
+    incidents.c.run_id == runs.c.run_id, incidents.c.number == runs.c.open_incident
+)
+_SPIKES = runs.c.open_incident.is_not(None)
+# By nothing that a message changes, so that each scrape names the same runs.
+_ORDER = (runs.c.state != "silent", runs.c.created_at.desc(), runs.c.run_id)
+_TURNS = (
+    sql.select(
+        runs.c.run_id,
+        sql.func.row_number()
+        .over(partition_by=(runs.c.project, _SPIKES), order_by=_ORDER)
+        .label("turn"),
+        sql.func.count().over().label("to_show"),
+        sql.func.count().filter(_SPIKES).over().label("incidents_to_show"),
+    )
+    .where(_SHOWN)
+    .subquery()
+)
+_PLACES = (
+    sql.select(
+        _TURNS,
+        sql.func.row_number().over(order_by=(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER))
+        .label("place"),
+    )
+    .join(runs, runs.c.run_id == _TURNS.c.run_id)
+    .subquery()
+)  # fmt: skip
+_LIVE = (
+    sql.select(
+        runs,
+        sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
+        _KIND.scalar_subquery().label("kind"),
+        _WAITED.scalar_subquery().label("approval_age_s"),
+        _PLACES.c.place,
+        _PLACES.c.to_show,
+        _PLACES.c.incidents_to_show,
+    )
+    .join(_PLACES, _PLACES.c.run_id == runs.c.run_id)
+    .where((_PLACES.c.place <= MAX_RUNS) | _SPIKES & (_PLACES.c.place <= MAX_INCIDENTS))
+    .order_by(_PLACES.c.place)
+)
+
+
+def _gauges(row: sql.Row[Any]) -> RunGauges:
+    """All gauges of a run; beyond `MAX_RUNS` what an alert on its incident needs."""
+    alerting = RunGauges(
+        project=row.project,
+        run=row.name,
+        incident_open=row.open_incident is not None,
+        kind=row.kind,
+        approval_age_s=row.approval_age_s,
+    )
+    if row.place > MAX_RUNS:
+        return alerting
+    return replace(
+        alerting,
+        last_step=row.last_step,
+        last_loss=row.last_loss,
+        last_grad_norm=row.last_grad_norm,
+        last_z=row.last_z,
+        tokens_per_second=row.tokens_per_second,
+        age_s=row.age_s,
+    )

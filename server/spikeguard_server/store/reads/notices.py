@@ -1,0 +1,124 @@
+"""Channels, silences and the delivery log as the API shows them, and what a message needs to know.
+
+Law: reads only. A channel's target never leaves here as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+
+from spikeguard_server.domain.notification.channel import Channel
+from spikeguard_server.errors import NotFound
+from spikeguard_server.store.channels import channel_of, readable
+from spikeguard_server.store.reads.history import PageWanted, Row
+from spikeguard_server.store.reads.runs import cut, job_of
+from spikeguard_server.store.tables.core import attempts, runs
+from spikeguard_server.store.tables.notices import channels, deliveries, escalations, silences
+
+_C, _S, _D = channels.c, silences.c, deliveries.c
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The run that a message is about."""
+
+    project: str
+    name: str
+    state: str
+    history: bool  # what it sends is older than what may page anybody
+    job: str | None  # what to look at where its job may have died
+
+
+def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) -> Told:
+    """The run as it stands now."""
+    row = connection.execute(
+        sql.select(
+            runs.c.project,
+            runs.c.name,
+            runs.c.state,
+            runs.c.current_attempt,
+            attempts.c.ended_at,
+            attempts.c.end_reason,
+            sql.extract("epoch", runs.c.last_message_at - attempts.c.alive_at).label("lag_s"),
+        )
+        .join(
+            attempts,
+            (attempts.c.run_id == runs.c.run_id) & (attempts.c.number == runs.c.current_attempt),
+            isouter=True,
+        )
+        .where(runs.c.run_id == run_id)
+    ).one()
+    history = float(row.lag_s or 0.0) > history_after_s
+    return Told(row.project, row.name, row.state, history, job_of(row, row.state))
+
+
+def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
+    """The highest level that was told of an incident because nobody answered."""
+    c = escalations.c
+    highest = sql.func.coalesce(sql.func.max(c.level), 0)
+    query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
+    return int(connection.execute(query).scalar_one())
+
+
+def read_channels(connection: sql.Connection, project: str) -> list[tuple[Channel, Row]]:
+    """The channels of a project, by name, each with its row."""
+    query = sql.select(channels).where(_C.project == project).order_by(_C.name)
+    return readable(connection.execute(query))
+
+
+def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[Channel, Row]:
+    """One channel; raise `NotFound` if there is none."""
+    query = sql.select(channels).where(_C.project == project, _C.name == name)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"Project {project} has no channel {name}", "GET /v1/channels lists those there are"
+        )
+    return channel_of(row), row
+
+
+def read_silences(connection: sql.Connection, project: str, limit: int = 200) -> Sequence[Row]:
+    """Silences that last or are to come, the first to end first."""
+    query = sql.select(silences).where(_S.project == project, _S.ends_at > sql.func.now())
+    return connection.execute(query.order_by(_S.ends_at, _S.number).limit(limit)).all()
+
+
+def read_silence(connection: sql.Connection, project: str, number: int) -> Row:
+    """One silence; raise `NotFound` if there is none."""
+    query = sql.select(silences).where(_S.project == project, _S.number == number)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"Project {project} has no silence {number}", "GET /v1/silences lists those in force"
+        )
+    return row
+
+
+def list_deliveries(
+    connection: sql.Connection,
+    project: str,
+    page: PageWanted,
+    *,
+    run_id: UUID | None = None,
+    channel: str | None = None,
+) -> tuple[Sequence[Row], str | None]:
+    """The delivery log of a project, newest first, and the cursor of the next page."""
+    query: sql.Select[Any] = (
+        sql.select(deliveries, runs.c.name.label("run"))
+        .join(runs, runs.c.run_id == _D.run_id, isouter=True)
+        .where(_D.project == project)
+    )
+    if run_id is not None:
+        query = query.where(_D.run_id == run_id)
+    if channel is not None:
+        query = query.where(_D.channel == channel)
+    if page.after is not None:
+        query = query.where(sql.tuple_(_D.at, _D.id) < page.after)
+    query = query.order_by(_D.at.desc(), _D.id.desc()).limit(page.limit + 1)
+    found = connection.execute(query).all()
+    return cut(found, page.limit, lambda row: (row.at.isoformat(), row.id))

@@ -1,0 +1,114 @@
+"""Post-mortems as they were written, and when one is to be written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_server.store.tables import core as tables
+
+_I, _R = tables.incidents.c, tables.runs.c
+MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be written
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The post-mortem of an incident, and since (or, once it is claimed, from) when it is due."""
+
+    run_id: UUID
+    incident: int
+    at: datetime
+
+
+def write_report(
+    connection: sql.Connection,
+    run_id: UUID,
+    incident: int,
+    format: str,
+    body: bytes,
+    now: datetime,
+) -> None:
+    """Keep the document; a later writing takes the place of an earlier one."""
+    written = insert(tables.reports).values(
+        run_id=run_id, incident=incident, format=format, body=body, written_at=now
+    )
+    connection.execute(
+        written.on_conflict_do_update(
+            index_elements=["run_id", "incident", "format"],
+            set_={"body": body, "written_at": now},
+        )
+    )
+
+
+def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: datetime) -> None:
+    """What a post-mortem would say changed: it is to be written, or written anew."""
+    _update(connection, run_id, incident, report_due_at=now, report_failures=0)
+
+
+def due_reports(connection: sql.Connection, limit: int) -> list[Due]:
+    """Post-mortems that are due: the projects in turn, of each the longest waiting first; read
+    without a lock."""
+    turn = sql.func.row_number().over(partition_by=_R.project, order_by=_I.report_due_at)
+    rows = connection.execute(
+        sql.select(_I.run_id, _I.number, _I.report_due_at)
+        .join(tables.runs, _R.run_id == _I.run_id)
+        .where(_I.report_due_at <= sql.func.clock_timestamp())
+        .order_by(turn, _I.report_due_at)
+        .limit(limit)
+    )
+    return [Due(*row) for row in rows]
+
+
+def claim_report(connection: sql.Connection, due: Due, for_s: float) -> Due | None:
+    """Make it due again in `for_s`, unless it is settled; None where another replica was first."""
+    again = connection.execute(
+        sql.update(tables.incidents)
+        .where(_still(due))
+        .values(report_due_at=_in(sql.literal(for_s)))
+        .returning(_I.report_due_at)
+    ).scalar_one_or_none()
+    return None if again is None else replace(due, at=again)
+
+
+def settle_report(connection: sql.Connection, claim: Due) -> None:
+    """The post-mortem is written; one that became due since it was claimed is not."""
+    connection.execute(
+        sql.update(tables.incidents)
+        .where(_still(claim))
+        .values(report_due_at=None, report_failures=0)
+    )
+
+
+def postpone_report(connection: sql.Connection, claim: Due) -> None:
+    """It could not be written: try again later and later, so that the others get their turn."""
+    wait_s = sql.func.least(sql.func.power(2.0, sql.func.least(_I.report_failures, 20)), MAX_WAIT_S)
+    _update(
+        connection,
+        claim.run_id,
+        claim.incident,
+        report_due_at=_in(wait_s),
+        report_failures=_I.report_failures + 1,
+    )
+
+
+def _in(wait_s: sql.ColumnElement[Any]) -> sql.ColumnElement[Any]:
+    """So many seconds from now."""
+    wait = sql.func.make_interval(0, 0, 0, 0, 0, 0, sql.cast(wait_s, sql.Double))
+    return sql.func.clock_timestamp() + wait
+
+
+def _still(due: Due) -> sql.ColumnElement[bool]:
+    return sql.and_(_is(due.run_id, due.incident), _I.report_due_at == due.at)
+
+
+def _is(run_id: UUID, incident: int) -> sql.ColumnElement[bool]:
+    return sql.and_(_I.run_id == run_id, _I.number == incident)
+
+
+def _update(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:
+    connection.execute(sql.update(tables.incidents).where(_is(run_id, incident)).values(**columns))

@@ -1,0 +1,144 @@
+"""Roll-ups: of every block of steps the extremes, so that a long run is read at a glance.
+
+Law: a block is rolled up once its segment has gone past it, and anew when something in it changes.
+What is kept of a block is kept as whole samples. Small pieces are put together on the way. Whoever
+calls holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import sqlalchemy as sql
+
+from spikeguard_server.store.chunks import (
+    COLUMNS,
+    PIECE_TYPES,
+    VALUES,
+    Head,
+    SegmentKey,
+    delete_pieces,
+    heads,
+    in_parts,
+    insert_piece,
+    read_curves,
+    row_of,
+    shelf_of,
+)
+from spikeguard_server.store.curves import Curves, keep
+from spikeguard_server.store.fast.pipeline import INT, INT4, ask, statement
+from spikeguard_server.store.tables.core import segments
+from spikeguard_server.store.tables.samples import rollups
+
+BLOCK: Final = 1024  # steps
+SPAN: Final = 256  # steps of which each signal's extremes are kept
+HEADS: Final = 256  # pieces that are read at once
+SMALL_PIECES: Final = 8  # so many in a block are left alone
+
+_WRITE = f"""
+INSERT INTO rollups (run_id, attempt, segment, first_step, shelf, last_step, count,
+                     {", ".join(COLUMNS)})
+SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
+       {shelf_of("rollups")}, %(last)s::bigint, %(count)s::int, {VALUES}
+"""
+_REACHED = """
+UPDATE segments SET rolled_to = %(reach)s
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+"""
+_ROLLED = statement("roll", _WRITE, {**PIECE_TYPES, "count": INT4})
+_MOVED_ON = statement("rolled to", _REACHED, {**PIECE_TYPES, "reach": INT})
+
+
+def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
+    """Segments that have gone past a block that is not rolled up; read without a lock."""
+    c = segments.c
+    done = sql.func.coalesce(c.rolled_to, _floor(c.first_step))
+    query = sql.select(c.run_id, c.attempt, c.segment).where(_floor(c.last_step + 1) > done)
+    return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
+
+
+def segments_unfinished(connection: sql.Connection, shelf: object, limit: int) -> list[SegmentKey]:
+    """Segments of a shelf with steps that no roll-up stands for."""
+    c = segments.c
+    behind = c.last_step.is_not(None) & (sql.func.coalesce(c.rolled_to, -1) <= c.last_step)
+    query = sql.select(c.run_id, c.attempt, c.segment).where(c.shelf == shelf, behind)
+    return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
+
+
+def _floor(step: sql.ColumnElement[int]) -> sql.ColumnElement[int]:
+    return step // BLOCK * BLOCK
+
+
+def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False) -> bool:
+    """Roll up what the segment has gone past (`whole`: all of it); False if there is more to do."""
+    c = segments.c
+    row = connection.execute(
+        sql.select(c.first_step, c.last_step, c.rolled_to).where(_is(key))
+    ).one()
+    if row.last_step is None:
+        return True
+    begin = row.first_step // BLOCK * BLOCK if row.rolled_to is None else row.rolled_to
+    end = row.last_step + 1 if whole else (row.last_step + 1) // BLOCK * BLOCK
+    if end <= begin:
+        return True
+    found = heads(connection, key, begin, end - 1, HEADS)
+    reach = min(_reach(found, begin, end), end)
+    if reach < end:  # of the last block there may be more
+        found = heads(connection, key, begin, reach - 1)
+    blocks = _blocks(read_curves(connection, key, begin, reach - 1))
+    rows = [(_ROLLED, {**key._asdict(), **_rolled(block)}) for block in blocks]
+    ask(connection, *rows, (_MOVED_ON, {**key._asdict(), "reach": reach}))
+    for block in blocks:
+        _put_together(connection, key, block, found)
+    return bool(reach == end)
+
+
+def _reach(found: Sequence[Head], begin: int, end: int) -> int:
+    """Where the blocks end that can be rolled up at once, of `HEADS` pieces from `begin` on."""
+    first = next(in_parts(found), ())
+    beyond = found[len(first)] if len(first) < len(found) else None
+    if beyond is None and len(found) == HEADS:
+        beyond = found[-1]
+    return end if beyond is None else max(beyond.first // BLOCK * BLOCK, begin + BLOCK)
+
+
+def unroll(connection: sql.Connection, key: SegmentKey, step: int) -> None:
+    """Something at `step` or after it changes: what stood for it counts no more."""
+    c, block = rollups.c, step // BLOCK * BLOCK
+    if not heads(connection, key, block, block + BLOCK - 1, 1):
+        return  # the samples are gone, and the roll-up is all there is
+    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    connection.execute(sql.delete(rollups).where(which, c.last_step >= block))
+    stale = sql.and_(_is(key), segments.c.rolled_to > block)
+    connection.execute(sql.update(segments).where(stale).values(rolled_to=block))
+
+
+def _is(key: SegmentKey) -> sql.ColumnElement[bool]:
+    c = segments.c
+    return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+
+
+def _blocks(curves: Curves) -> Sequence[Curves]:
+    numbers = curves.steps // BLOCK
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(curves)]
+    return [curves.at(slice(a, b)) for a, b in pairwise(bounds) if b > a]
+
+
+def _rolled(block: Curves) -> dict[str, Any]:
+    """What is kept of a block."""
+    kept = block.at(keep(block, block.signals, block.steps // SPAN))
+    return {**row_of(kept), "count": len(block)}
+
+
+def _put_together(
+    connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[Head]
+) -> None:
+    """Make one piece of many small ones of `found` that lie within the block."""
+    first = int(block.steps[0]) // BLOCK * BLOCK
+    inside = [head for head in found if head.first >= first and head.last < first + BLOCK]
+    if len(inside) > SMALL_PIECES:
+        delete_pieces(connection, key, inside[0].first, inside[-1].first)
+        insert_piece(connection, key, row_of(block.between(inside[0].first, inside[-1].last)))

@@ -1,0 +1,328 @@
+"""Runs, their attempts and segments, as they stand in the database.
+
+Law: whoever changes anything of a run holds the lock that `lock_run` takes, and gives it back by
+ending the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_protocol import (
+    AttemptStarted,
+    RunId,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+)
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables import core as tables
+from spikeguard_server.store.tables.samples import shelves
+
+LIVE, SILENT, ENDED = "live", "silent", "ended"
+
+
+@dataclass(slots=True)
+class RunRow:
+    """A locked run. Changed in place, written back once by `save_run`."""
+
+    run_id: UUID
+    project: str
+    name: str
+    state: str
+    attempts: int
+    incidents: int
+    open_incident: int | None
+    last_message_at: datetime
+    current_attempt: int | None
+    current_segment: int | None
+    last_step: int | None
+    position: int | None
+    last_loss: float | None
+    last_grad_norm: float | None
+    last_z: float | None  # deviations of `last_loss` above its trend
+    tokens_per_second: float | None
+    followed_to: int | None  # the last step that a closed incident still waits for
+    archived_at: datetime | None  # left out of lists, metrics and quotas since
+
+    @property
+    def id(self) -> RunId:
+        return RunId(self.project, self.name)
+
+
+@dataclass(slots=True)
+class AttemptRow:
+    """One start of the run's processes. Changed in place, written back by `save_attempt`."""
+
+    number: int
+    id: str
+    started_at: datetime
+    last_message_at: datetime
+    alive_at: datetime
+    ended_at: datetime | None
+    end_reason: str | None
+    lost: bool
+    last_sequence: int
+    capabilities: Sequence[str]
+    tokens_per_step: int | None
+    dropped_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """An unbroken stretch of steps."""
+
+    attempt: int
+    segment: int
+    reason: str
+    parent: SegmentPoint | None
+    position: int
+    first_step: int | None
+    last_step: int | None
+
+
+_RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
+_ATTEMPT = [tables.attempts.c[name] for name in AttemptRow.__dataclass_fields__]
+_LOCK = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
+_LOCK = _LOCK.with_for_update(key_share=True)
+_FIND_ATTEMPT = (
+    sql.select(*_ATTEMPT)
+    .where(tables.attempts.c.run_id == sql.bindparam("key"))
+    .where(tables.attempts.c.id == sql.bindparam("attempt"))
+)
+
+
+def lock_run(connection: sql.Connection, run_id: UUID) -> RunRow | None:
+    """Lock the run until the transaction ends; None when there is none."""
+    row = connection.execute(_LOCK, {"key": run_id}).one_or_none()
+    return None if row is None else RunRow(*row)
+
+
+def make_run(
+    connection: sql.Connection, run: RunId, now: datetime, *, attempts: int = 0, incidents: int = 0
+) -> RunRow:
+    """The run, made unless another replica was faster, and locked. `attempts` and `incidents` that
+    a deleted run of its name had: it counts on from there."""
+    key = tables.run_key(run)
+    connection.execute(
+        insert(tables.projects).values(name=run.project, created_at=now).on_conflict_do_nothing()
+    )
+    connection.execute(
+        insert(tables.runs)
+        .values(
+            run_id=key, project=run.project, name=run.name, created_at=now, last_message_at=now,
+            state=LIVE, attempts=attempts, incidents=incidents,
+        )
+        .on_conflict_do_nothing()
+    )  # fmt: skip
+    row = lock_run(connection, key)
+    assert row is not None
+    return row
+
+
+def save_run(connection: sql.Connection, run: RunRow) -> None:
+    values = {name: getattr(run, name) for name in _SAVED_OF_RUN}
+    connection.execute(_SAVE_RUN, {"key": run.run_id, **values})
+
+
+_SAVED_OF_RUN = [
+    name for name in RunRow.__dataclass_fields__ if name not in ("run_id", "project", "name")
+]
+_SAVE_RUN = (
+    sql.update(tables.runs)
+    .where(tables.runs.c.run_id == sql.bindparam("key"))
+    .values({name: sql.bindparam(name) for name in _SAVED_OF_RUN})
+)
+
+
+def find_attempt(connection: sql.Connection, run_id: UUID, attempt: str) -> AttemptRow | None:
+    row = connection.execute(_FIND_ATTEMPT, {"key": run_id, "attempt": attempt}).one_or_none()
+    return None if row is None else AttemptRow(*row)
+
+
+def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
+    """Every attempt, in the order of registration."""
+    found = sql.select(*_ATTEMPT).where(tables.attempts.c.run_id == run_id)
+    rows = connection.execute(found.order_by(tables.attempts.c.number))
+    return [AttemptRow(*row) for row in rows]
+
+
+def make_attempt(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: str,
+    started: AttemptStarted,
+    *,
+    now: datetime,
+    started_at: datetime,
+) -> AttemptRow:
+    """Register an attempt under the run's next number."""
+    run.attempts += 1
+    said = _introduction(started)
+    row = AttemptRow(
+        number=run.attempts, id=attempt, started_at=started_at, last_message_at=now,
+        alive_at=started_at, ended_at=None, end_reason=None, lost=False, last_sequence=0,
+        capabilities=said["capabilities"], tokens_per_step=said["tokens_per_step"],
+        dropped_samples=0,
+    )  # fmt: skip
+    values = {name: getattr(row, name) for name in AttemptRow.__dataclass_fields__}
+    connection.execute(sql.insert(tables.attempts).values({"run_id": run.run_id, **values, **said}))
+    return row
+
+
+def introduce_attempt(
+    connection: sql.Connection, run_id: UUID, attempt: AttemptRow, started: AttemptStarted
+) -> None:
+    """Keep what an attempt says of itself, also where its first message did not."""
+    said = _introduction(started)
+    attempt.capabilities, attempt.tokens_per_step = said["capabilities"], said["tokens_per_step"]
+    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt.number)
+    connection.execute(sql.update(tables.attempts).where(which).values(said))
+
+
+def _introduction(started: AttemptStarted) -> dict[str, Any]:
+    return {
+        "capabilities": [storable(word) for word in started.capabilities],
+        "tokens_per_step": _positive(started.tokens_per_step),
+        "world_size": started.world_size,
+        "agent_version": storable(started.agent_version)[:200],
+        "settings": {storable(k): storable(v) for k, v in started.settings.items()},
+        **_point_columns(started.parent),
+    }
+
+
+def settings_of(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
+    """What an attempt said of itself, as text."""
+    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt)
+    found = connection.execute(sql.select(tables.attempts.c.settings).where(which))
+    return dict(found.scalar_one_or_none() or {})
+
+
+def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
+    values = {name: getattr(attempt, name) for name in _SAVED_OF_ATTEMPT}
+    connection.execute(_SAVE_ATTEMPT, {"key": run_id, "which": attempt.number, **values})
+
+
+_SAVED_OF_ATTEMPT = (
+    "last_message_at", "alive_at", "ended_at", "end_reason", "lost", "last_sequence",
+    "dropped_samples",
+)  # fmt: skip
+_SAVE_ATTEMPT = (
+    sql.update(tables.attempts)
+    .where(tables.attempts.c.run_id == sql.bindparam("key"))
+    .where(tables.attempts.c.number == sql.bindparam("which"))
+    .values({name: sql.bindparam(name) for name in _SAVED_OF_ATTEMPT})
+)
+
+
+def is_live(
+    attempt: AttemptRow, current: AttemptRow | None, now: datetime, silent_after: timedelta
+) -> bool:
+    """Whether the attempt's processes are thought to run now.
+
+    A job killed and started again is not two: an attempt that made nothing since the newest one
+    started is over.
+    """
+    if attempt.ended_at is not None or attempt.lost or attempt.alive_at <= now - silent_after:
+        return False
+    if current is None or current.number == attempt.number:
+        return True
+    return attempt.alive_at > current.started_at
+
+
+def open_segment(
+    connection: sql.Connection,
+    run_id: UUID,
+    attempt: int,
+    started: SegmentStarted,
+    now: datetime,
+) -> bool:
+    """Write the segment; False when it was there already."""
+    done = connection.execute(
+        insert(tables.segments)
+        .values(
+            run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
+            **_point_columns(started.parent), position=started.position, opened_at=now,
+            shelf=sql.select(sql.func.max(shelves.c.starts)).scalar_subquery(),
+            command=None if started.command is None else storable(started.command)[:200],
+        )
+        .on_conflict_do_nothing()
+        .returning(tables.segments.c.segment)
+    )  # fmt: skip
+    return done.one_or_none() is not None
+
+
+_EXTEND = (
+    sql.update(tables.segments)
+    .where(tables.segments.c.run_id == sql.bindparam("key"))
+    .where(tables.segments.c.attempt == sql.bindparam("which"))
+    .where(tables.segments.c.segment == sql.bindparam("number"))
+    .values(
+        first_step=sql.func.least(
+            tables.segments.c.first_step, sql.bindparam("first", type_=sql.BigInteger)
+        ),
+        last_step=sql.func.greatest(
+            tables.segments.c.last_step, sql.bindparam("last", type_=sql.BigInteger)
+        ),
+    )
+)
+
+
+def extend_segment(
+    connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
+) -> bool:
+    """Steps [first, last] were stored; False when there is no such segment."""
+    done = connection.execute(
+        _EXTEND,
+        {"key": run_id, "which": attempt, "number": segment, "first": first, "last": last},
+    )
+    return done.rowcount == 1
+
+
+def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
+    """The run's tree of history."""
+    c = tables.segments.c
+    rows = connection.execute(
+        sql.select(
+            c.attempt, c.segment, c.reason, c.parent_attempt, c.parent_segment, c.parent_step,
+            c.position, c.first_step, c.last_step,
+        ).where(c.run_id == run_id)
+    )  # fmt: skip
+    return [
+        SegmentRow(r.attempt, r.segment, r.reason, _point(r), r.position, r.first_step, r.last_step)
+        for r in rows
+    ]
+
+
+def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
+    if point is None:
+        return {"parent_attempt": None, "parent_segment": None, "parent_step": None}
+    return {
+        "parent_attempt": point.segment.attempt,
+        "parent_segment": point.segment.number,
+        "parent_step": point.step,
+    }
+
+
+def _point(row: Any) -> SegmentPoint | None:
+    if row.parent_attempt is None:
+        return None
+    return SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
+
+
+def _positive(count: int | None) -> int | None:
+    """Nothing bounds it on the wire, and it is only good for costs."""
+    return count if count is not None and 0 < count < 2**53 else None
+
+
+def lost_segment(segment: int, position: int) -> SegmentStarted:
+    """What stands in for a `SegmentStarted` that never came."""
+    return SegmentStarted(segment, SegmentReason.RESUME, None, position)

@@ -1,0 +1,171 @@
+"""Samples: written a record at a time, read back as the domain takes them.
+
+Law: a value that is stored stays. A step that comes again only fills in what was not measured
+before. NaN and infinities are values like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import sqlalchemy as sql
+
+from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
+from spikeguard_protocol.messages import MAX_NAME
+from spikeguard_server.domain.detection.sample import Sample, SampleColumns
+from spikeguard_server.store.chunks import (
+    PIECE,
+    Head,
+    SegmentKey,
+    delete_pieces,
+    heads,
+    in_parts,
+    insert_piece,
+    piece_of,
+    read_curves,
+    row_of,
+    shelf_of,
+)
+from spikeguard_server.store.curves import Curves, curves_of, merge
+from spikeguard_server.store.roll_ups import unroll
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables import core as tables
+
+MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
+
+
+def write_samples(connection: sql.Connection, run_id: UUID, attempt: int, samples: Samples) -> None:
+    """Store every step of `samples`."""
+    key = SegmentKey(run_id, attempt, samples.segment)
+    if samples.steps[0] > _newest(connection, key):
+        insert_piece(connection, key, piece_of(samples))
+    else:
+        _fill_in(connection, key, curves_of(samples))
+
+
+def _newest(connection: sql.Connection, key: SegmentKey) -> int:
+    c = tables.segments.c
+    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    step = connection.execute(sql.select(c.last_step).where(which)).scalar_one_or_none()
+    return -1 if step is None else int(step)
+
+
+def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None:
+    """Merge steps into the pieces that hold, or could hold, any of them."""
+    first, last = int(fresh.steps[0]), int(fresh.steps[-1])
+    unroll(connection, key, first)
+    found = heads(connection, key, first, last)
+    if not found:
+        _insert(connection, key, fresh)
+        return
+    for begin, end, part in _parts(found, fresh):
+        if part.steps[-1] >= begin:
+            stored = read_curves(connection, key, begin, end)
+            delete_pieces(connection, key, begin, end)
+            part = merge(stored, part)
+        _insert(connection, key, part)
+
+
+def _parts(found: Sequence[Head], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
+    """(first step, last step) of pieces that follow one another and are read at once, and the steps
+    of `fresh` that lie before the next ones: two steps may lie at both ends of a run."""
+    begin = 0
+    for pieces in in_parts(found):
+        reach = len(fresh)
+        if pieces[-1] != found[-1]:
+            reach = int(np.searchsorted(fresh.steps, pieces[-1].last, "right"))
+        if reach > begin:
+            yield pieces[0].first, pieces[-1].last, fresh.at(slice(begin, reach))
+        begin = reach
+
+
+def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
+    for part in curves.cut(PIECE):
+        insert_piece(connection, key, row_of(part))
+
+
+def as_domain(samples: Samples) -> SampleColumns:
+    """The same samples as the domain takes them."""
+    return SampleColumns(samples.steps, samples.signals, samples.positions)
+
+
+def read_samples(
+    connection: sql.Connection,
+    run_id: UUID,
+    attempt: int,
+    segment: int,
+    first: int,
+    last: int,
+) -> list[Sample]:
+    """The stored samples of steps [first, last] of a segment, in order."""
+    return read_curves(connection, SegmentKey(run_id, attempt, segment), first, last).samples()
+
+
+def sample_of(row: Any) -> Sample:
+    """A stored row, of `samples` or `incident_samples`, as the domain sees it."""
+    fields = row._mapping
+    values = {n: v for n in STANDARD_SIGNALS if (v := fields[n]) is not None}
+    extras = zip(row.extra_names or (), row.extra_values or (), strict=True)
+    values.update((name, value) for name, value in extras if value is not None)
+    known = row.batch_first is not None
+    return Sample(row.step, values, BatchRange(row.batch_first, row.batch_end) if known else None)
+
+
+_WRITE_LAYERS = f"""
+INSERT INTO layer_norms (run_id, attempt, segment, step, signal, shelf, names, norms)
+SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint, %(signal)s::text,
+       {shelf_of("layers")}, %(names)s::text[], %(norms)s::float8[]
+ON CONFLICT DO NOTHING
+"""
+
+
+def write_layer_norms(
+    connection: sql.Connection, run_id: UUID, attempt: int, detail: LayerNorms
+) -> None:
+    """Store the detail of one step; the first one stands."""
+    key = SegmentKey(run_id, attempt, detail.segment)
+    said = {
+        "step": detail.step, "signal": storable(detail.signal)[:64],
+        "names": [storable(name)[-MAX_NAME:] for name in detail.norms],
+        "norms": list(detail.norms.values()),
+    }  # fmt: skip
+    connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})
+
+
+# With an incident are kept: the first samples of each segment, and so many in all. Its post-mortem
+# is made of all of them at once, and nothing else bounds how long it stays open.
+KEPT_OF_SEGMENT: Final = 10_000
+KEPT: Final = 40_000
+_MINE = (
+    "SELECT count(*) FROM incident_samples WHERE run_id = %(run_id)s AND incident = %(incident)s"
+)
+_COPY = f"""
+INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
+SELECT run_id, %(incident)s::int, attempt, segment, step, {", ".join(MEASURED)}
+FROM samples_between(%(run_id)s, %(attempt)s, %(segment)s, %(first)s, %(last)s)
+ORDER BY step
+LIMIT greatest(0, least(
+    %(most)s - ({_MINE}),
+    %(most_of_segment)s - ({_MINE} AND attempt = %(attempt)s AND segment = %(segment)s)
+))
+ON CONFLICT DO NOTHING
+"""
+
+
+def copy_to_incident(
+    connection: sql.Connection,
+    run_id: UUID,
+    incident: int,
+    places: Sequence[tuple[int, int, int, int]],
+) -> None:
+    """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
+    is room for them."""
+    for attempt, segment, first, last in places:
+        which = {
+            "run_id": run_id, "incident": incident, "attempt": attempt, "segment": segment,
+            "first": first, "last": last, "most": KEPT, "most_of_segment": KEPT_OF_SEGMENT,
+        }  # fmt: skip
+        connection.exec_driver_sql(_COPY, which)

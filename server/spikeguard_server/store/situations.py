@@ -1,0 +1,157 @@
+"""The facts that the policy is told, gathered from the database.
+
+Law: reads only. Whoever decides by what is gathered here holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abilities_from_settings
+from spikeguard_server.domain.detection.settings import DetectionSettings
+from spikeguard_server.domain.diagnosis.lineage import Lineage, lineage_of
+from spikeguard_server.domain.lifecycle.incident import Incident
+from spikeguard_server.domain.policy.health import Alarm, alarms_of, health_of
+from spikeguard_server.domain.policy.order_limits import read_limits
+from spikeguard_server.domain.policy.settings import Policy
+from spikeguard_server.domain.policy.situation import Situation, Target
+from spikeguard_server.domain.policy.targeting import worth_keeping
+from spikeguard_server.store.commands import past_commands, unfinished_commands
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.incidents import (
+    Attempts,
+    doubtful_incidents,
+    unclaimed_precursors,
+    warned_step,
+)
+from spikeguard_server.store.runs import AttemptRow, RunRow, segments_of, settings_of
+from spikeguard_server.store.targets import TargetRow, targets_of
+
+_VERBS = {verb.value for verb in Verb}
+
+
+def situation_of(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: AttemptRow,
+    incident: Incident,
+    *,
+    targets: tuple[Target, ...],
+    now: datetime,
+) -> Situation:
+    """What there is to know before proposing anything about `incident`, with `attempt` live.
+
+    The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
+    """
+    settings = settings_of(connection, run.run_id, attempt.number)
+    return Situation(
+        incident=incident,
+        step=run.last_step or 0,
+        position=run.position,
+        targets=targets,
+        capabilities=frozenset(Verb(word) for word in attempt.capabilities if word in _VERBS),
+        tokens_per_step=attempt.tokens_per_step,
+        past=past_commands(connection, run.run_id, incident.number, now),
+        limits=read_limits(settings),
+        abilities=abilities_from_settings(settings),
+    )
+
+
+def targets_with_health(
+    connection: sql.Connection,
+    run: RunRow,
+    attempt: AttemptRow,
+    attempts: Attempts,
+    policy: Policy,
+) -> tuple[Target, ...]:
+    """What the run descends from and could go back to."""
+    rows = targets_of(connection, run.run_id, attempt.number)
+    if not rows or run.current_segment is None or run.current_attempt is None:
+        return ()
+    lineage = current_lineage(connection, run, attempts)
+    alarms = _alarms(connection, run, attempts, rows, policy.health_horizon_steps)
+    targets = [_target(row, run, attempts, alarms, lineage, policy) for row in rows]
+    return tuple(t for t in targets if lineage.holds(SegmentPoint(t.segment, t.step)))
+
+
+def _target(
+    row: TargetRow,
+    run: RunRow,
+    attempts: Attempts,
+    alarms: Sequence[Alarm],
+    lineage: Lineage,
+    policy: Policy,
+) -> Target:
+    segment = attempts.segment(row.attempt, row.segment)
+    health = health_of(
+        SegmentPoint(segment, row.step),
+        newest_step=run.last_step or 0,
+        alarms=alarms,
+        lineage=lineage,
+        horizon_steps=policy.health_horizon_steps,
+    )
+    return Target(row.name, segment, row.step, row.position, row.medium, health)
+
+
+def kept_targets(
+    connection: sql.Connection,
+    run: RunRow,
+    targets: Sequence[Target],
+    incident: Incident | None,
+    policy: Policy,
+) -> frozenset[str]:
+    """Names of what agents have to keep: what `incident`, a warning or a command may want."""
+    actions = [command.action for command in unfinished_commands(connection, run.run_id)]
+    return worth_keeping(
+        targets,
+        policy,
+        incident=incident,
+        warned_step=_warned_step(connection, run) if incident is None else None,
+        ordered={action.target for action in actions if isinstance(action, Rollback)},
+    )
+
+
+def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
+    if run.current_attempt is None or run.current_segment is None:
+        return None
+    since = max(0, (run.last_step or 0) - DetectionSettings().attentive_steps)
+    return warned_step(
+        connection, run.run_id, Place(run.current_attempt, run.current_segment, since)
+    )
+
+
+def current_lineage(
+    connection: sql.Connection, run: RunRow, attempts: Attempts, instead: SegmentId | None = None
+) -> Lineage:
+    """The path from the root to the segment that is trained now, or to `instead` if none is.
+
+    An attempt that has taken over may not have said yet, or never say, what it trains.
+    """
+    current = instead
+    if run.current_attempt is not None and run.current_segment is not None:
+        current = attempts.segment(run.current_attempt, run.current_segment)
+    assert current is not None, "a run without a segment has no lineage"
+    parents = {
+        attempts.segment(row.attempt, row.segment): row.parent
+        for row in segments_of(connection, run.run_id)
+    }
+    return lineage_of(parents, current)
+
+
+def _alarms(
+    connection: sql.Connection,
+    run: RunRow,
+    attempts: Attempts,
+    rows: Sequence[TargetRow],
+    horizon_steps: int,
+) -> list[Alarm]:
+    """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
+    incidents = doubtful_incidents(connection, run.run_id, attempts)
+    alarms = [alarm for incident in incidents for alarm in alarms_of(incident)]
+    since = max(rows[0].step, (run.last_step or 0) - horizon_steps)
+    for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
+        alarms.append(Alarm(attempts.segment(attempt, segment), step, step))
+    return alarms

@@ -1,0 +1,87 @@
+"""The tables of what was measured: samples in pieces, their roll-ups, and the shelves they lie on.
+
+Law: part of the one schema (`tables.metadata`) and of its laws. A piece holds some steps of one
+segment, one array a signal; every step of a segment lies in one piece. A roll-up holds the extremes
+of a block of steps, in the same columns. Both, and the norms by layer, are partitioned by the shelf
+that their segment was put on when it was opened, so that old ones go by whole partitions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import STANDARD_SIGNALS
+from spikeguard_server.store.tables.core import (
+    Count,
+    Floats,
+    Names,
+    Steps,
+    _key,
+    _needed,
+    _run,
+    metadata,
+)
+
+BY_SHELF = "LIST (shelf)"
+
+shelves = sql.Table(
+    "shelves",
+    metadata,
+    sql.Column("starts", sql.Date, primary_key=True),  # a Monday, UTC
+    sql.Column("samples_dropped_at", sql.DateTime(timezone=True)),
+    sql.Column("rollups_dropped_at", sql.DateTime(timezone=True)),
+    sql.Column("layers_dropped_at", sql.DateTime(timezone=True)),
+)
+
+
+def _curves() -> list[sql.Column[Any]]:
+    """Columns of several steps. An array is null where nobody measured."""
+    signals: list[sql.Column[Any]] = [sql.Column(name, Floats) for name in STANDARD_SIGNALS]
+    return [
+        sql.Column("steps", Steps),  # null: every step from the first to the last
+        *signals,
+        sql.Column("extra_names", Names),
+        sql.Column("extra_values", Floats),  # all steps of the first name, then of the second ...
+        # ranges of batches: that of step i is [even_first + i * even_size, + even_size), or
+        sql.Column("even_first", Count),
+        sql.Column("even_size", Count),
+        sql.Column("batch_first", Steps),
+        sql.Column("batch_end", Steps),
+    ]
+
+
+pieces = sql.Table(
+    "pieces",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("first_step", Count),
+    sql.Column("shelf", sql.Date, primary_key=True),
+    _needed("last_step", Count),
+    *_curves(),
+    postgresql_partition_by=BY_SHELF,
+)
+
+rollups = sql.Table(
+    "rollups",
+    metadata,
+    _run(),
+    _key("attempt"),
+    _key("segment", Count),
+    _key("first_step", Count),
+    sql.Column("shelf", sql.Date, primary_key=True),
+    _needed("last_step", Count),
+    _needed("count", sql.Integer),  # of the samples that it stands for
+    *_curves(),
+    postgresql_partition_by=BY_SHELF,
+)
+
+# A view: every step of every piece as a row of its own, for people and for tests.
+samples = sql.table(
+    "samples",
+    *(sql.column(name) for name in ("run_id", "attempt", "segment", "step", *STANDARD_SIGNALS)),
+    *(sql.column(name) for name in ("extra_names", "extra_values", "batch_first", "batch_end")),
+)

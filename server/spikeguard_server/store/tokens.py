@@ -1,0 +1,296 @@
+"""Tokens and sessions in the database, found by the hash of their secret.
+
+Invariants: no secret passes through here. A token works until it expires or is revoked, a session
+also no longer than the token that opened it; which of them holds is read from the database's clock.
+What was made with a token is revoked with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sql
+from sqlalchemy.dialects import postgresql
+
+from spikeguard_protocol import Role
+from spikeguard_server.identity.actors import KnownBy
+from spikeguard_server.identity.permissions import Caller
+from spikeguard_server.store.tables.core import tokens
+
+EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
+_opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token to be made."""
+
+    hash: bytes  # SHA-256 of the secret
+    role: Role
+    project: str | None
+    person: str | None
+    created_by: str
+    expires_in_s: float | None
+    name: str | None = None  # what it is for
+    parent: int | None = None  # the token that opened this session
+    known_by: KnownBy | None = None  # of a session
+    made_with: int | None = None  # the grant that stands behind it
+    signed_in_s: float | None = None  # of a session: how long ago its person signed in
+    run: str | None = None  # of the project
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as it may be shown."""
+
+    id: int
+    role: Role
+    project: str | None
+    person: str | None
+    name: str | None  # what it is for
+    session: bool
+    created_at: datetime
+    created_by: str
+    expires_in_s: float | None
+    run: str | None = None  # of the project; None = every run of it
+    made_with: int | None = None  # the token that it ends with when that is revoked
+
+
+def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None:
+    """Who holds the secret of this hash; None if it does not work (any more)."""
+    query = (
+        sql.select(
+            tokens,
+            _left(tokens).label("left"),
+            _left(_grant).label("grant_left"),
+            _grant.c.id.label("grant_id"),
+            _grant.c.person.label("opened_by"),
+            _signed_in_s(tokens).label("age"),
+        )
+        .outerjoin(_opener, _opener.c.id == tokens.c.parent)
+        .outerjoin(_grant, _grant.c.id == sql.func.coalesce(tokens.c.made_with, tokens.c.parent))
+        .where(tokens.c.hash == secret_hash, _works(tokens))
+        .where(tokens.c.parent.is_(None) | _works(_opener))
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    return Caller(
+        token_id=row.id,
+        role=Role(row.role),
+        project=row.project,
+        person=row.person,
+        expires_in_s=row.left,
+        is_session=row.parent is not None,
+        run=row.run,
+        grant_id=None if row.parent is None else row.grant_id,
+        grant_left_s=row.left if row.parent is None else row.grant_left,
+        known_by=_known_by(row),
+        signed_in_s=row.age,
+    )
+
+
+def _known_by(row: Any) -> KnownBy | None:
+    """How the person of a token or a session is known; sessions of old say it by their token."""
+    if row.person is None:
+        return None
+    if row.known_by is not None:
+        return KnownBy(row.known_by)
+    proven = row.parent is None or row.opened_by is not None
+    return KnownBy.TOKEN if proven else KnownBy.TYPED
+
+
+def lock_grant(connection: sql.Connection, token_id: int) -> bool:
+    """Whether the token works, and keep it from being revoked until the transaction ends."""
+    query = sql.select(tokens.c.id).where(tokens.c.id == token_id, _works(tokens))
+    return connection.scalar(query.with_for_update(key_share=True)) is not None
+
+
+def known_people(connection: sql.Connection) -> Sequence[str]:
+    """The names of people that tokens and sessions carry or carried."""
+    query = sql.select(tokens.c.person).where(tokens.c.person.is_not(None)).distinct()
+    return [str(name) for name in connection.execute(query).scalars()]
+
+
+def expiring_agents(
+    connection: sql.Connection, within: timedelta = EXPIRES_SOON
+) -> Sequence[Token]:
+    """Training jobs' tokens that end soon, the first first."""
+    soon = tokens.c.expires_at < sql.func.now() + within
+    query = _shown().where(tokens.c.role == Role.AGENT.value, _works(tokens), soon)
+    return [_token(row) for row in connection.execute(query.order_by(tokens.c.expires_at))]
+
+
+def working_hashes(connection: sql.Connection, most: int) -> Sequence[bytes]:
+    """Of the newest secrets that work, the newest last."""
+    query = sql.select(tokens.c.hash).where(_works(tokens)).order_by(tokens.c.id.desc())
+    return connection.execute(query.limit(most)).scalars().all()[::-1]
+
+
+def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
+    """Store a token, and whether it was new: one whose secret is known stays as it is."""
+    row = {
+        "hash": new.hash,
+        "role": new.role.value,
+        "project": new.project,
+        "run": new.run,
+        "person": new.person,
+        "name": new.name,
+        "parent": new.parent,
+        "known_by": None if new.known_by is None else new.known_by.value,
+        "made_with": new.made_with,
+        "created_at": sql.func.now(),
+        "signed_in_at": None if new.signed_in_s is None else _in(-new.signed_in_s),
+        "created_by": str(new.created_by),
+        "expires_at": None if new.expires_in_s is None else _in(new.expires_in_s),
+    }
+    added = connection.scalar(_insert(row).returning(tokens.c.id))  # a row count is not given
+    found = connection.execute(_shown().where(tokens.c.hash == new.hash)).one()
+    return _token(found), added is not None
+
+
+def list_tokens(
+    connection: sql.Connection, project: str | None, *, limit: int, before: int | None = None
+) -> Sequence[Token]:
+    """The tokens that work, newest first; of one project, or of all if it is None."""
+    query = _shown().where(_works(tokens)).order_by(tokens.c.id.desc())
+    if project is not None:
+        query = query.where(tokens.c.project == project)
+    if before is not None:
+        query = query.where(tokens.c.id < before)
+    return [_token(row) for row in connection.execute(query.limit(limit))]
+
+
+def tokens_where(
+    connection: sql.Connection, *conditions: sql.ColumnElement[bool]
+) -> Sequence[Token]:
+    """The tokens that work and fit, the oldest first."""
+    query = _shown().where(_works(tokens), *conditions).order_by(tokens.c.id)
+    return [_token(row) for row in connection.execute(query)]
+
+
+def token_named(connection: sql.Connection, name: str, role: Role, person: str) -> int | None:
+    """The oldest token of that name, role and person that works and belongs to every project."""
+    c = tokens.c
+    mine = (
+        c.name == name, c.role == role.value, c.person == person, c.project.is_(None),
+        c.parent.is_(None),
+    )  # fmt: skip
+    found: int | None = connection.scalar(
+        sql.select(sql.func.min(c.id)).where(*mine, _works(tokens))
+    )
+    return found
+
+
+def revoke_token(
+    connection: sql.Connection, token_id: int, project: str | None
+) -> tuple[Token | None, Sequence[Token]]:
+    """Revoke a token with all that hangs on it: the sessions that it opened, the tokens that were
+    made with it, and so on. The token (None if there is none that works), and the other tokens."""
+    query = _shown().where(tokens.c.id == token_id, _works(tokens)).with_for_update()
+    if project is not None:
+        query = query.where(tokens.c.project == project)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None, ()
+    mine = sql.select(tokens.c.id).where(tokens.c.id == token_id).cte("mine", recursive=True)
+    hangs = (tokens.c.parent == mine.c.id) | (tokens.c.made_with == mine.c.id)
+    mine = mine.union(sql.select(tokens.c.id).join(mine, hangs))
+    hanging = tokens.c.id.in_(sql.select(mine.c.id))
+    made = _shown().where(hanging, tokens.c.id != token_id, tokens.c.parent.is_(None))
+    others = connection.execute(made.where(_works(tokens)).order_by(tokens.c.id)).all()
+    live = tokens.update().where(hanging, tokens.c.revoked_at.is_(None))
+    connection.execute(live.values(revoked_at=sql.func.now()))
+    return _token(row), [_token(other) for other in others]
+
+
+def spend_token(connection: sql.Connection, secret_hash: bytes) -> Caller | None:
+    """Who held the secret of this hash; from now on it does not work. None if it did not."""
+    holder = find_caller(connection, secret_hash)
+    spent = connection.execute(
+        sql.update(tokens)
+        .where(tokens.c.hash == secret_hash, _works(tokens))
+        .values(revoked_at=sql.func.now())
+    )
+    return holder if spent.rowcount else None
+
+
+def opener_of(connection: sql.Connection, token_id: int) -> int | None:
+    """The token that opened a session."""
+    found: int | None = connection.scalar(
+        sql.select(tokens.c.parent).where(tokens.c.id == token_id)
+    )
+    return found
+
+
+def made_from(connection: sql.Connection, token_id: int, other: int, since: datetime) -> bool:
+    """Whether one of two tokens was made with the other, by however many steps, after `since`."""
+    behind = (
+        sql.select(tokens.c.id.label("begin"), tokens.c.id, tokens.c.made_with)
+        .where(tokens.c.id.in_((token_id, other)), tokens.c.created_at > since)
+        .cte("behind", recursive=True)
+    )
+    further = sql.select(behind.c.begin, tokens.c.id, tokens.c.made_with)
+    behind = behind.union(further.join(behind, tokens.c.id == behind.c.made_with))
+    kin = sql.exists().where(behind.c.id.in_((token_id, other)), behind.c.id != behind.c.begin)
+    return bool(connection.scalar(sql.select(kin)))
+
+
+def _insert(row: Mapping[str, object]) -> postgresql.Insert:
+    return postgresql.insert(tokens).values(row).on_conflict_do_nothing(index_elements=["hash"])
+
+
+def _shown() -> sql.Select[tuple[object, ...]]:
+    return sql.select(
+        tokens.c.id,
+        tokens.c.role,
+        tokens.c.project,
+        tokens.c.run,
+        tokens.c.person,
+        tokens.c.name,
+        tokens.c.parent,
+        tokens.c.made_with,
+        tokens.c.created_at,
+        tokens.c.created_by,
+        _left(tokens).label("left"),
+    )
+
+
+def _token(row: sql.Row[tuple[object, ...]]) -> Token:
+    return Token(
+        id=row.id,
+        role=Role(row.role),
+        project=row.project,
+        person=row.person,
+        name=row.name,
+        session=row.parent is not None,
+        created_at=row.created_at,
+        created_by=row.created_by,
+        expires_in_s=row.left,
+        run=row.run,
+        made_with=row.made_with,
+    )
+
+
+def _works(table: sql.FromClause) -> sql.ColumnElement[bool]:
+    columns = table.c
+    unexpired = columns.expires_at.is_(None) | (columns.expires_at > sql.func.now())
+    return sql.and_(columns.revoked_at.is_(None), unexpired)
+
+
+def _left(table: sql.FromClause) -> sql.ColumnElement[float]:
+    seconds = sql.extract("epoch", table.c.expires_at - sql.func.now())
+    return sql.cast(seconds, sql.Double)
+
+
+def _signed_in_s(table: sql.FromClause) -> sql.ColumnElement[float]:
+    since = sql.func.coalesce(table.c.signed_in_at, table.c.created_at)
+    seconds = sql.extract("epoch", sql.func.clock_timestamp() - since)
+    return sql.cast(seconds, sql.Double)
+
+
+def _in(seconds: float) -> sql.ColumnElement[datetime]:
+    return sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
