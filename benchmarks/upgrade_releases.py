@@ -16,10 +16,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT = "442f3eb~1"  # the newest whose detector's state was of version 5; its schema is 0008
-COMPLETE = "import spikeguard_server.app, spikeguard_server.up_serve, spikeguard_cli.main"
+COMPLETE = "import spikeguard_server, fastapi, uvicorn, alembic, psycopg, spikeguard_cli.main"
 _FACTS = """
-from spikeguard_server.domain.state import STATE_VERSION
-from spikeguard_server.migrations import newest_revision
+try:
+    from spikeguard_server.domain.monitor.state import STATE_VERSION
+    from spikeguard_server.store.migrations import newest_revision
+except ImportError:  # of before the packages
+    from spikeguard_server.domain.state import STATE_VERSION
+    from spikeguard_server.migrations import newest_revision
 print(STATE_VERSION, newest_revision())
 """
 

@@ -151,7 +151,7 @@ class SegmentReason(StrEnum):
 
 
 class Role(StrEnum):
-    """What the bearer of a token may do; `spikeguard_server.access` holds the table."""
+    """What the bearer of a token may do; `spikeguard_server.identity` holds the table."""
 
     AGENT = "agent"  # a training job: sends messages, fetches orders
     VIEWER = "viewer"  # reads

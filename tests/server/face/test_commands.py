@@ -69,7 +69,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_words_need_the_standard_library_only_until_they_run() -> None:
     """Help must work where nothing but the agent is installed."""
     script = (
-        "import sys; sys.path_hooks; import spikeguard_server.commands;"
+        "import sys; sys.path_hooks; import spikeguard_server.cli.commands;"
         "heavy = {'fastapi','sqlalchemy','uvicorn','numpy','pydantic'} & sys.modules.keys();"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -25,7 +25,7 @@ REPLICA = """
 import sys
 from spikeguard_protocol import decode_message
 from spikeguard_server.ingest import Monitors, receive
-from spikeguard_server.repository.engine import open_engine
+from spikeguard_server.store.engine import open_engine
 from spikeguard_server.settings import Settings
 engine, monitors = open_engine(Settings(database_url=sys.argv[1])), Monitors()
 print("ready", flush=True)

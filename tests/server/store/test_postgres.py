@@ -23,7 +23,7 @@ from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded, run
 OWNER = """
 import sys, time
 from pathlib import Path
-from spikeguard_server.postgres import embedded
+from spikeguard_server.cli.embedded_postgres import embedded
 with embedded(Path(sys.argv[1]), durable=False) as url:
     print(url, flush=True)
     time.sleep(600)
