@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from spikeguard_server.up_files import write_private
+from spikeguard_server.cli.private_files import write_private
 
 PACKAGE = "spikeguard_dashboard"
 PID = "dashboard.pid"
