@@ -24,10 +24,12 @@ from fastapi.concurrency import run_in_threadpool
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
+from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls
 from spikeguard_server.http.known_tokens import Familiar
+from spikeguard_server.http.quotas import Shares
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.http.single_flight import Looks
 from spikeguard_server.identity.actors import Actor
@@ -92,6 +94,11 @@ class Services:
     familiar: Familiar = field(default_factory=Familiar)
     write_check: WriteCheck = field(default_factory=WriteCheck)
     provider: Provider | None = None  # where people sign in by OIDC, if they do
+    sign_ins: Shares = field(
+        default_factory=lambda: Shares(
+            AT_ONCE, "sign-ins wait for the identity provider", "Try again"
+        )
+    )
     readiness: Looks[Look] = field(default_factory=lambda: Looks(READY_S))
 
     @property

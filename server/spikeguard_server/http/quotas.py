@@ -13,10 +13,11 @@ from spikeguard_server.errors import Busy
 
 
 class Shares:
-    """Counts what of `most` is held, by client. `what` names it in refusals, in the plural."""
+    """Counts what of `most` is held, by client. Refusals name it by `what`, in the plural, and tell
+    who is refused to do `remedy`."""
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what = most, what
+    def __init__(self, most: int, what: str, remedy: str = "Wait, then send it again") -> None:
+        self._most, self._what, self._remedy = most, what, remedy
         self._held = 0
         self._of: Counter[Hashable] = Counter()  # those who hold any
 
@@ -24,9 +25,9 @@ class Shares:
         """Raise `Busy` where there is no room, or where this client would hold too much of it."""
         free, mine = self._most - self._held, self._of[client]
         if size > free:
-            raise _busy(f"{self._most} {self._what} already", self._most)
+            raise self._busy(f"{self._most} {self._what} already", self._most)
         if mine + size > free:
-            raise _busy(
+            raise self._busy(
                 f"{mine} {self._what} already from here, and room for {free} is left to all others",
                 mine,
             )
@@ -40,6 +41,5 @@ class Shares:
         if not self._of[client]:
             del self._of[client]
 
-
-def _busy(told: str, limit: int) -> Busy:
-    return Busy(told, "Wait, then send it again", limit=limit)
+    def _busy(self, told: str, limit: int) -> Busy:
+        return Busy(told, self._remedy, limit=limit)

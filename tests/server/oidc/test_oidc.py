@@ -325,7 +325,12 @@ def test_a_provider_that_hangs_holds_up_a_few_sign_ins_and_nothing_else(oidc_url
                 time.sleep(0.05)
             ended = [done.result() for done in waiting if done.done()]
             assert [answer.status_code for answer in ended] == [429] * 8
-            assert "4 sign-ins wait for the identity provider" in ended[0].text
+            assert "4 sign-ins wait for the identity provider already from here" in ended[0].text
+            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+            with httpx.Client(base_url=url, timeout=60, transport=elsewhere) as honest:
+                other = pool.submit(honest.get, "/login/oidc")
+                time.sleep(0.5)
+                assert not other.done(), other.result().text
             assert browser.get("/readyz").status_code == 200
             assert [browser.get("/v1/me").status_code for _ in range(9)] == [401] * 9
             assert time.monotonic() < give_up_at, "others waited for the provider"

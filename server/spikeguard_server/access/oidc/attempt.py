@@ -14,6 +14,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
+AT_ONCE: Final = 8  # that talk to the provider, each in a thread beside those of calls
 LASTS_S: Final = 600  # between the beginning and the answer
 CALLBACK: Final = "/login/oidc/callback"
 SKEW_S: Final = 60  # of two clocks of ours

@@ -23,15 +23,14 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key, KeySet
 
 from spikeguard_server.access.oidc.addresses import is_careful
-from spikeguard_server.access.oidc.attempt import CALLBACK, Answer, Attempt
+from spikeguard_server.access.oidc.attempt import AT_ONCE, CALLBACK, Answer, Attempt
 from spikeguard_server.access.oidc.id_token import Expected, read_id_token
 from spikeguard_server.access.oidc.id_token import signing_keys as read_keys
 from spikeguard_server.access.oidc.identity import Identity, not_believed
-from spikeguard_server.errors import Busy, Forbidden, ProviderUnready, ServiceError
+from spikeguard_server.errors import Forbidden, ProviderUnready, ServiceError
 from spikeguard_server.settings import Settings
 
 T = TypeVar("T")
-AT_ONCE: Final = 4  # sign-ins that talk to the provider, each in a thread beside those of calls
 KEPT_S: Final = 3600.0  # how old its description and its keys may be
 AGAIN_S: Final = 10.0  # between two looks at its keys for one that is not known
 FAILED_S: Final = 1.0  # for so long nobody asks it again
@@ -58,7 +57,6 @@ class Provider:
         self._settings = settings
         self._issuer = settings.oidc_issuer
         self._room = CapacityLimiter(AT_ONCE)
-        self._asking = 0  # told by the event loop alone
         self._lock = Lock()
         self._description: tuple[float, Description] | None = None
         self._keys: tuple[float, KeySet] | None = None
@@ -75,18 +73,9 @@ class Provider:
         return self._settings.public_url.rstrip("/") + CALLBACK
 
     async def wait_for(self, asked: Callable[[], T]) -> T:
-        """What `asked` learns from the provider; raise `Busy` where others wait for it already. No
-        thread and no connection that other calls need is held meanwhile."""
-        if self._asking >= AT_ONCE:
-            raise Busy(
-                f"{AT_ONCE} sign-ins wait for the identity provider", "Try again",
-                retry_after_s=2, limit=AT_ONCE,
-            )  # fmt: skip
-        self._asking += 1
-        try:
-            return await run_sync(asked, limiter=self._room)
-        finally:
-            self._asking -= 1
+        """What `asked` learns from the provider. No thread and no connection that other calls need
+        is held meanwhile."""
+        return await run_sync(asked, limiter=self._room)
 
     def address(self, attempt: Attempt) -> str:
         """Where a browser signs in; raise `ProviderUnready`."""
