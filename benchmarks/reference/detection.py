@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from enum import StrEnum
 
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import number, span, table
 from spikeguard_server.detectors import DEFAULT, GENERAL, SHIPPED
 from spikeguard_server.domain.detection.detectors.contract import Setting
+from spikeguard_server.domain.detection.own_signals import MOST_OWN, Direction, Opens
 from spikeguard_server.domain.detection.settings import DetectionSettings
 
 HEAD = """# Detection settings
@@ -18,6 +20,11 @@ constants that are the same for every run.
 
 A number that is none, an unknown name or a value outside its range is refused with the field, its
 limit and what to write instead. What the detectors do: [detection](../detection.md#detectors).
+"""
+OWN = f"""## Signals of your own
+
+`[detection.signals.NAME]`, at most {MOST_OWN} of a run; NAME as in `guard.log`, or a column of a
+replayed file. What they do: [detection](../detection.md#signals-of-your-own).
 """
 CONSTANTS = """## Constants of detection
 
@@ -31,7 +38,9 @@ def page() -> str:
     for name, kind in SHIPPED.items():
         usual = ", the default" if name == DEFAULT else ""
         parts += [f"## Detector `{name}`{usual}\n", _declared(kind.settings)]
-    parts += ["## With every detector\n", _declared(GENERAL), CONSTANTS, _constants()]
+    parts += ["## With every detector\n", _declared(GENERAL)]
+    parts += [OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
+    parts += [CONSTANTS, _constants()]
     return "\n".join(parts)
 
 
@@ -44,6 +53,24 @@ def _declared(settings: Sequence[Setting]) -> str:
         for one in settings
     ]  # fmt: skip
     return table(("setting", "default", "range", "unit", "meaning"), rows)
+
+
+def _own() -> str:
+    rows = [
+        ("`direction`", "", _listed(Direction), "which way it has to move; needed"),
+        ("`opens`", f"`{Opens.PRECURSOR}`", _listed(Opens), "what it opens when it does"),
+        ("`precursor_threshold`", "as above", "as above", "distance at which it does"),
+    ]
+    return table(("setting", "default", "range", "meaning"), rows)
+
+
+def _listed(kind: type[StrEnum]) -> str:
+    return ", ".join(f"`{one.value}`" for one in kind)
+
+
+def _words(kind: type[StrEnum]) -> str:
+    known = [(f"`{one.value}`", meaning_of(kind, one.name)) for one in kind]
+    return f"{kind.__doc__}\n\n{table(('word', 'meaning'), known)}"
 
 
 def _constants() -> str:

@@ -13,14 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
+from enum import StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from spikeguard_protocol import OptionalSignal, Signal
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.domain.detection.detectors.contract import Detector, Setting, Values, Verdict
 from spikeguard_server.domain.detection.detectors.plugged import Choice, Plugin
 from spikeguard_server.domain.detection.detectors.robust_trend import RobustTrend, settings_of
 from spikeguard_server.domain.detection.detectors.textbook import Ewma, ZScore
+from spikeguard_server.domain.detection.own_signals import MOST_OWN, Direction, Opens, OwnChoice
 from spikeguard_server.domain.detection.precursors import LEADING
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
@@ -43,6 +47,9 @@ PRECURSOR = Setting(
     "precursor; `[detection.signals.grad_norm]` sets it for one of them",
 )  # fmt: skip
 GENERAL = (BAND, PRECURSOR)
+Word = TypeVar("Word", bound=StrEnum)
+DIRECTION, OPENS = "direction", "opens"
+_JUDGED = frozenset({Signal.LOSS.value, OptionalSignal.UNCHANGED_PARAMETERS.value})  # otherwise
 
 
 @cache
@@ -99,7 +106,7 @@ def choose(plain: Mapping[str, Any], path: str = "") -> Choice:
     """What `plain` chooses: `detector`, any of its settings, and `signals`; raises `PolicyError`.
 
     `path` stands before the name of a field in an error. `signals` holds a table for each leading
-    signal that has a `precursor_threshold` of its own.
+    signal that has a `precursor_threshold` of its own, and for each signal of the user's own.
     """
     name = plain.get("detector", DEFAULT)
     if not isinstance(name, str):
@@ -108,25 +115,63 @@ def choose(plain: Mapping[str, Any], path: str = "") -> Choice:
     given = {key: value for key, value in plain.items() if key not in ("detector", "signals")}
     values = _checked(given, name, path)
     usual = replace(USUAL, band_z=values.pop("band"), precursor_z=values.pop("precursor_threshold"))
-    precursors = _precursors(plain.get("signals", {}), path)
+    signals = plain.get("signals", {})
+    precursors, own = _precursors(signals, path), _own_choices(signals, path)
     if kind is RobustTrend:
-        return Choice(settings_of(values, usual), None, precursors)
-    return Choice(usual, Plugin(name, kind, values), precursors)
+        return Choice(settings_of(values, usual), None, precursors, own)
+    return Choice(usual, Plugin(name, kind, values), precursors, own)
 
 
 def _precursors(signals: Any, path: str) -> dict[str, float]:
-    """Thresholds of leading signals that have one of their own."""
+    """Thresholds of the signals that have one of their own."""
     if not isinstance(signals, Mapping):
         raise PolicyError(f"{path}signals", "takes a table of signals", f"Got {signals!r:.60}")
     found = dict[str, float]()
-    for name, own in signals.items():
+    for name, given in signals.items():
         where = f"{path}signals.{name!s:.60}"
-        if name not in LEADING:
-            raise PolicyError(where, "is no leading signal", f"Known: {', '.join(LEADING)}")
-        if not isinstance(own, Mapping) or set(own) != {PRECURSOR.name}:
-            raise PolicyError(where, f"takes {PRECURSOR.name} alone", f"Got {own!r:.60}")
-        found[name] = _value(PRECURSOR, own[PRECURSOR.name], f"{where}.")
+        known = {PRECURSOR.name} if name in LEADING else {PRECURSOR.name, DIRECTION, OPENS}
+        if not isinstance(given, Mapping) or not given or not set(given) <= known:
+            takes = ", ".join(sorted(known))
+            raise PolicyError(where, f"takes a table of {takes}", f"Got {given!r:.60}")
+        if PRECURSOR.name in given:
+            found[name] = _value(PRECURSOR, given[PRECURSOR.name], f"{where}.")
     return found
+
+
+def _own_choices(signals: Mapping[str, Any], path: str) -> dict[str, OwnChoice]:
+    """How each signal of the user's own is judged."""
+    own = {name: given for name, given in signals.items() if name not in LEADING}
+    for name in own:
+        where = f"{path}signals.{name!s:.60}"
+        if name in _JUDGED:
+            raise PolicyError(where, "is no leading signal", f"Known: {', '.join(LEADING)}")
+        if not NAME_PATTERN.fullmatch(str(name)):
+            limit = "is no name: 1 to 64 of letters, digits, `.`, `_`, `-`"
+            raise PolicyError(where, limit, "Name a signal as guard.log does")
+    if len(own) > MOST_OWN:
+        raise PolicyError(f"{path}signals", f"takes at most {MOST_OWN} of your own", "Name fewer")
+    return {name: _own_choice(given, f"{path}signals.{name}") for name, given in own.items()}
+
+
+def _own_choice(given: Mapping[str, Any], where: str) -> OwnChoice:
+    direction = _word(given.get(DIRECTION), Direction, f"{where}.{DIRECTION}", _ALWAYS)
+    opens = given.get(OPENS, Opens.PRECURSOR.value)
+    return OwnChoice(direction, _word(opens, Opens, f"{where}.{OPENS}", _OPENED))
+
+
+_ALWAYS = (
+    "which way a signal of your own has to move (leading signals, " + ", ".join(LEADING) + ", have "
+    "none)"
+)
+_OPENED = "what it opens where it leaves its baseline"
+
+
+def _word(given: Any, words: type[Word], where: str, meaning: str) -> Word:
+    try:
+        return words(str(given))
+    except ValueError:
+        known = ", ".join(words)
+        raise PolicyError(where, f"is one of {known}: {meaning}", f"Got {given!r:.60}") from None
 
 
 def _checked(given: Mapping[str, Any], name: str, path: str) -> dict[str, float]:

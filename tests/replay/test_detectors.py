@@ -53,6 +53,26 @@ def test_replay_judges_by_the_detector_that_is_named(
     assert json.loads(capsys.readouterr().out)["incidents"] == []
 
 
+def test_a_column_of_the_file_is_judged_as_the_policy_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A router's entropy that falls at step 491, twenty steps before the loss rises."""
+    losses = spiked(plateau(1_000, seed=3), 510, 2.0, 15)
+    own = [1.7 - (1.0 if row >= 490 else 0.0) for row in range(1_000)]
+    rows = (f"{n},{a:.6f},{b}\n" for n, (a, b) in enumerate(zip(losses, own, strict=True), 1))
+    log = tmp_path / "log.csv"
+    log.write_text("step,loss,router_entropy\n" + "".join(rows))
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[detection.signals.router_entropy]\ndirection = "down"\n')
+    assert run(REPLAY, str(log), "--json") == 0
+    (incident,) = json.loads(capsys.readouterr().out)["incidents"]
+    assert "router_entropy" not in json.dumps(incident)
+    assert run(REPLAY, str(log), "--json", "--policy", str(policy)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["incidents"][0]["onset_step"] == 511
+    assert "router_entropy" in json.dumps(found)
+
+
 def test_what_the_policy_would_propose_is_asked_of_the_same_detector(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

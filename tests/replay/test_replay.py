@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Path:
 def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(REPLAY, str(log), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == {"samples", "incidents"}
+    assert set(answer) == {"samples", "incidents", "precursors"}
     assert answer["samples"] == 600
     (incident,) = answer["incidents"]
     assert set(incident) == {
@@ -40,6 +40,8 @@ def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str
         "confidence",
         "pre_loss",
         "peak_loss",
+        "signal",
+        "first_moves",
         "causes",
     }
     assert incident["onset_step"] == 301

@@ -6,7 +6,7 @@ Law: pure. An incident is listed once it was opened, whatever became of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +42,7 @@ class Found:
     outcome: Outcome | None = None
     revisions: tuple[Revised, ...] = ()
     causes: Ranking = ()
+    first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first step
 
     def plain(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -54,6 +55,8 @@ class Found:
             "confidence": round(self.judgement.confidence, 4),
             "pre_loss": self.pre_loss,
             "peak_loss": self.peak_loss,
+            "signal": self.signal,
+            "first_moves": dict(self.first_moves),
             "causes": [
                 {
                     "cause": one.cause.value,
@@ -74,7 +77,16 @@ class Findings:
     precursors: tuple[Precursor, ...] = field(default=())
 
     def plain(self) -> dict[str, Any]:
-        return {"samples": self.samples, "incidents": [found.plain() for found in self.incidents]}
+        return {
+            "samples": self.samples,
+            "incidents": [found.plain() for found in self.incidents],
+            "precursors": [_moved(one) for one in self.precursors],
+        }
+
+
+def _moved(precursor: Precursor) -> dict[str, Any]:
+    z = precursor.z if math.isfinite(precursor.z) else None
+    return {"step": precursor.step, "signal": precursor.signal, "z": z}
 
 
 BATCH = 1_000  # samples handed over at once: fewer are slower, more tell nothing in between
@@ -148,6 +160,7 @@ def _opened(event: Opened) -> Found:
         peak_loss=None,
         trend=event.trend,
         causes=event.causes,
+        first_moves=event.first_moves,
     )
 
 

@@ -29,10 +29,17 @@ def _paragraph(number: int, found: Found) -> str:
     if found.peak_loss is not None:
         before = "" if found.pre_loss is None else f"from {found.pre_loss:.4g} "
         lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step}")
+    lines += _earlier(found)
     lines.append(f"    {found.judgement.reason}")
     lines += [f"    {line}" for line in _causes(found)]
     lines.append(f"    {_ending(found)}")
     return "\n".join(lines)
+
+
+def _earlier(found: Found) -> list[str]:
+    """Signals that moved before the incident began."""
+    moves = [f"{name} at step {n}" for name, n in found.first_moves.items() if n < found.onset_step]
+    return [f"    moved before: {', '.join(moves)}"] if moves else []
 
 
 def _causes(found: Found) -> list[str]:

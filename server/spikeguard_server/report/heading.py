@@ -17,8 +17,10 @@ _FLAT = "the loss did not rise"
 
 
 def heading_of(incident: Incident) -> str:
-    """`lingering spike`, `outlier batch`, `non-finite gradient`, `updates dropped`."""
+    """`lingering spike`, `outlier batch`, `non-finite gradient`, `router entropy moved`."""
     symptom = symptom_of(incident)
+    if symptom is Symptom.NAMED_SIGNAL:
+        return f"{word(incident.signal)} moved"
     if symptom is not Symptom.SPIKE:
         return _HEADINGS[symptom]
     kind = word(incident.kind.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +86,25 @@ def test_the_audit_tells_what_changed_of_detection(live: Live, job: Job) -> None
             "detection.signals.grad_norm.precursor_threshold",
             "from 2 to 1000",
         ),
+        (
+            {"signals": {"own": {}}},
+            "detection.signals.own",
+            "direction, opens, precursor_threshold",
+        ),
+        ({"signals": {"own": {"direction": "left"}}}, "signals.own.direction", "up, down, both"),
+        (
+            {"signals": {"own": {"direction": "up", "opens": "door"}}},
+            "signals.own.opens",
+            "nothing, precursor, incident",
+        ),
+        ({"signals": {"own": {"precursor_threshold": 9}}}, "signals.own.direction", "None"),
+        ({"signals": {"a b": {"direction": "up"}}}, "detection.signals.a b", "is no name"),
+        ({"signals": {"grad_norm": {"direction": "up"}}}, "signals.grad_norm", "threshold"),
+        (
+            {"signals": {f"own_{n}": {"direction": "up"} for n in range(17)}},
+            "detection.signals",
+            "at most 16",
+        ),
         ([], "detection", "table"),
     ],
 )
@@ -107,6 +127,42 @@ def test_a_leading_signal_has_a_threshold_of_its_own(live: Live, job: Job) -> No
         warned = {one["signal"] for one in viewer.get(job.path).json()["precursors"]}
     assert "grad_norm" not in warned
     assert "update_norm" in warned
+
+
+def test_a_signal_of_the_users_own_warns_from_the_next_sample_after_the_policy_names_it(
+    live: Live, job: Job
+) -> None:
+    """Judged from when it was named: in the audit, among the run's precursors, and no incident."""
+    job.train(100, router_entropy=1.7)
+    put(live, job, {"signals": {"router_entropy": {"direction": "down"}}})
+    job.train(300, router_entropy=1.7)
+    job.send(_with(job, router_entropy=2.9))
+    job.send(_with(job, router_entropy=0.4))
+    with live.client(Role.VIEWER) as viewer:
+        (warned,) = viewer.get(job.path).json()["precursors"]
+        audit = viewer.get(f"{job.path}/audit").json()["items"]
+    assert (warned["signal"], warned["value"]) == ("router_entropy", 0.4)
+    assert incidents(live, job) == []
+    fields = [change["field"] for entry in audit for change in entry.get("changes") or ()]
+    assert any(name.startswith("detection.signals") for name in fields)
+
+
+def test_a_signal_that_the_policy_takes_for_an_incident_opens_one_that_says_so(
+    live: Live, job: Job
+) -> None:
+    """And a rule of the project's own can ask for it by its name."""
+    rule = {"do": "checkpoint_now", "signals": ["router_entropy"], "why": "the router collapsed"}
+    own = {"router_entropy": {"direction": "down", "opens": "incident"}}
+    policy = {"detection": {"signals": own}, "rules": [rule]}
+    with live.person("Root", Role.ADMIN) as admin:
+        assert admin.put(f"{job.path}/policy", json={"policy": policy}).status_code == 200
+    job.train(300, router_entropy=1.7)
+    job.send(_with(job, router_entropy=0.4))
+    (incident,) = incidents(live, job)
+    assert (incident["symptom"], incident["title"]) == ("named_signal", "router entropy moved")
+    assert "router_entropy is 0.4" in incident["reason"]
+    assert incident["loss_rose"] is False
+    assert "the router collapsed" in json.dumps(incident)
 
 
 def _with(job: Job, **signals: float) -> Any:

@@ -72,12 +72,17 @@ class Leading:
             place = abscissa(step)
             rest = fit.rest(place, level)
             z = fit.z(place, rest)
+        self.judge(step, z, settings)
+        if z < settings.suspect_z and not frozen:
+            self.baseline.admit(step, level, settings, error=rest)
+        return z
+
+    def judge(self, step: int, z: float, settings: DetectionSettings) -> float:
+        """Note whether a row is away from the baseline; returns `z`."""
         if z >= settings.confirm_z:
             self._move(step, z)
         else:
             self._rest(settings)
-        if z < settings.suspect_z and not frozen:
-            self.baseline.admit(step, level, settings, error=rest)
         return z
 
     def look_at_limit(self, step: int, over: bool, settings: DetectionSettings) -> bool:

@@ -253,6 +253,11 @@ class Episode:
         self.newest_excess = None
 
 
+def away_judgement(signal: str, reason: str) -> Judgement:
+    """What is held while a signal that the policy names is off its baseline and the loss is not."""
+    return Judgement(Kind.RECOVERABLE, 0.55, f"{signal} {reason}")
+
+
 def first_judgement(z: float, nonfinite: str | None, dropped: bool) -> Judgement:
     """What is held at the onset, from experience with spikes rather than from this one.
 

@@ -11,6 +11,13 @@ from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
 from spikeguard_server.domain.events import Trend
 from spikeguard_server.domain.suspicion import Ranking
 
+OPENING = frozenset(  # what every run is judged by
+    {
+        *(Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED),
+        REPLICAS_APART,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Incident:
@@ -51,6 +58,11 @@ class Incident:
     def stuck(self) -> bool:
         """Whether so many updates in a row were dropped that the weights stood still."""
         return Signal.UPDATE_DROPPED in self.worst_z
+
+    @property
+    def of_named_signal(self) -> bool:
+        """Whether a signal that the policy names opened it, and not what every run is judged by."""
+        return self.signal not in OPENING
 
     @property
     def apart(self) -> bool:

@@ -110,6 +110,7 @@ def _take_leading(
             at_steps, at_places, own, state.settings_of(name), fitted
         ):
             found.append((has[at], order, Precursor(at_steps[at], name, own[at], high)))
+    found += _own_warnings(state, rows)
     steps, shares = rows.having(UNCHANGED)
     for row, share in zip(steps, shares, strict=True):
         stands_still(state.leading_of(UNCHANGED), rows.steps[row], share, state.settings)
@@ -117,3 +118,16 @@ def _take_leading(
         state.attentive_until = warned.step + state.settings.attentive_steps
         if z[row] < state.settings.confirm_z:
             events.append(warned)
+
+
+def _own_warnings(state: State, rows: SampleColumns) -> list[tuple[int, int, Precursor]]:
+    """Let the user's own signals see their values: row, order and precursor of each."""
+    found = list[tuple[int, int, Precursor]]()
+    for order, (name, own) in enumerate(state.own.items(), start=len(LEADING)):
+        settings = state.settings_of(name)
+        for row, value in zip(*rows.having(name), strict=True):
+            step = rows.steps[row]
+            z = own.look(step, value, False, state.settings)
+            if own.warns(z, settings):
+                found.append((row, order, Precursor(step, name, value, z)))
+    return found

@@ -10,13 +10,14 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_protocol import Kind, Outcome, Verb
+from spikeguard_server.domain.detection.own_signals import OwnSignal
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import RETURNED, after_command, classify, hold
 from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
 from spikeguard_server.domain.diagnosis.forecast import Outlook, look_ahead
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES, Episode
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES, Episode, away_judgement
 from spikeguard_server.domain.diagnosis.loss_scale_overflow import GRAD_NORMS
 from spikeguard_server.domain.diagnosis.replica_divergence import (
     Apart,
@@ -59,8 +60,30 @@ class Course:
             self._after_command(sample, loss, bad, events)
         elif (apart := apart_in(self.state.traces)) is not None:
             self._stay_apart(sample, apart, events)
+        elif (own := self._own_away()) is not None and self._is_calm_now():
+            self._stay_away(sample, own, events)
         else:
             self._by_itself(sample, events)
+
+    def _own_away(self) -> OwnSignal | None:
+        """The signal of the user's own that opened it, while it is off its baseline."""
+        own = self.state.own.get(self.episode.signal)
+        return own if own is not None and own.away else None
+
+    def _stay_away(self, sample: Sample, own: OwnSignal, events: list[Event]) -> None:
+        """The loss is calm; it is not over before the signal is back, or its level accepted."""
+        episode, settings = self.episode, self.state.settings
+        episode.judgement, episode.calmed = away_judgement(episode.signal, own.reason), False
+        if episode.rows < settings.accept_after * episode.horizon(settings):
+            self._revise(sample.step, events)
+            return
+        self._close(sample.step, Outcome.LEVEL_ACCEPTED, events)
+
+    def _is_calm_now(self) -> bool:
+        """Whether the newest loss says nothing."""
+        episode = self.episode
+        unknown = episode.trend is None and not episode.nonfinite_run
+        return unknown or episode.calm_rows > 0
 
     def _by_itself(self, sample: Sample, events: list[Event]) -> None:
         episode, settings = self.episode, self.state.settings
@@ -135,6 +158,8 @@ class Course:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
         if not episode.calmed:
             self._hand_back()
+        if (own := self._own_away()) is not None:
+            own.begin_anew()
         state.episode = None
         causes = rank(episode.evidence)
         events.append(Closed(step, outcome, judgement, causes, episode.excess))
@@ -197,17 +222,20 @@ class Course:
             again = verdict is Verdict.SPIKE
             onset = state.test.onset(Suspect(sample.step, loss, z, sample.batches))
         late = episode.verb_rows > episode.horizon(settings) + settings.recover_steps
-        stayed = late and not episode.calm_rows and not again
+        away = self._own_away()
+        stayed = late and not again and (not episode.calm_rows or away is not None)
         if stayed:  # it never left: where it began is still where it began
             onset = Suspect(episode.newest_onset, math.nan, math.inf, episode.newest_batches)
         if again or stayed:
             self._recur(sample.step, onset, bad, apart, events, stayed=stayed)
             return
         reason = after_command(episode, settings)
+        if away is not None:
+            reason = f"{episode.signal} {away.reason}; {reason}"
         if REPLICAS_APART in episode.first_moves and self._equal():
             reason = f"all ranks hold the same weights again, and {reason}"
         episode.judgement = replace(episode.judgement, reason=reason)
-        if self._worked() and (late or self._equal()):
+        if away is None and self._worked() and (late or self._equal()):
             self._close(sample.step, Outcome.RECOVERED, events)
         else:
             self._revise(sample.step, events, episode.first_moves.get(REPLICAS_APART))
@@ -228,7 +256,7 @@ class Course:
         stayed: bool,
     ) -> None:
         episode, state = self.episode, self.state
-        verb, drops = episode.verb, episode.drops
+        verb, drops, calm = episode.verb, episode.drops, episode.calm_rows
         rows = [row for row in state.test.rows if row[0] >= onset.step]
         state.test.drop_waiting()
         state.test.clear()
@@ -242,6 +270,8 @@ class Course:
         what = f"off trend by {onset.z:.1f} deviations again"
         what = "not finite again" if bad else ("still off trend" if stayed else what)
         reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
+        if stayed and calm and (own := self._own_away()) is not None:
+            reason = f"{episode.signal} {own.reason} after {str(verb).replace('_', ' ')}"
         episode.judgement = Judgement(kind, RETURNED, reason)
         if drops >= state.settings.drop_limit:
             episode.drops, episode.judgement = drops, stuck_judgement(drops)

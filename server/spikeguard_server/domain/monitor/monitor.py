@@ -23,14 +23,22 @@ from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import at_the_end
 from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather
-from spikeguard_server.domain.diagnosis.incident_tracker import Episode, first_judgement
+from spikeguard_server.domain.diagnosis.incident_tracker import (
+    Episode,
+    away_judgement,
+    first_judgement,
+)
 from spikeguard_server.domain.diagnosis.loss_scale_overflow import (
     GRAD_NORMS,
     is_overflow,
     without_update,
 )
 from spikeguard_server.domain.diagnosis.replica_divergence import apart_in, first_apart
-from spikeguard_server.domain.diagnosis.skipped_updates import first_dropped, stuck_judgement
+from spikeguard_server.domain.diagnosis.skipped_updates import (
+    batches_before,
+    first_dropped,
+    stuck_judgement,
+)
 from spikeguard_server.domain.diagnosis.stalled_weights import UNCHANGED, stands_still
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
 from spikeguard_server.domain.monitor.batch import take_calm
@@ -107,7 +115,7 @@ class Monitor:
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []
-        if self._state.plugged is not None:  # it takes one row at a time
+        if self._state.plugged is not None or self._state.opens_incidents:  # row by row
             for sample in samples:
                 self._take(sample, events)
             return events
@@ -163,7 +171,8 @@ class Monitor:
         """
         monitor = cls()
         loaded = monitor._state = thaw(state)
-        monitor._choice = Choice(loaded.settings, None, dict(loaded.precursors))
+        own = {name: signal.choice for name, signal in loaded.own.items()}
+        monitor._choice = Choice(loaded.settings, None, dict(loaded.precursors), own)
         if loaded.plugged is not None and find is not None:
             name, values = loaded.plugged.name, loaded.plugged.values
             plugin = Plugin(name, find(name), dict(values))
@@ -193,17 +202,24 @@ class Monitor:
         if loss is not None or dropped or DROPPED in sample.values:
             state.drops = state.drops + 1 if dropped else 0
         if state.episode is not None:
-            if not self._gave_way(sample, loss, dropped, events):
+            if not self._gave_way(sample, loss, dropped, warnings, events):
                 Course(state, state.episode).take(sample, loss, dropped, events)
         elif self._are_apart(sample):
             self._open_apart(sample, dropped, events)
         elif not self._open_on_nonfinite(sample, loss, dropped, events):
             moved = loss is not None and self._test(sample, loss, events)
-            if not moved:
+            if state.episode is None and (own := self._opening(warnings)) is not None:
+                self._open_own(sample, own, dropped, events)
+            elif not moved:
                 events.extend(warnings)
 
     def _gave_way(
-        self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
+        self,
+        sample: Sample,
+        loss: float | None,
+        dropped: bool,
+        warnings: Sequence[Precursor],
+        events: list[Event],
     ) -> bool:
         """Whether an incident that was back in its band, and watched only, ended with a new one."""
         state, detector, episode = self._state, self._state.test, self._state.episode
@@ -212,6 +228,10 @@ class Monitor:
         if self._are_apart(sample):
             Course(state, episode).give_way(sample.step, events)
             self._open_apart(sample, dropped, events)
+            return True
+        if (own := self._opening(warnings)) is not None:
+            Course(state, episode).give_way(sample.step, events)
+            self._open_own(sample, own, dropped, events)
             return True
         if loss is None or not math.isfinite(loss):
             return False
@@ -234,6 +254,8 @@ class Monitor:
         state.traces.cut(step)
         for leading in state.leading.values():
             leading.baseline.cut(step, state.settings)
+        for own in state.own.values():
+            own.moves.baseline.cut(step, state.settings)
         if state.episode is not None:
             state.episode.go_back()
 
@@ -256,6 +278,21 @@ class Monitor:
             leading = state.leading_of(UNCHANGED)
             if stands_still(leading, sample.step, share, state.settings):
                 warnings.append(Precursor(sample.step, UNCHANGED, share, math.inf))
+        return warnings + self._look_at_own(sample)
+
+    def _look_at_own(self, sample: Sample) -> list[Precursor]:
+        state, warnings = self._state, list[Precursor]()
+        episode = state.episode if state.episode and not state.episode.calmed else None
+        for name, own in state.own.items():
+            value = sample.values.get(name)
+            if value is None:
+                continue
+            z = own.look(sample.step, value, episode is not None, state.settings)
+            if episode is not None:
+                episode.note(name, sample.step, z, state.settings)
+            elif own.warns(z, state.settings_of(name)):
+                state.attentive_until = sample.step + state.settings.attentive_steps
+                warnings.append(Precursor(sample.step, name, value, z))
         return warnings
 
     def _are_apart(self, sample: Sample) -> bool:
@@ -271,6 +308,23 @@ class Monitor:
         newest = Suspect(sample.step, loss, math.inf, sample.batches)
         onset = first_apart(newest, apart, self._state.traces)
         self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+
+    def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
+        """The first of them that the policy takes for an incident."""
+        own = self._state.own
+        opens = (w for w in warnings if w.signal in own and own[w.signal].opens_incident)
+        return next(opens, None)
+
+    def _open_own(
+        self, sample: Sample, moved: Precursor, dropped: bool, events: list[Event]
+    ) -> None:
+        own = self._state.own[moved.signal]
+        onset_step = own.moves.moved_step
+        step = sample.step if onset_step is None else min(onset_step, sample.step)
+        batches = batches_before(sample.batches, sample.step - step)
+        onset = Suspect(step, sample.values.get(LOSS, math.nan), moved.z, batches)
+        judgement = away_judgement(moved.signal, own.reason)
+        self._open(sample, onset, moved.signal, judgement, dropped, events)
 
     def _open_on_nonfinite(
         self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
@@ -379,4 +433,9 @@ class Monitor:
             for name, leading in self._state.leading.items()
             if leading.moved_step is not None and name in LEADING
         }
-        return {**moves, signal: onset_step}
+        own = {
+            name: one.moves.moved_step
+            for name, one in self._state.own.items()
+            if one.moves.moved_step is not None
+        }
+        return {**moves, **own, signal: onset_step}

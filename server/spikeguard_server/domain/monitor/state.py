@@ -25,13 +25,14 @@ import numpy as np
 from spikeguard_server.domain.detection.baseline import Baseline
 from spikeguard_server.domain.detection.detectors.contract import Detector
 from spikeguard_server.domain.detection.detectors.plugged import Choice, Plugged, Unread
+from spikeguard_server.domain.detection.own_signals import OwnSignal, chosen
 from spikeguard_server.domain.detection.precursors import Leading
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.detection.signal_detector import TrendTest
 from spikeguard_server.domain.diagnosis.evidence import Traces
 from spikeguard_server.domain.diagnosis.incident_tracker import Episode
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _DOUBLES = "<f8"
@@ -61,11 +62,17 @@ class State:
     attentive_until: int | None = None
     drops: int = 0  # dropped updates in a row
     traces: Traces = field(default_factory=Traces)  # newest rows, for the cause of what may come
+    own: dict[str, OwnSignal] = field(default_factory=dict)  # of the user's, that the policy names
 
     @property
     def test(self) -> TrendTest | Plugged:
         """What judges the loss."""
         return self.detector if self.plugged is None else self.plugged
+
+    @property
+    def opens_incidents(self) -> bool:
+        """Whether a signal of the user's own opens incidents."""
+        return any(own.opens_incident for own in self.own.values())
 
     @property
     def unread(self) -> bool:
@@ -81,6 +88,7 @@ class State:
         """Judge by `choice` from now on. A detector that is new here learns the rows known so far,
         one that is known goes on."""
         self.settings, self.precursors = choice.settings, dict(choice.precursors)
+        self.own = chosen(choice.own, self.own)
         before, plugin = self.plugged, choice.plugin
         if plugin is None:
             if before is not None:

@@ -24,11 +24,13 @@ from spikeguard_protocol import (
     Stop,
     Watch,
 )
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.phrases import in_paragraphs, paragraphs
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.policy.situation import Situation
 
 MOST_RULES = 50
+MOST_SIGNALS = 20  # of a rule
 
 
 class Does(StrEnum):
@@ -54,6 +56,7 @@ class OwnRule:
     attempts: int = 0  # commands that were carried out for this incident, at least
     attempts_most: int | None = None  # the same, at most
     recurrences: int = 0  # times it came back after a command, at least
+    signals: tuple[str, ...] = ()  # one of these moved
     warned: bool | None = None  # whether another signal moved before the loss
     lr_factor: float | None = None  # for scale_lr, and for a usual rollback
     steps: int = 200  # of watching, or at the lowered learning rate
@@ -70,6 +73,7 @@ class OwnRule:
             and done >= self.attempts
             and (self.attempts_most is None or done <= self.attempts_most)
             and incident.recurrences >= self.recurrences
+            and (not self.signals or any(name in incident.first_moves for name in self.signals))
             and self.warned in (None, _warned(situation))
         )
 
@@ -165,6 +169,8 @@ def _value(place: str, name: str, value: Any, error: type[ProtocolError]) -> Any
         if not isinstance(value, list | tuple):
             raise error(place, "takes a list of words", f"Known: {', '.join(_SETS[name])}")
         return tuple(_word(place, word, _SETS[name], error) for word in value)
+    if name == "signals":
+        return _signals(place, value, error)
     if name == "warned":
         return _checked(place, value, isinstance(value, bool), "is true or false", error)
     if name == "why":
@@ -174,6 +180,13 @@ def _value(place: str, name: str, value: Any, error: type[ProtocolError]) -> Any
     kinds = (int,) if name in _WHOLE else (int, float)
     good = type(value) in kinds and least <= value <= most
     return _checked(place, value, good, f"lies in [{least:g}, {most:g}]", error)
+
+
+def _signals(place: str, value: Any, error: type[ProtocolError]) -> tuple[str, ...]:
+    named = isinstance(value, list | tuple) and len(value) <= MOST_SIGNALS
+    good = named and all(isinstance(name, str) and NAME_PATTERN.fullmatch(name) for name in value)
+    limit = f"takes a list of at most {MOST_SIGNALS} names of signals"
+    return tuple(_checked(place, value, good, limit, error))
 
 
 def _checked(place: str, value: Any, good: bool, limit: str, error: type[ProtocolError]) -> Any:

@@ -34,6 +34,7 @@ from spikeguard_server.domain.policy.rollback import (
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.domain.policy.skipping import widened
+from spikeguard_server.domain.policy.symptom import alone_moved
 from spikeguard_server.domain.policy.targeting import choose_target, rollbacks
 
 
@@ -122,6 +123,18 @@ def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
             f"{calm} steps since were finite: nothing to undo.",
         )
     return None
+
+
+def _alone(situation: Situation, policy: Policy) -> Opinion | None:
+    """A signal that the policy names, beside a calm loss: a person looks, nothing is undone."""
+    incident = situation.incident
+    if not alone_moved(incident):
+        return None
+    said = f"The loss has not moved: nothing to undo so far. {said_of(situation)}"
+    until = _watched_until(situation)
+    if until is not None and situation.step < until:
+        return Opinion(None, f"Watched until step {until}. {said}")
+    return _watch(situation, policy, said)
 
 
 def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
@@ -280,6 +293,7 @@ RULES: tuple[Rule, ...] = (
     _apart,
     _outlier,
     _dropped,
+    _alone,
     _recoverable,
     _unsure,
     _too_early,

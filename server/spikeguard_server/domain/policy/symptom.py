@@ -22,6 +22,7 @@ class Symptom(StrEnum):
     UPDATES_DROPPED = "updates_dropped"
     NON_FINITE_LOSS = "non_finite_loss"
     NON_FINITE_GRADIENT = "non_finite_gradient"
+    NAMED_SIGNAL = "named_signal"
     SPIKE = "spike"
 
 
@@ -50,7 +51,12 @@ def symptom_of(incident: Incident) -> Symptom:
         return Symptom.NON_FINITE_LOSS
     if non_finite(incident) and not rose(incident):
         return Symptom.NON_FINITE_GRADIENT
-    return Symptom.SPIKE
+    return Symptom.NAMED_SIGNAL if alone_moved(incident) else Symptom.SPIKE
+
+
+def alone_moved(incident: Incident) -> bool:
+    """Whether a signal that the policy names moved, and the loss did not."""
+    return incident.of_named_signal and not rose(incident) and not non_finite(incident)
 
 
 def loss_not_finite(incident: Incident) -> bool:

@@ -14,6 +14,7 @@ from spikeguard_protocol import BatchRange
 from spikeguard_server.domain.detection.baseline import gap_of
 from spikeguard_server.domain.detection.detectors.contract import Detector, Values, Verdict
 from spikeguard_server.domain.detection.outliers import Suspect
+from spikeguard_server.domain.detection.own_signals import OwnChoice
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 
@@ -47,6 +48,7 @@ class Choice:
     settings: DetectionSettings = field(default_factory=DetectionSettings)
     plugin: Plugin | None = None
     precursors: Mapping[str, float] = field(default_factory=dict)  # of leading signals: threshold
+    own: Mapping[str, OwnChoice] = field(default_factory=dict)  # signals of the user's own
 
 
 @dataclass(slots=True)

@@ -1,0 +1,183 @@
+"""Signals of the user's own, judged as the policy says: baseline, direction, precursor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from spikeguard_protocol import Outcome
+from spikeguard_server.detectors import choose
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.events import Closed, Event, Precursor, Revised
+from spikeguard_server.domain.monitor.monitor import Monitor
+from tests.domain.detection.curves import opened, plateau, precursors, spiked
+
+NAME = "router_entropy"
+
+
+def watching(direction: str, **more: object) -> Monitor:
+    monitor = Monitor()
+    monitor.use(choose({"signals": {NAME: {"direction": direction, **more}}}))
+    return monitor
+
+
+def rows(own: Sequence[float], losses: Sequence[float] | None = None) -> list[Sample]:
+    losses = plateau(len(own)) if losses is None else losses
+    pairs = enumerate(zip(losses, own, strict=True), start=1)
+    return [Sample(step, {"loss": loss, NAME: value}) for step, (loss, value) in pairs]
+
+
+def steady(level: float, noise: float, count: int = 600) -> list[float]:
+    return [float(v) for v in np.random.default_rng(5).normal(level, noise, count)]
+
+
+def moved(level: float, noise: float, by: float) -> list[float]:
+    """From row 500 on."""
+    return [v + (by if row >= 500 else 0.0) for row, v in enumerate(steady(level, noise))]
+
+
+def dipped(first: int, end: int) -> list[float]:
+    """Half a unit lower on the rows from `first` up to `end`."""
+    noisy = enumerate(steady(1.7, 0.02, max(end, 900)))
+    return [v - (0.5 if first <= row < end else 0.0) for row, v in noisy]
+
+
+def warned(events: Sequence[Event]) -> list[Precursor]:
+    return [event for event in precursors(events) if event.signal == NAME]
+
+
+@pytest.mark.parametrize(
+    ("direction", "by", "tells"),
+    [
+        ("down", -0.5, True),
+        ("down", 0.5, False),
+        ("up", 0.5, True),
+        ("up", -0.5, False),
+        ("both", 0.5, True),
+        ("both", -0.5, True),
+    ],
+)
+def test_a_move_in_its_direction_is_a_precursor_and_no_other_is(
+    direction: str, by: float, tells: bool
+) -> None:
+    events = watching(direction).observe(rows(moved(1.7, 0.02, by)))
+    assert [event.step for event in warned(events)] == ([502] if tells else [])
+    assert opened(events) == []
+
+
+@pytest.mark.parametrize("level", [-3e6, -1e-6, 1e-6, 40.0])
+def test_a_signal_of_any_size_and_sign_is_judged_by_its_own_noise(level: float) -> None:
+    noise = abs(level) / 50
+    assert warned(watching("both").observe(rows(steady(level, noise)))) == []
+    (one,) = warned(watching("both").observe(rows(moved(level, noise, 20 * noise))))
+    assert one.step == 502
+    assert one.z > 8.0
+
+
+def test_a_signal_that_never_changed_is_not_told_of_for_its_last_digits() -> None:
+    flat = [1.0] * 500
+    assert warned(watching("up").observe(rows(flat + [1.001] * 20))) == []
+    assert len(warned(watching("up").observe(rows(flat + [1.5] * 20)))) == 1
+
+
+def test_the_threshold_of_the_policy_counts() -> None:
+    values = moved(1.7, 0.02, 0.5)
+    assert warned(watching("up", precursor_threshold=900).observe(rows(values))) == []
+    assert len(warned(watching("up", precursor_threshold=3).observe(rows(values)))) == 1
+
+
+def test_an_incident_of_a_signal_opens_beside_a_calm_loss_and_ends_with_it() -> None:
+    values = dipped(500, 560)
+    events = watching("down", opens="incident").observe(rows(values))
+    (incident,) = opened(events)
+    assert (incident.step, incident.onset_step, incident.signal) == (502, 501, NAME)
+    assert "deviations below its baseline" in incident.judgement.reason
+    assert warned(events) == []
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert closed.outcome is Outcome.HEALED
+    assert 561 <= closed.step <= 620
+
+
+def test_a_level_that_such_a_signal_stays_at_is_accepted_in_the_end() -> None:
+    values = dipped(500, 2_600)
+    events = watching("down", opens="incident").observe(rows(values))
+    assert len(opened(events)) == 1
+    (closed,) = [event for event in events if isinstance(event, Closed)]
+    assert closed.outcome is Outcome.LEVEL_ACCEPTED
+
+
+def test_a_spike_of_the_loss_beside_it_is_judged_as_any_other() -> None:
+    losses = spiked(plateau(900), 520, 2.0, 10)
+    values = dipped(500, 530)
+    events = watching("down", opens="incident").observe(rows(values, losses))
+    (incident,) = opened(events)
+    revised = [event for event in events if isinstance(event, Revised)]
+    assert incident.signal == NAME
+    assert max(event.peak_loss or 0.0 for event in revised) > 3.0
+    assert any("above trend" in event.judgement.reason for event in revised)
+
+
+def test_what_opens_nothing_is_evidence_all_the_same() -> None:
+    losses = spiked(plateau(600), 510, 2.0, 30)
+    events = watching("down", opens="nothing").observe(rows(moved(1.7, 0.02, -0.5), losses))
+    (incident,) = opened(events)
+    assert warned(events) == []
+    assert incident.first_moves == {NAME: 501, "loss": 511}
+
+
+def test_an_incident_names_the_signal_that_moved_before_its_loss() -> None:
+    losses = spiked(plateau(600), 510, 2.0, 30)
+    events = watching("down").observe(rows(moved(1.7, 0.02, -0.5), losses))
+    (incident,) = opened(events)
+    assert incident.first_moves == {NAME: 501, "loss": 511}
+
+
+def test_without_a_word_of_the_policy_a_signal_is_not_judged() -> None:
+    assert warned(Monitor().observe(rows(moved(1.7, 0.02, -0.5)))) == []
+
+
+@pytest.mark.parametrize("opens", ["precursor", "incident"])
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_and_a_stop_and_reload_change_nothing(seed: int, opens: str) -> None:
+    """With moves, gaps, values that are not finite, and a spike of the loss."""
+    rng = np.random.default_rng(seed)
+    own = [v + (1.0 if row % 400 > 380 else 0.0) for row, v in enumerate(steady(0.0, 0.1, 1500))]
+    own[700] = own[701] = math.nan
+    samples = [
+        Sample(s.step, {k: v for k, v in s.values.items() if k == "loss" or rng.random() < 0.9})
+        for s in rows(own, spiked(plateau(1500, seed=seed), 1000, 2.0, 15))
+    ]
+    one, many = watching("both", opens=opens), watching("both", opens=opens)
+    singly = [event for sample in samples for event in one.observe([sample])]
+    together = many.observe(samples[:640])
+    many = Monitor.load(many.dump())
+    together += many.observe(samples[640:1300]) + many.observe(samples[1300:])
+    assert repr(singly) == repr(together)
+    assert len(warned(singly)) + len(opened(singly)) >= 4
+    assert one.dump() == many.dump()
+
+
+def test_another_direction_keeps_what_was_learnt() -> None:
+    values = moved(1.7, 0.02, -0.5)
+    monitor = watching("up")
+    monitor.observe(rows(values)[:490])
+    assert monitor.use(choose({"signals": {NAME: {"direction": "down"}}}))
+    assert [event.step for event in warned(monitor.observe(rows(values)[490:]))] == [502]
+
+
+def test_the_state_of_sixteen_signals_stays_small_however_long_the_run() -> None:
+    names = [f"own_{n}" for n in range(16)]
+    monitor, rng = Monitor(), np.random.default_rng(1)
+    monitor.use(choose({"signals": {name: {"direction": "both"} for name in names}}))
+    sizes = []
+    for first in range(1, 1_501, 500):
+        block = [
+            Sample(n, {"loss": 3.0 + 0.02 * rng.normal(), **dict.fromkeys(names, rng.normal())})
+            for n in range(first, first + 500)
+        ]
+        monitor.observe(block)
+        sizes.append(len(monitor.dump()))
+    assert sizes[-1] < 1.05 * sizes[1] < 80_000
