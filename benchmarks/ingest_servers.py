@@ -71,13 +71,17 @@ def prepare(url: str) -> str:
 
 
 @contextmanager
-def spikeguard(url: str, processes: int, log: Path, **settings: str) -> Iterator[list[int]]:
-    """`spikeguard serve`, so many processes on one database; yields their ports."""
+def spikeguard(
+    url: str, processes: int, log: Path, *, without: str | None = None, **settings: str
+) -> Iterator[list[int]]:
+    """`spikeguard serve`, so many processes on one database; yields their ports. `without` names a
+    mechanism of `ingest_without` that is left out."""
     environment = {
         **os.environ, "DATABASE_URL": url, "OMP_NUM_THREADS": "1", **MANY_RUNS, **settings
     }  # fmt: skip
     ports = [free_port() for _ in range(processes)]
-    serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
+    program = ["benchmarks.ingest_without", without] if without else ["spikeguard_cli.main"]
+    serve = [sys.executable, "-m", *program, "serve", "--port"]
     started = [_start([*serve, str(port)], environment, log) for port in ports]
     try:
         for port, process in zip(ports, started, strict=True):

@@ -17,11 +17,10 @@ from spikeguard_server.store.situations import kept_targets
 
 def acknowledge(intake: Intake) -> Ack:
     """The answer to the message that `intake` took in."""
-    if intake.calm and not intake.detection.monitor.attentive:
-        return Ack(sequence=intake.attempt.last_sequence)
     live = _live_attempts(intake)
     attentive = intake.current and intake.detection.monitor.attentive
-    commands = unfinished_commands(intake.connection, intake.run_id)
+    waiting = intake.commands
+    commands = unfinished_commands(intake.connection, intake.run_id) if waiting else []
     may_act = live == 1 and intake.current and intake.attempt.ended_at is None
     return Ack(
         sequence=intake.attempt.last_sequence,
@@ -34,7 +33,7 @@ def acknowledge(intake: Intake) -> Ack:
 
 def _live_attempts(intake: Intake) -> int:
     """How many attempts are thought to run; at least one, so that the last word of a run counts."""
-    if intake.run.attempts == 1:
+    if intake.run.attempts == 1 or not intake.others:
         return 1
     mine = intake.attempt  # as it is after this message, which is written at the end
     rows = attempts_of(intake.connection, intake.run_id)

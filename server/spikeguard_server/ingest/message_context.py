@@ -11,7 +11,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Message, Samples
+from spikeguard_protocol import Message
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Target
@@ -19,8 +19,7 @@ from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import AttemptRow, RunRow, extend_segment
-from spikeguard_server.store.samples import write_samples
+from spikeguard_server.store.runs import AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health
 
 MOST_CPU_S: Final = (
@@ -42,6 +41,15 @@ class Stretch:
     last: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The newest stored step of a segment; -1: none is."""
+
+    attempt: int
+    segment: int
+    step: int
+
+
 @dataclass
 class Intake:
     """A run under its lock. `run` and `attempt` change in place and are written at the end."""
@@ -53,8 +61,9 @@ class Intake:
     attempt: AttemptRow
     detection: Detection
     stored: list[Stretch] = field(default_factory=list)
-    calm: bool = False  # nothing but samples of a run on which nothing is open and nobody waits
-    unwritten: Samples | None = None  # of a calm message, until its end or until it is disturbed
+    commands: bool = True  # whether any may be unfinished
+    others: bool = True  # whether another attempt may not have ended
+    tail: Tail | None = None  # the newest stored step of a segment, where that is known
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
     _incident: Incident | None = None
@@ -76,15 +85,6 @@ class Intake:
         """Raise `TooCostly` where this thread has computed for too long."""
         if self.failure is None and thread_time() - self.began_s > MOST_CPU_S:
             raise TooCostly(f"to judge it took more than {MOST_CPU_S:g} s of a core")
-
-    def disturb(self) -> None:
-        """Something was seen in a calm message: from here on it is like any other."""
-        self.calm = False
-        if (samples := self.unwritten) is not None:
-            self.unwritten = None
-            run_id, number, first, last = self.run_id, self.attempt.number, *_ends(samples)
-            write_samples(self.connection, run_id, number, samples)
-            extend_segment(self.connection, run_id, number, samples.segment, first, last)
 
     @cached_property
     def attempts(self) -> Attempts:
@@ -116,10 +116,6 @@ class Intake:
         return targets_with_health(
             self.connection, self.run, self.attempt, self.attempts, self.policy
         )
-
-
-def _ends(samples: Samples) -> tuple[int, int]:
-    return samples.steps[0], samples.steps[-1]
 
 
 def is_history(message: Message, settings: Settings) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Message, ProtocolError, Samples
+from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Message, ProtocolError
 from spikeguard_server.domain.lifecycle.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
@@ -22,7 +22,7 @@ from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.detection import Monitors, choice_of
 from spikeguard_server.ingest.detector_failure import detection_after, go_on_without
 from spikeguard_server.ingest.detector_takeover import take_over
-from spikeguard_server.ingest.message_context import Intake, TooCostly, is_history
+from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
 from spikeguard_server.ingest.post_incident import keep_aftermath
 from spikeguard_server.ingest.proposals import answer_incident
 from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segment, take_records
@@ -32,7 +32,7 @@ from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.clock import steady_s, watch_of
 from spikeguard_server.store.deleted_runs import Former, former_run
-from spikeguard_server.store.fast.fast_path import Bearer, Opening, open_message, write_calm
+from spikeguard_server.store.message_opening import Bearer, Opening, open_message
 from spikeguard_server.store.new_runs import check_quota, note_new_run
 from spikeguard_server.store.runs import (
     AttemptRow,
@@ -116,13 +116,10 @@ def _ends(intake: Intake, message: Message) -> bool:
 
 
 def _save(intake: Intake) -> None:
-    connection, run, attempt = intake.connection, intake.run, intake.attempt
-    if intake.calm:
-        write_calm(connection, run, attempt, intake.unwritten, intake.detection.row())
-        return
-    intake.detection.save(connection)
-    save_run(connection, run)
-    save_attempt(connection, intake.run_id, attempt)
+    """Goes out with the COMMIT, and with samples that nothing else was asked after."""
+    intake.detection.save(intake.connection)
+    save_run(intake.connection, intake.run)
+    save_attempt(intake.connection, intake.run_id, intake.attempt)
 
 
 def _open(connection: sql.Connection, letter: Letter) -> Intake:
@@ -150,9 +147,12 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
         detection.version = max(detection.version, former.detector_version)
     if attempt is not None:
-        intake = Intake(connection, letter.settings, now, run, attempt, detection)
+        intake = Intake(
+            connection, letter.settings, now, run, attempt, detection,
+            commands=opening.commands, others=opening.others, tail=_tail(run, attempt, opening),
+        )  # fmt: skip
         take_over(intake)
-        intake.failure, intake.calm = letter.failure, _is_calm(intake, opening, letter)
+        intake.failure = letter.failure
         return intake
     attempt, before = _register(connection, run, message, now), run.current_attempt
     intake = Intake(connection, letter.settings, now, run, attempt, detection)
@@ -190,25 +190,12 @@ def _check(bearer: Bearer | None, message: Message) -> None:
     check_scope(bearer.project, bearer.run, message.run_id)
 
 
-def _is_calm(intake: Intake, opening: Opening, letter: Letter) -> bool:
-    """Whether nothing but these samples can matter, as long as they show nothing."""
-    run, records = intake.run, letter.message.records
-    busy = opening.commands or opening.others or letter.failure is not None
-    busy = busy or intake.detection.changed or run.archived_at is not None
-    if busy or run.open_incident is not None or run.followed_to is not None:
-        return False
-    if not intake.current or intake.attempt.ended_at is not None or intake.detection.version == 0:
-        return False
-    if not records:
-        return True
-    return (
-        len(records) == 1
-        and isinstance(records[0], Samples)
-        and records[0].steps[0] > (-1 if opening.newest_step is None else opening.newest_step)
-        and records[0].segment == run.current_segment
-        and intake.detection.place.segment == run.current_segment
-        and intake.detection.place.attempt == run.current_attempt
-    )
+def _tail(run: RunRow, attempt: AttemptRow, opening: Opening) -> Tail | None:
+    """The newest stored step of the segment that the run is followed on."""
+    here = run.current_attempt == attempt.number and run.current_segment is not None
+    if not here or run.current_segment is None or opening.newest_step is None:
+        return None
+    return Tail(attempt.number, run.current_segment, opening.newest_step)
 
 
 def _register(
@@ -261,7 +248,7 @@ def _store(intake: Intake, message: Message, reach: int) -> None:
     take_records(intake, message)
     if intake.failure is not None:
         go_on_without(intake, intake.failure)
-    elif not intake.calm:
+    else:
         _answer(intake, message)
 
 
@@ -271,6 +258,7 @@ def _answer(intake: Intake, message: Message) -> None:
     incident = intake.incident
     if incident is None:
         return
+    intake.commands = True  # one may be proposed
     copy_stored(intake, incident)
     if (
         intake.current

@@ -7,6 +7,7 @@ history: stored, never detected on.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from spikeguard_protocol import (
     AttemptEnded,
@@ -43,7 +44,12 @@ from spikeguard_server.store.runs import (
     open_segment,
     segments_of,
 )
-from spikeguard_server.store.samples import as_domain, write_layer_norms, write_samples
+from spikeguard_server.store.samples import (
+    append_samples,
+    as_domain,
+    write_layer_norms,
+    write_samples,
+)
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
@@ -140,12 +146,7 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
     run, number, segment = intake.run, intake.attempt.number, samples.segment
     first, last = samples.steps[0], samples.steps[-1]
-    if intake.calm:
-        intake.unwritten = samples
-    else:
-        write_samples(intake.connection, run.run_id, number, samples)
-        if not extend_segment(intake.connection, run.run_id, number, segment, first, last):
-            _start_lost_segment(intake, samples)
+    _store_samples(intake, samples)
     intake.stored.append(Stretch(number, segment, first, last))
     if not intake.current or segment != run.current_segment:
         return
@@ -158,8 +159,25 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
     )  # fmt: skip
     run.last_z = intake.detection.monitor.deviations(samples.steps[-1], run.last_loss)
     if events:
-        intake.disturb()
+        intake.commands = True  # proposals may follow
         tell(intake, events)
+
+
+def _store_samples(intake: Intake, samples: Samples) -> None:
+    """Behind what is stored, as nearly always, or wherever they belong."""
+    connection, run_id, tail = intake.connection, intake.run_id, intake.tail
+    number, segment = intake.attempt.number, samples.segment
+    first, last = samples.steps[0], samples.steps[-1]
+    known = tail is not None and (tail.attempt, tail.segment) == (number, segment)
+    if tail is not None and known and first > tail.step:
+        append_samples(connection, run_id, number, samples)
+        intake.tail = replace(tail, step=last)
+        return
+    write_samples(connection, run_id, number, samples)
+    if not extend_segment(connection, run_id, number, segment, first, last):
+        _start_lost_segment(intake, samples)
+    if tail is not None and known:
+        intake.tail = replace(tail, step=max(tail.step, last))
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> None:

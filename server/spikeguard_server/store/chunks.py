@@ -16,9 +16,18 @@ from numpy import arange, concatenate, int64, ones
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_server.store.curves import Column, Curves, join
-from spikeguard_server.store.fast.driver import read_arrays
 from spikeguard_server.store.fast.packing import Numbers, floats, packed, whole
-from spikeguard_server.store.fast.pipeline import FLOATS, INT, INT4, INTS, KEY, TEXTS
+from spikeguard_server.store.fast.pipeline import (
+    FLOATS,
+    INT,
+    INT4,
+    INTS,
+    KEY,
+    TEXTS,
+    later,
+    read_arrays,
+    statement,
+)
 from spikeguard_server.store.tables.samples import pieces
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
@@ -60,6 +69,9 @@ PIECE_TYPES: Final = {
     "steps_column": INTS, "extra_names_column": TEXTS, "even_first_column": INT,
     "even_size_column": INT, "batch_first_column": INTS, "batch_end_column": INTS,
 }  # fmt: skip
+
+
+_WRITE_PIECE = statement("write piece", WRITE_PIECE, PIECE_TYPES)
 
 
 class SegmentKey(NamedTuple):
@@ -121,7 +133,7 @@ def row_of(curves: Curves) -> dict[str, Any]:
 
 def insert_piece(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
     """Write one piece; nobody has a step of it."""
-    connection.exec_driver_sql(WRITE_PIECE, {**key._asdict(), **row})
+    later(connection, _WRITE_PIECE, {**key._asdict(), **row})
 
 
 def delete_pieces(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:

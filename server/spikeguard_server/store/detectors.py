@@ -12,9 +12,8 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_server.store.fast.pipeline import BOOL, BYTES, INT, INT4, KEY, ask, statement
+from spikeguard_server.store.fast.pipeline import BOOL, BYTES, INT, INT4, KEY, later, statement
 from spikeguard_server.store.tables import core as tables
 
 
@@ -64,15 +63,28 @@ def state_row(row: Sequence[Any]) -> StateRow:
     return StateRow(version, Place(attempt, segment, step), state_step, anchor, failures, state)
 
 
-_SAVE = insert(tables.detector_states)
-_SAVE = _SAVE.on_conflict_do_update(
-    index_elements=["run_id"],
-    set_={name: _SAVE.excluded[name] for name in (*STATE_COLUMNS, "state")},
+_TYPES = {
+    "run_id": KEY, "version": INT, "attempt": INT4, "segment": INT, "step": INT, "state_step": INT,
+    "anchor": INT, "failures": INT4, "state": BYTES,
+}  # fmt: skip
+_SAVED = (*STATE_COLUMNS, "state")
+_SAVE = statement(
+    "save detector",
+    f"""
+    INSERT INTO detector_states (run_id, {", ".join(_SAVED)})
+    VALUES (%(run_id)s, {", ".join(f"%({name})s" for name in _SAVED)})
+    ON CONFLICT (run_id)
+    DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
+    """,
+    _TYPES,
 )
-_MOVE = (
-    sql.update(tables.detector_states)
-    .where(_S.run_id == sql.bindparam("key"))
-    .values({name: sql.bindparam(name) for name in STATE_COLUMNS})
+_MOVE = statement(
+    "move detector",
+    f"""
+    UPDATE detector_states SET {", ".join(f"{name} = %({name})s" for name in STATE_COLUMNS)}
+    WHERE run_id = %(run_id)s
+    """,
+    _TYPES,
 )
 
 
@@ -81,12 +93,9 @@ def save_state(connection: sql.Connection, run_id: UUID, row: StateRow) -> None:
     values = {
         "version": row.version, "attempt": row.place.attempt, "segment": row.place.segment,
         "step": row.place.step, "state_step": row.state_step, "anchor": row.anchor,
-        "failures": row.failures,
+        "failures": row.failures, "run_id": run_id, "state": row.state,
     }  # fmt: skip
-    if row.state is None:
-        connection.execute(_MOVE, {"key": run_id, **values})
-    else:
-        connection.execute(_SAVE, {"run_id": run_id, "state": row.state, **values})
+    later(connection, _MOVE if row.state is None else _SAVE, values)
 
 
 def detectors_on(connection: sql.Connection, shelf: date) -> list[UUID]:
@@ -121,7 +130,7 @@ def keep_snapshot(
         "run_id": run_id, "attempt": place.attempt, "segment": place.segment,
         "step": place.step, "state": state, "at_target": at_target,
     }  # fmt: skip
-    ask(connection, (_KEEP, row))
+    later(connection, _KEEP, row)
 
 
 def nearest_snapshot(

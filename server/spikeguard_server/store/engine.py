@@ -6,7 +6,6 @@ used; asking each time would be one round trip of every three.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -16,8 +15,8 @@ from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DisconnectionError
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.fast.compute_lock import Connection
 from spikeguard_server.store.fast.packing import teach
+from spikeguard_server.store.fast.pipeline import heed
 
 CONNECT_TIMEOUT_S = 5
 IDLE_TRANSACTION_TIMEOUT_S = 60
@@ -46,20 +45,13 @@ def open_engine(settings: Settings) -> sql.Engine:
             "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         },
     )
-    sql.event.listen(engine, "do_connect", _connect)
     sql.event.listen(engine, "connect", _connected)
+    heed(engine)
     sql.event.listen(engine, "checkin", _rests)
     sql.event.listen(engine, "checkout", _check)
     if not settings.primary_url:
         sql.event.listen(engine, "handle_error", _judge)
     return engine
-
-
-def _connect(
-    dialect: sql.Dialect, record: Any, words: Sequence[Any], named: Mapping[str, Any]
-) -> Connection:
-    del dialect, record
-    return Connection.connect(*words, **named)
 
 
 def _connected(connection: Any, record: Any) -> None:

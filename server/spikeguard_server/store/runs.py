@@ -6,7 +6,7 @@ ending the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +22,17 @@ from spikeguard_protocol import (
     SegmentPoint,
     SegmentReason,
     SegmentStarted,
+)
+from spikeguard_server.store.fast.pipeline import (
+    BOOL,
+    FLOAT,
+    INT,
+    INT4,
+    KEY,
+    TEXT,
+    TIME,
+    later,
+    statement,
 )
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
@@ -89,6 +100,10 @@ class SegmentRow:
     last_step: int | None
 
 
+def _assigned(columns: Iterable[str]) -> str:
+    return ", ".join(f"{name} = %({name})s" for name in columns)
+
+
 _RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
 _ATTEMPT = [tables.attempts.c[name] for name in AttemptRow.__dataclass_fields__]
 _LOCK = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
@@ -129,17 +144,20 @@ def make_run(
 
 
 def save_run(connection: sql.Connection, run: RunRow) -> None:
-    values = {name: getattr(run, name) for name in _SAVED_OF_RUN}
-    connection.execute(_SAVE_RUN, {"key": run.run_id, **values})
+    """Write what stands in `run`, with what the transaction waits for next."""
+    later(connection, _SAVE_RUN, {name: getattr(run, name) for name in ("run_id", *_SAVED_OF_RUN)})
 
 
-_SAVED_OF_RUN = [
-    name for name in RunRow.__dataclass_fields__ if name not in ("run_id", "project", "name")
-]
-_SAVE_RUN = (
-    sql.update(tables.runs)
-    .where(tables.runs.c.run_id == sql.bindparam("key"))
-    .values({name: sql.bindparam(name) for name in _SAVED_OF_RUN})
+_SAVED_OF_RUN = {
+    "state": TEXT, "attempts": INT4, "incidents": INT4, "open_incident": INT4,
+    "last_message_at": TIME, "current_attempt": INT4, "current_segment": INT, "last_step": INT,
+    "position": INT, "last_loss": FLOAT, "last_grad_norm": FLOAT, "last_z": FLOAT,
+    "tokens_per_second": FLOAT, "followed_to": INT, "archived_at": TIME,
+}  # fmt: skip
+_SAVE_RUN = statement(
+    "save run",
+    f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %(run_id)s",
+    {"run_id": KEY, **_SAVED_OF_RUN},
 )
 
 
@@ -207,19 +225,22 @@ def settings_of(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[
 
 
 def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
-    values = {name: getattr(attempt, name) for name in _SAVED_OF_ATTEMPT}
-    connection.execute(_SAVE_ATTEMPT, {"key": run_id, "which": attempt.number, **values})
+    """Write what stands in `attempt`, with what the transaction waits for next."""
+    values = {name: getattr(attempt, name) for name in ("number", *_SAVED_OF_ATTEMPT)}
+    later(connection, _SAVE_ATTEMPT, {"run_id": run_id, **values})
 
 
-_SAVED_OF_ATTEMPT = (
-    "last_message_at", "alive_at", "ended_at", "end_reason", "lost", "last_sequence",
-    "dropped_samples",
-)  # fmt: skip
-_SAVE_ATTEMPT = (
-    sql.update(tables.attempts)
-    .where(tables.attempts.c.run_id == sql.bindparam("key"))
-    .where(tables.attempts.c.number == sql.bindparam("which"))
-    .values({name: sql.bindparam(name) for name in _SAVED_OF_ATTEMPT})
+_SAVED_OF_ATTEMPT = {
+    "last_message_at": TIME, "alive_at": TIME, "ended_at": TIME, "end_reason": TEXT, "lost": BOOL,
+    "last_sequence": INT, "dropped_samples": INT,
+}  # fmt: skip
+_SAVE_ATTEMPT = statement(
+    "save attempt",
+    f"""
+    UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)}
+    WHERE run_id = %(run_id)s AND number = %(number)s
+    """,
+    {"run_id": KEY, "number": INT4, **_SAVED_OF_ATTEMPT},
 )
 
 
@@ -285,6 +306,24 @@ def extend_segment(
         {"key": run_id, "which": attempt, "number": segment, "first": first, "last": last},
     )
     return done.rowcount == 1
+
+
+_LENGTHEN = statement(
+    "lengthen segment",
+    """
+    UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+    """,
+    {"run_id": KEY, "attempt": INT4, "segment": INT, "first": INT, "last": INT},
+)
+
+
+def lengthen_segment(
+    connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
+) -> None:
+    """Steps [first, last] were stored behind all others of the segment, which is there."""
+    where = {"run_id": run_id, "attempt": attempt, "segment": segment}
+    later(connection, _LENGTHEN, {**where, "first": first, "last": last})
 
 
 def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:

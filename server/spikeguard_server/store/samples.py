@@ -31,6 +31,7 @@ from spikeguard_server.store.chunks import (
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge
 from spikeguard_server.store.roll_ups import unroll
+from spikeguard_server.store.runs import lengthen_segment
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -44,6 +45,16 @@ def write_samples(connection: sql.Connection, run_id: UUID, attempt: int, sample
         insert_piece(connection, key, piece_of(samples))
     else:
         _fill_in(connection, key, curves_of(samples))
+
+
+def append_samples(
+    connection: sql.Connection, run_id: UUID, attempt: int, samples: Samples
+) -> None:
+    """Store steps that lie behind all others of their segment, which is there; waits for nothing
+    of its own."""
+    key = SegmentKey(run_id, attempt, samples.segment)
+    insert_piece(connection, key, piece_of(samples))
+    lengthen_segment(connection, *key, samples.steps[0], samples.steps[-1])
 
 
 def _newest(connection: sql.Connection, key: SegmentKey) -> int:

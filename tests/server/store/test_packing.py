@@ -9,8 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spikeguard_server.store.fast.packing import floats, whole
+from spikeguard_server.store.fast.pipeline import FLOATS, INTS, ask, statement
 from tests.server.store.jobs import same_number
 
+_FLOATS = statement("test floats", "SELECT %(sent)s", {"sent": FLOATS})
+_WHOLE = statement("test whole", "SELECT %(sent)s", {"sent": INTS})
 STEPS = st.integers(min_value=-(2**53), max_value=2**53)
 EXAMPLES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -23,7 +26,7 @@ def test_every_float_and_every_missing_one_comes_back(
     engine: sql.Engine, column: list[float | None]
 ) -> None:
     with engine.connect() as connection:
-        back = connection.exec_driver_sql("SELECT %s::float8[]", (floats(column),)).scalar_one()
+        ((back,),) = ask(connection, (_FLOATS, {"sent": floats(column)}))[0]
     assert len(back) == len(column)
     for left, right in zip(back, column, strict=True):
         assert same_number(left, right)
@@ -37,5 +40,5 @@ def test_every_whole_number_and_every_missing_one_comes_back(
     engine: sql.Engine, column: list[int | None]
 ) -> None:
     with engine.connect() as connection:
-        back = connection.exec_driver_sql("SELECT %s::bigint[]", (whole(column),)).scalar_one()
+        ((back,),) = ask(connection, (_WHOLE, {"sent": whole(column)}))[0]
     assert back == column

@@ -17,6 +17,7 @@ from spikeguard_server.jobs.housekeeping import roll
 from spikeguard_server.store.chunks import MOST_BLOCKS, SegmentKey, read_curves, rollups_in_parts
 from spikeguard_server.store.curves import Column, Curves, keep
 from spikeguard_server.store.fast.packing import packed
+from spikeguard_server.store.fast.pipeline import FLOATS, ask, statement
 from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.roll_ups import BLOCK, SPAN
 from spikeguard_server.store.tables.core import run_key
@@ -51,7 +52,8 @@ def test_a_packed_array_comes_back_as_it_went(
     there = np.array([v is not None for v in floats], bool)
     column = packed(np.array([v or 0.0 for v in floats], float), there)
     with engine.connect() as connection:
-        back = connection.exec_driver_sql("SELECT %s::float8[]", (column,)).scalar_one()
+        echo = statement("test echo", "SELECT %(sent)s", {"sent": FLOATS})
+        ((back,),) = ask(connection, (echo, {"sent": column}))[0]
     assert all(same_number(a, b or 0.0 if b is not None else None)
                for a, b in zip(back, floats, strict=True))  # fmt: skip
 

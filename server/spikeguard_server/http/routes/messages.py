@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +36,7 @@ from spikeguard_server.errors import (
 from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, sign_in
-from spikeguard_server.http.fast.json_reader import read_json
+from spikeguard_server.http.fast.json_reader import read_envelope, read_json
 from spikeguard_server.http.quotas import Shares
 from spikeguard_server.http.rate_limits import Rates, address_of
 from spikeguard_server.http.responses import Answer, refusals
@@ -172,14 +171,16 @@ class MessageDoor:
         as for every call); it is answered in the order of `Turns`, where the token is the client.
         """
         self.services.metrics.message_bytes.inc(len(body))
-        line = line_of(body) or host
+        envelope = read_envelope(body)
+        line = host if envelope is None else envelope.run
         try:
             waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
         except Busy:
             del body
             await asyncio.sleep(REFUSED_S)
             raise
-        if self.urgency.of((bearer, line), body, monotonic()):
+        loss = None if envelope is None else envelope.loss
+        if self.urgency.of((bearer, line), loss, monotonic()):
             self.turns.hurry(bearer, line)
         self.services.metrics.ingest_waiting.set(self.turns.length)
         ack: Ack = await asyncio.wrap_future(waiting)
@@ -234,15 +235,6 @@ class ClosedDoor:
         """Nor taken anything from."""
         del bearer, body, host
         raise ReadsOnly(self.primary)
-
-
-_OPENING = re.compile(rb'\{"type":"Message","project":"([^"]{1,64})","run":"([^"]{1,64})"')
-
-
-def line_of(body: bytes) -> tuple[bytes, bytes] | None:
-    """Whose message it is by the look of it: good enough for an order, not for truth."""
-    found = _OPENING.match(body)
-    return (found[1], found[2]) if found else None
 
 
 def _decode(body: bytes) -> Message:

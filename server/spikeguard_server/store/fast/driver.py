@@ -6,7 +6,7 @@ it, without the statement's values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,6 @@ import psycopg
 import sqlalchemy as sql
 from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DBAPIError
-
-from spikeguard_server.store.fast.packing import FLOAT8_ARRAY, INT8_ARRAY, ArrayLoader
 
 
 @contextmanager
@@ -31,13 +29,3 @@ def driver(connection: sql.Connection) -> Iterator[psycopg.Connection[Any]]:
             "a message's statement", None, error, psycopg.Error,
             hide_parameters=True, dialect=connection.dialect,
         ) from error  # fmt: skip
-
-
-def read_arrays(
-    connection: sql.Connection, statement: str, values: Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
-    """The rows of `statement`, arrays of numbers as `packing.unpacked` reads them."""
-    with driver(connection) as raw, raw.cursor(binary=True) as cursor:
-        for oid in (FLOAT8_ARRAY, INT8_ARRAY):
-            cursor.adapters.register_loader(oid, ArrayLoader)
-        return cursor.execute(statement, values).fetchall()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from psycopg.adapt import Dumper, Loader
+from psycopg.adapt import Loader
 from psycopg.pq import Format
 
 FLOAT8, FLOAT8_ARRAY = 701, 1022  # object ids of the catalogue, fixed for ever
@@ -124,24 +124,6 @@ class ArrayLoader(Loader):
         return unpacked(bytes(data))
 
 
-class _FloatDumper(Dumper):
-    format = Format.BINARY
-    oid = FLOAT8_ARRAY
-
-    def dump(self, obj: FloatColumn) -> bytes:
-        return obj.packed
-
-
-class _WholeDumper(Dumper):
-    format = Format.BINARY
-    oid = INT8_ARRAY
-
-    def dump(self, obj: WholeColumn) -> bytes:
-        return obj.packed
-
-
 def teach(connection: psycopg.Connection[Any]) -> None:
-    """Let `connection` take packed columns as arguments, and prepare nothing of its own."""
+    """Let `connection` prepare nothing of its own."""
     connection.prepare_threshold = None
-    connection.adapters.register_dumper(FloatColumn, _FloatDumper)
-    connection.adapters.register_dumper(WholeColumn, _WholeDumper)

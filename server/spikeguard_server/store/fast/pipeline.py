@@ -1,8 +1,10 @@
 """Prepared statements sent together and answered together: one wait for all of them.
 
-Law: below SQLAlchemy and psycopg's cursors, inside a transaction that they see as their own. What
-fails raises as a cursor's statement would; statements behind it are not carried out. psycopg itself
-prepares nothing on these connections (`packing.teach`): it would drop ours with its own.
+Invariants: below SQLAlchemy and psycopg's cursors, inside a transaction that they see as their own.
+What fails raises as a cursor's statement would; statements behind it are not carried out. What is
+to be written `later` waits for nothing of its own: it goes out before whatever the transaction asks
+next, or with its COMMIT, and never after it. psycopg itself prepares nothing on these connections
+(`packing.teach`): it would drop ours with its own.
 """
 
 from __future__ import annotations
@@ -23,9 +25,15 @@ from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
 from spikeguard_server.store.fast.driver import driver
-from spikeguard_server.store.fast.packing import FLOAT8, FLOAT8_ARRAY, INT8, INT8_ARRAY
+from spikeguard_server.store.fast.packing import (
+    FLOAT8,
+    FLOAT8_ARRAY,
+    INT8,
+    INT8_ARRAY,
+    ArrayLoader,
+)
 
-_PREPARED = "prepared by pipeline"
+_PREPARED, _QUEUED, _HEEDED = "prepared by pipeline", "to be written", "the queue is sent"
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of Postgres
 _INT4, _INT8, _FLOAT8, _HEAD = Struct("!i"), Struct("!q"), Struct("!d"), Struct("!iiIii")
@@ -96,10 +104,64 @@ Asked = tuple[Statement, Mapping[str, Any]]
 def ask(connection: sql.Connection, *asked: Asked) -> list[list[tuple[Any, ...]]]:
     """The rows of every statement, in one wait. Begins the transaction where none is open."""
     known: set[bytes] = connection.info.setdefault(_PREPARED, set())
+    queued: list[Asked] = connection.info.pop(_QUEUED, [])
     with driver(connection) as raw, raw.lock:
         if raw.pgconn.transaction_status == TransactionStatus.IDLE:
-            return raw.wait(_talk(raw, known, ((BEGIN, {}), *asked)))[1:]
-        return raw.wait(_talk(raw, known, asked))
+            queued = [(BEGIN, {}), *queued]
+        return raw.wait(_talk(raw, known, (*queued, *asked)))[len(queued) :]
+
+
+def later(connection: sql.Connection, wanted: Statement, values: Mapping[str, Any]) -> None:
+    """Write before whatever this transaction waits for next, its COMMIT at the latest."""
+    if connection.info.get(_HEEDED):
+        connection.info.setdefault(_QUEUED, []).append((wanted, values))
+    else:
+        ask(connection, (wanted, values))
+
+
+def flush(connection: sql.Connection) -> None:
+    """Send what is to be written, and wait for it."""
+    if connection.info.get(_QUEUED):
+        ask(connection)
+
+
+def read_arrays(
+    connection: sql.Connection, text: str, values: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    """The rows of the statement `text`, arrays of numbers as `packing.unpacked` reads them."""
+    flush(connection)
+    with driver(connection) as raw, raw.cursor(binary=True) as cursor:
+        for oid in (FLOAT8_ARRAY, INT8_ARRAY):
+            cursor.adapters.register_loader(oid, ArrayLoader)
+        return cursor.execute(text, values).fetchall()
+
+
+def heed(engine: sql.Engine) -> None:
+    """Let transactions of `engine` send what is to be written, before a statement and with the
+    COMMIT; what is rolled back is not sent."""
+    sql.event.listen(engine, "connect", _heed)
+    sql.event.listen(engine, "before_cursor_execute", _before)
+    sql.event.listen(engine, "commit", _commit)
+    sql.event.listen(engine, "rollback", _forget)
+
+
+def _heed(raw: Any, record: Any) -> None:
+    del raw
+    record.info[_HEEDED] = True
+
+
+def _before(connection: sql.Connection, *_: Any) -> None:
+    flush(connection)
+
+
+def _commit(connection: sql.Connection) -> None:
+    if connection.info.get(_QUEUED):
+        ask(connection, (COMMIT, {}))  # SQLAlchemy's own would wait once more, and finds it done
+
+
+def _forget(connection: sql.Connection) -> None:
+    if not connection.invalidated:
+        connection.info.pop(_QUEUED, None)
 
 
 def _talk(

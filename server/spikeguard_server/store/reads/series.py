@@ -28,7 +28,7 @@ from spikeguard_server.store.chunks import (
     rollups_in_parts,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
-from spikeguard_server.store.fast.driver import read_arrays
+from spikeguard_server.store.fast.pipeline import read_arrays
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
     SegmentRow,
