@@ -27,8 +27,7 @@ READS = {  # beside the modules of `store/reads`
     "storable",  # whether a text can be stored; touches nothing
     "run_key",  # how a row of a run is named
     "FLEET",
-    "current_revision",  # of the schema, as it stands
-    "newest_revision",
+    "require_schema",  # as it stands
     "WriteCheck",  # takes room in a temporary file, no row
 }
 WRITES = re.compile(r"sql\.(insert|update|delete)\b|\binsert\(|with_for_update|lock_run|\.commit\(")

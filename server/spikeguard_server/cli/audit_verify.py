@@ -23,13 +23,7 @@ from spikeguard_protocol import RunId
 from spikeguard_server.cli.commands import DOES_NOT_FIT
 from spikeguard_server.domain.audit.chain import TOLD, Checked, Heads, check_chain
 from spikeguard_server.jobs.audit_heads import BadHeads, read_heads
-from spikeguard_server.store.audit_chain import (
-    Head,
-    older_entries,
-    read_chains,
-    read_plainly,
-    run_names,
-)
+from spikeguard_server.store.audit_chain import Head, read_chains, read_plainly, run_names
 from spikeguard_server.store.database import opened, settings_of
 from spikeguard_server.store.roles import who_can_change
 from spikeguard_server.store.tables.core import FLEET, run_key
@@ -43,7 +37,6 @@ class Verdict:
 
     runs: Mapping[UUID, Checked]
     names: Mapping[UUID, str]
-    older: int | None  # entries that may be without digest; None: one run alone was looked at
     heads: int | None  # that were held against them; None: none were given
     can_change: list[str]
 
@@ -51,17 +44,13 @@ class Verdict:
     def entries(self) -> int:
         return sum(checked.entries for checked in self.runs.values())
 
-    @property
-    def unchained(self) -> int:
-        return sum(checked.unchained for checked in self.runs.values())
-
     def name(self, run_id: UUID) -> str:
         """What people call the run."""
         return OF_NO_RUN if run_id == FLEET else self.names.get(run_id, str(run_id))
 
     def findings(self) -> list[dict[str, Any]]:
         """The first entry that does not fit, of every run that has one."""
-        found: list[dict[str, Any]] = [
+        return [
             {
                 "run": self.name(run_id), "number": checked.finding.number,
                 "fault": checked.finding.fault.value, "reason": TOLD[checked.finding.fault],
@@ -69,10 +58,6 @@ class Verdict:
             for run_id, checked in self.runs.items()
             if checked.finding is not None
         ]  # fmt: skip
-        if self.older is not None and self.unchained > self.older and not found:
-            reason = f"{self.unchained} entries have no digest, and {self.older} may have none"
-            found.append({"run": None, "number": None, "fault": "unchained", "reason": reason})
-        return found
 
 
 def run(options: Namespace) -> int:
@@ -103,7 +88,6 @@ def _verify(engine: sql.Engine, heads: list[Head] | None, run_id: UUID | None) -
             read_plainly(connection)
             return Verdict(
                 names=run_names(connection),
-                older=older_entries(connection, FLEET) if run_id is None else None,
                 can_change=who_can_change(connection),
                 runs=_check(connection, exported, run_id),
                 heads=None if heads is None else sum(map(len, exported.values())),
@@ -140,19 +124,16 @@ def _check(
 def _as_json(verdict: Verdict, findings: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "fits": not findings, "findings": findings, "runs": len(verdict.runs),
-        "entries": verdict.entries, "without_digest": verdict.unchained,
-        "heads": verdict.heads, "roles_that_can_change_it": verdict.can_change,
+        "entries": verdict.entries, "heads": verdict.heads,
+        "roles_that_can_change_it": verdict.can_change,
     }  # fmt: skip
 
 
 def _tell(verdict: Verdict, findings: list[dict[str, Any]]) -> None:
     for finding in findings:
-        where = f"{finding['run']}: entry {finding['number']} " if finding["run"] else ""
-        say(f"{where}{finding['reason']}")
+        say(f"{finding['run']}: entry {finding['number']} {finding['reason']}")
     if not findings:
         say(f"{verdict.entries} entries in {len(verdict.runs)} chains fit their digests.")
-    if verdict.unchained:
-        say(f"{verdict.unchained} entries are older than the digests: nothing is known of them.")
     if verdict.heads is None:
         say("No exported heads were given: a chain made anew, or cut at its end, goes unseen.")
     else:

@@ -19,7 +19,7 @@ import sqlalchemy as sql
 from spikeguard_server.domain.audit.chain import ChainedEntry
 
 FETCHED: Final = 1000  # entries at once
-# As `chain_audit` of migration 0023 writes it: each column that is not null, but the digest.
+# As the trigger `chain_audit` writes it: each column that is not null, but the digest.
 _CONTENT = """
     (SELECT string_agg(format('%s=%s:%s', key, octet_length(value), value), E'\\n'
                        ORDER BY key COLLATE "C")
@@ -33,10 +33,6 @@ _ENTRIES: Final = f"SELECT a.run_id, a.number, {_CONTENT} AS content, a.digest F
 _HEADS: Final = sql.text(
     "SELECT DISTINCT ON (run_id) run_id, number, at, digest FROM audit"
     " WHERE digest IS NOT NULL AND at > :since ORDER BY run_id, number DESC"
-)
-_OLDER: Final = sql.text(
-    "SELECT subject FROM public.audit"
-    " WHERE run_id = :fleet AND action = 'audit.chained' ORDER BY number LIMIT 1"
 )
 _NAMES: Final = sql.text(
     "SELECT run_id, project || '/' || name FROM public.deleted_runs"
@@ -70,12 +66,6 @@ def read_chains(
     rows = connection.execution_options(yield_per=FETCHED).execute(query, values)
     for key, entries in groupby(rows, key=attrgetter("run_id")):
         yield key, (ChainedEntry(row.number, row.content, row.digest) for row in entries)
-
-
-def older_entries(connection: sql.Connection, fleet: UUID) -> int:
-    """How many entries had no digest when the chains began."""
-    found = str(connection.execute(_OLDER, {"fleet": fleet}).scalar() or "")
-    return int(found) if found.isdecimal() else 0
 
 
 def run_names(connection: sql.Connection) -> dict[UUID, str]:

@@ -20,7 +20,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
-from spikeguard_server.store.migrations import current_revision, newest_revision
+from spikeguard_server.store.migrations import require_schema
 
 STATE = "up.json"  # in the directory of `spikeguard up`, while it runs
 
@@ -57,7 +57,8 @@ def opened(settings: Settings, *, migrated: bool = True) -> Iterator[sql.Engine]
     engine = open_engine(settings)
     try:
         if migrated:
-            _check_schema(engine)
+            with engine.connect() as connection:
+                require_schema(connection)
         yield engine
     except OperationalError as error:
         raise CommandFailed(f"the database cannot be reached: {_first_line(error)}") from error
@@ -65,14 +66,6 @@ def opened(settings: Settings, *, migrated: bool = True) -> Iterator[sql.Engine]
         raise CommandFailed(str(error)) from error
     finally:
         engine.dispose()
-
-
-def _check_schema(engine: sql.Engine) -> None:
-    with engine.connect() as connection:
-        if current_revision(connection) != newest_revision():
-            raise CommandFailed(
-                "the database is not at this version's schema: run `spikeguard migrate`"
-            )
 
 
 def _first_line(error: OperationalError | ProgrammingError) -> str:

@@ -1,214 +1,176 @@
-"""A database of every earlier release, full of a run amid a spike, brought to this release.
+"""A database of every earlier release, with a run amid a spike, brought to this release.
 
-The rows are made by this release and copied into each earlier schema as far as that had tables and
-columns for them, so a new revision is tested with data as soon as it is written. Afterwards the run
-has to go on through the API: what was stored is shown, what was approved reaches the job.
+`release_dumps` kept them, each written by the code of its own time. Afterwards the run has to go on
+through the API: what was stored is shown, what was approved reaches the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 import sqlalchemy as sql
+from alembic import command
 from alembic.script import ScriptDirectory
 
 from spikeguard.uplink.transport import Advice, Transport
-from spikeguard_client import Client, Command
-from spikeguard_protocol import Ack, CommandId, IncidentId, Role, RunId
-from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_cli.main import main
+from spikeguard_client import Client
+from spikeguard_protocol import Ack, Role
 from spikeguard_server.domain.monitor.state import _MAGIC, STATE_VERSION
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.engine import open_engine
-from spikeguard_server.store.links import make_link
-from spikeguard_server.store.migrations import _config, migrate
-from spikeguard_server.store.tables.core import run_key
+from spikeguard_server.store.migrations import SCRIPTS, _config, migrate
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
-from tests.server.store.jobs import Job, columns, spiking
-from tests.server.store.test_schema import at_revision
+from tests.server.store.jobs import FIRST, Job, columns, value
+from tests.server.store.release_dumps import (
+    RUN,
+    Past,
+    curve,
+    dumped,
+    program,
+    restore,
+    shown,
+    stored_revisions,
+)
 
-REVISIONS = sorted(s.revision for s in ScriptDirectory.from_config(_config()).walk_revisions())
-RUN = RunId("default", "gpt")
-CURVE = spiking(421)
+WRITE = "`python -m tests.server.store.release_dumps`"
 COLUMNS = """select table_name, column_name from information_schema.columns
     join information_schema.tables using (table_schema, table_name)
     where table_schema = 'public' and table_type = 'BASE TABLE' order by ordinal_position"""
-MADE_BY_MIGRATIONS = {"alembic_version", "shelves"}
+RELEARNED = "select count(*) from audit where action = 'detection.relearned'"
 
 
-@dataclass
-class Past:
-    """A run that waits for an order, and all that people wrote down around it."""
-
-    engine: sql.Engine
-    job: Job
-    command: str = ""
-    job_step: int = 0
-    tokens: dict[Role, str] = field(default_factory=dict)
-    shown: dict[str, Any] = field(default_factory=dict)
+@pytest.fixture
+def empty_url(databases: Databases) -> Iterator[str]:
+    with databases.lent("template1") as url:
+        yield url
 
 
-@pytest.fixture(scope="module")
-def past(databases: Databases) -> Iterator[Past]:
-    """Made through ingest and the API, once for all revisions."""
-    settings = Settings(database_url=databases.make("past"))
-    engine = open_engine(settings)
-    made = Past(engine, Job(engine))
-    with engine.begin() as connection:
-        for role in (Role.AGENT, Role.ADMIN):
-            made.tokens[role] = issue_token(connection, Grant(role, person="Ada"), "test")[0]
-    with serving(settings) as url:
-        live_through(made, Client(url, made.tokens[Role.ADMIN]))
-        made.shown = shown(Client(url, made.tokens[Role.ADMIN]))
-    yield made
+@pytest.fixture
+def empty(empty_url: str) -> Iterator[sql.Engine]:
+    """A pool on a database without a schema."""
+    engine = sql.create_engine(empty_url)
+    yield engine
     engine.dispose()
 
 
-def live_through(past: Past, admin: Client) -> None:
-    """Train until a rollback is proposed, and approve it; nobody has fetched it yet."""
-    admin.put_policy(RUN.project, {"price_per_hour": 98.0})
-    target = {"url": "https://team.example/hook", "secret": "of more than sixteen signs"}
-    admin.put_channel(RUN.project, "team", {"kind": "webhook", "target": target})
-    admin.silence(RUN.project, lasts_s=3600, reason="moving")
-    past.job.start()
-    past.job.train(1, 420, CURVE)
-    for step in range(421, 700, 10):
-        past.job.train(step, step + 9, CURVE)
-        past.job_step = step + 9
-        for incident in admin.incidents(RUN, state="open"):
-            proposal = incident["proposal"]
-            if proposal is not None and proposal["verb"] == "rollback":
-                past.command = proposal["id"]
-                link_to(past, proposal)
-                admin.put_run_policy(RUN, {"price_per_hour": 3.0})
-                say_yes(admin, past.command)
-                return
-    raise AssertionError("no rollback was proposed")
-
-
-def say_yes(admin: Client, command: str) -> None:
-    [incident] = admin.incidents(RUN)
-    assert incident["proposal"] is not None
-    admin.approve(CommandId.parse(command), incident["proposal"]["revision"])
-
-
-def link_to(past: Past, proposal: Command) -> None:
-    with past.engine.begin() as connection:
-        make_link(
-            connection, run_key(RUN), incident=1, command=proposal["number"],
-            revision=proposal["revision"], channel="team", person="Ada",
-            expires_at=datetime.now(UTC) + timedelta(hours=1),
-        )  # fmt: skip
-
-
-def shown(admin: Client) -> dict[str, Any]:
-    """What the API says of the run, as far as every release knew of it."""
-    incident = admin.incident(IncidentId(RUN, 1))
-    return {
-        "series": admin.series(RUN, "loss", "grad_norm", "step_time"),
-        "incident": [incident["state"], incident["kind"], incident["onset_step"]],
-        "commands": [(c["id"], c["state"], c["arguments"]) for c in incident["commands"]],
-        "audit": [(e["number"], e["actor"], e["action"], e["reason"]) for e in admin.audit(RUN)],
-        "targets": [target["name"] for target in admin.run(RUN)["targets"]],
-        "tokens": [token["role"] for token in admin.tokens()],
-        "policy": admin.policy(RUN.project)["policy"],
-    }
-
-
-def columns_of(connection: sql.Connection) -> dict[str, list[str]]:
-    """Every table with its columns."""
-    found: dict[str, list[str]] = {}
-    for table, column in connection.execute(sql.text(COLUMNS)):
-        found.setdefault(table, []).append(column)
-    return found
-
-
-def copy_back(past: sql.Connection, earlier: sql.Connection) -> dict[str, list[str]]:
-    """Write into an earlier schema what it had a place for; which tables and columns it had."""
-    here, there = columns_of(past), columns_of(earlier)
-    here["samples"] = there.get("samples", [])  # a table once, a view of pieces since
-    earlier.execute(sql.text("set local session_replication_role = replica"))  # in any order
-    copied = {}
-    for table in sorted((here.keys() & there.keys()) - MADE_BY_MIGRATIONS):
-        names = [name for name in there[table] if name in here[table]]
-        if names:
-            copy_table(past, earlier, table, listed(names))
-            copied[table] = names
-    return copied
-
-
-def copy_table(past: sql.Connection, earlier: sql.Connection, table: str, names: str) -> None:
-    source, target = past.connection.cursor(), earlier.connection.cursor()
-    with (
-        source.copy(f"copy (select {names} from {table}) to stdout") as rows,
-        target.copy(f"copy {table} ({names}) from stdin") as into,
-    ):
-        for row in rows:
-            into.write(row)
-
-
-def made_older(connection: sql.Connection) -> None:
-    """The detector's state in a version that this release has to learn anew from the samples."""
-    for table in ("detector_states", "detector_snapshots"):
-        written = (
-            f"overlay(state placing '{STATE_VERSION - 1}'::bytea from {1 + len(_MAGIC)} "
-            f"for {len(str(STATE_VERSION))})"
-        )
-        connection.execute(sql.text(f"update {table} set state = {written}"))
-
-
-def stored(connection: sql.Connection, copied: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The rows of those tables, in no order."""
-    return {
-        table: sorted(
-            map(str, connection.execute(sql.text(f"select {listed(names)} from {table}")))
-        )
-        for table, names in copied.items()
-    }
+def rows(engine: sql.Engine, tables: dict[str, list[str]]) -> dict[str, list[str]]:
+    """What stands in those columns, in no order."""
+    with engine.connect() as connection:
+        return {
+            table: sorted(
+                map(str, connection.execute(sql.text(f"select {listed(names)} from {table}")))
+            )
+            for table, names in tables.items()
+        }
 
 
 def listed(names: list[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_a_run_amid_a_spike_goes_on_from_every_earlier_revision(
-    engine: sql.Engine, database_url: str, past: Past, revision: str
+def columns_of(engine: sql.Engine) -> dict[str, list[str]]:
+    """Every table with its columns, but the one that says which revision it is."""
+    found: dict[str, list[str]] = {}
+    with engine.connect() as connection:
+        for table, column in connection.execute(sql.text(COLUMNS)):
+            found.setdefault(table, []).append(column)
+    del found["alembic_version"]
+    return found
+
+
+def make_older(engine: sql.Engine) -> None:
+    """The detector's state in a version that this release has to learn anew from the samples."""
+    with engine.begin() as connection:
+        for table in ("detector_states", "detector_snapshots"):
+            head = f"{_MAGIC.decode()}{STATE_VERSION - 1}"
+            rest = "substring(state from position('\\x0a'::bytea in state))"
+            connection.execute(sql.text(f"update {table} set state = '{head}'::bytea || {rest}"))
+
+
+def written_alike(engine: sql.Engine) -> bool:
+    """Whether the detector's state is of the version that this release reads."""
+    head = value(engine, "select substring(state from 1 for 64) from detector_states")
+    return bytes(head).startswith(_MAGIC + f"{STATE_VERSION}\n".encode())
+
+
+def test_a_database_of_every_revision_is_kept() -> None:
+    """So no migration is released that was tried on empty tables alone."""
+    revisions = sorted(s.revision for s in ScriptDirectory(str(SCRIPTS)).walk_revisions())
+    assert stored_revisions() == revisions, f"run {WRITE} and commit what it writes"
+
+
+@pytest.mark.skipif(program("pg_dump") is None, reason="this Postgres comes without pg_dump")
+@pytest.mark.parametrize("revision", stored_revisions())
+def test_a_revision_makes_what_it_made_when_it_was_released(
+    databases: Databases, empty: sql.Engine, revision: str
+) -> None:
+    """Where it fails: a release has this schema; add a migration. Before the first release has it,
+    write the database anew."""
+    with empty.begin() as connection:
+        config = _config(SCRIPTS)
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    with databases.lent("template1") as url:
+        released = sql.create_engine(url)
+        restore(released, revision)
+        drop_partitions(released)
+        drop_partitions(empty)
+        kept, made = dumped(released, "--schema-only"), dumped(empty, "--schema-only")
+        released.dispose()
+    assert made == kept, f"{revision} is not what {WRITE} kept of it"
+
+
+def drop_partitions(engine: sql.Engine) -> None:
+    """They are named by the week."""
+    with engine.begin() as connection:
+        connection.execute(
+            sql.text(
+                "select shelves.drop_partition(parent, starts) from shelves "
+                "cross join unnest(array['pieces', 'rollups', 'layer_norms']) parent"
+            )
+        )
+
+
+@pytest.mark.parametrize("state", ["as it was written", "of an older version"])
+@pytest.mark.parametrize("revision", stored_revisions())
+def test_a_run_amid_a_spike_goes_on_from_every_earlier_release(
+    empty: sql.Engine, empty_url: str, revision: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that was stored is lost, and the rollback that was approved reaches the job."""
-    with past.engine.connect() as source, at_revision(engine, revision) as connection:
-        copied = copy_back(source, connection)
-        if revision != REVISIONS[-1]:
-            made_older(connection)
-        before = stored(connection, copied)
+    past = Past.read(revision)
+    restore(empty, revision)
+    if state == "of an older version":
+        make_older(empty)
+    alike, had = written_alike(empty), columns_of(empty)
+    before = rows(empty, had)
     assert {"runs", "incidents", "commands", "policies", "tokens", "audit"} <= before.keys()
-    migrate(engine)
-    with engine.connect() as connection:
-        after = stored(connection, copied)
-    after["audit"] = [entry for entry in after["audit"] if "'audit.chained'" not in entry]
-    assert after == before
-    with serving(Settings(database_url=database_url)) as url:
+    migrate(empty)
+    there = columns_of(empty)
+    kept = {t: [n for n in names if n in there.get(t, [])] for t, names in had.items()}
+    assert kept == had  # a migration that drops something says here what
+    assert rows(empty, had) == before
+    monkeypatch.setenv("DATABASE_URL", empty_url)
+    assert main(["audit", "verify"]) == 0
+    with serving(Settings(database_url=empty_url)) as url:
         admin = Client(url, past.tokens[Role.ADMIN])
-        assert shown(admin) == past.shown
-        ack = send_next(past, url)
+        for part, told in shown(admin).items():
+            assert told == past.shown[part], part
+        ack = send_next(empty, past, url)
         assert past.command in [order.command for order in ack.orders]
         [incident] = admin.incidents(RUN)
         assert incident["state"] == "open"
-        assert admin.run(RUN)["last_step"] == past.job_step + 10
-        relearned = [e for e in admin.audit(RUN) if e["action"] == "detection.relearned"]
-        assert len(relearned) == (revision != REVISIONS[-1])
+        assert admin.run(RUN)["last_step"] == past.last_step + 10
+        assert value(empty, RELEARNED) == (not alike)
 
 
-def send_next(past: Past, url: str) -> Ack:
+def send_next(engine: sql.Engine, past: Past, url: str) -> Ack:
     """Ten more steps, as the job's agent sends them."""
-    steps = range(past.job_step + 1, past.job_step + 11)
-    message = past.job.message(columns(steps, CURVE), sequence=past.job.sequence + 1)
+    steps = range(past.last_step + 1, past.last_step + 11)
+    job = Job(engine, FIRST, sequence=past.sequence)
     line = Transport(url, past.tokens[Role.AGENT], 20.0)
-    verdict = line.send(message)
+    verdict = line.send(job.message(columns(steps, curve)))
     line.close()
     assert verdict.advice is Advice.STORED, verdict
     assert verdict.ack is not None

@@ -2,7 +2,7 @@
 
 Invariants: pure. A chain belongs to one run. What it proves, it proves with digests that were
 exported while they were the newest: whoever owns the table can make a chain anew, and only an
-exported digest, called a head, shows that. Entries from before the chain carry no digest.
+exported digest, called a head, shows that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fault(StrEnum):
 TOLD: Mapping[Fault, str] = {
     Fault.MISSING: "is not there, and later ones are",
     Fault.CHANGED: "or one before it was changed, or put in",
-    Fault.UNCHAINED: "has no digest, and one before it has",
+    Fault.UNCHAINED: "has no digest",
     Fault.REWRITTEN: "is not the one whose digest was exported",
     Fault.CUT: "was exported, and the record ends before it",
 }
@@ -56,7 +56,6 @@ class Checked:
     """What a run's entries came to."""
 
     entries: int
-    unchained: int  # from before the chain: nothing is known of them
     finding: Finding | None
 
 
@@ -69,26 +68,24 @@ def digest_of(previous: bytes | None, content: str) -> bytes:
 def check_chain(entries: Iterable[ChainedEntry], heads: Heads) -> Checked:
     """Hold one run's entries, by number, against their digests and the exported heads."""
     previous: bytes | None = None
-    count = unchained = 0
+    count = 0
     for entry in entries:
         if (fault := _fault(entry, count + 1, previous, heads)) is not None:
-            return Checked(count, unchained, fault)
+            return Checked(count, fault)
         count += 1
-        unchained += entry.digest is None
         previous = entry.digest
     cut = min((number for number in heads if number > count), default=None)
-    return Checked(count, unchained, None if cut is None else Finding(cut, Fault.CUT))
+    return Checked(count, None if cut is None else Finding(cut, Fault.CUT))
 
 
 def _fault(
     entry: ChainedEntry, expected: int, previous: bytes | None, heads: Heads
 ) -> Finding | None:
-    stored, recomputed = entry.digest, digest_of(previous, entry.content)
     if entry.number != expected:
         return Finding(expected, Fault.MISSING)
-    if stored is None and previous is not None:
+    if entry.digest is None:
         return Finding(expected, Fault.UNCHAINED)
-    if stored is not None and stored != recomputed:
+    if entry.digest != digest_of(previous, entry.content):
         return Finding(expected, Fault.CHANGED)
     if not heads.get(expected, frozenset()) <= {entry.digest}:
         return Finding(expected, Fault.REWRITTEN)

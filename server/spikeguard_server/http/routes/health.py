@@ -11,7 +11,7 @@ from spikeguard_server.errors import Unready
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 from spikeguard_server.http.dependencies import Look, Services, ServicesDep
 from spikeguard_server.http.responses import Answer, refusals
-from spikeguard_server.store.migrations import current_revision, newest_revision
+from spikeguard_server.store.migrations import require_schema
 from spikeguard_server.store.reads.standby import lag_s, takes_no_writes
 from spikeguard_server.store.roles import ways_around
 
@@ -76,10 +76,7 @@ def _look(services: Services) -> Look:
                 "The database takes no writes: it is a standby, or somebody made it read-only",
                 "Wait for the failover to end, or let DATABASE_URL lead to the primary",
             )
-        if current_revision(connection) != newest_revision():
-            raise Unready(
-                "The database is not at this version's schema", "Run `spikeguard migrate`"
-            )
+        require_schema(connection)
         lag, protected = lag_s(connection), not ways_around(connection)
         if services.primary is None:
             services.write_check.check(connection)

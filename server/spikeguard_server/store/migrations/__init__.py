@@ -1,9 +1,10 @@
 """The schema's history, inside the package so that an installed wheel can migrate.
 
-Law: forward only, one transaction, under an advisory lock: of several replicas that start together
-one migrates and the others wait, then find nothing to do. A revision, once released, never changes.
-Others may be serving meanwhile: it takes the lock of every message first, waits for no lock long,
-since all who come later wait behind it, and tries again where it got in somebody's way.
+Law: forward only from 0.1.0 on, one transaction, under an advisory lock: of several replicas that
+start together one migrates and the others wait, then find nothing to do. A revision, once released,
+never changes. Others may be serving meanwhile: it takes the lock of every message first, waits for
+no lock long, since all who come later wait behind it, and tries again where it got in somebody's
+way.
 """
 
 from __future__ import annotations
@@ -25,6 +26,19 @@ LOCK = 0x5350494B45  # "SPIKE"
 LOCK_TIMEOUT_S = 5
 TRIES = 12
 REST_S = 1.0  # between two tries, for those who waited behind
+SCRIPTS = Path(__file__).parent
+BEFORE_0_1_0 = frozenset(f"{number:04}" for number in range(1, 28))  # what development used
+
+
+class OlderSchema(Unready):
+    """The database is of an earlier release, and can be migrated."""
+
+    def __init__(self, revision: str | None) -> None:
+        stands = f"stands at revision {revision}" if revision else "is empty"
+        super().__init__(
+            f"The database {stands}, this release needs {newest_revision()}",
+            "Run `spikeguard migrate`",
+        )
 
 
 class NewerSchema(Unready):
@@ -37,14 +51,28 @@ class NewerSchema(Unready):
         )
 
 
-def migrate(engine: sql.Engine) -> None:
-    """Bring the schema to this version's revision; does nothing where it is there already.
+class DevelopmentSchema(Unready):
+    """The database was made before the first release, by migrations that are no more."""
 
-    Raises `OperationalError` where no try of `TRIES` got its locks, and `NewerSchema`.
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"The database stands at revision {revision}, of a development state before 0.1.0; "
+            f"migrations begin at {first_revision()}",
+            "Begin with an empty database (another one in DATABASE_URL, another --directory of "
+            "`spikeguard up`, a new volume), or see docs/operations.md, Upgrade, for what can be "
+            "kept",
+        )
+
+
+def migrate(engine: sql.Engine, scripts: Path = SCRIPTS) -> None:
+    """Bring the schema to the newest revision of `scripts`; does nothing where it is there already.
+
+    Raises `OperationalError` where no try of `TRIES` got its locks, `NewerSchema` and
+    `DevelopmentSchema`.
     """
     for tries_left in reversed(range(TRIES)):
         try:
-            _migrate(engine)
+            _migrate(engine, scripts)
         except OperationalError as error:
             if not tries_left or not isinstance(error.orig, DeadlockDetected | LockNotAvailable):
                 raise
@@ -53,25 +81,36 @@ def migrate(engine: sql.Engine) -> None:
             break
 
 
-def _migrate(engine: sql.Engine) -> None:
+def _migrate(engine: sql.Engine, scripts: Path) -> None:
+    config = _config(scripts)
     with engine.begin() as connection:
         connection.execute(sql.text("SET LOCAL statement_timeout = 0"))
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCK)))
-        if (found := current_revision(connection)) == newest_revision():
+        if not isinstance(found := _mismatch(connection, config), OlderSchema):
+            if found is not None:
+                raise found
             return
-        if found is not None and found not in _revisions():
-            raise NewerSchema(found)
         connection.execute(sql.text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
         if sql.inspect(connection).has_table("runs"):
             connection.execute(sql.text("LOCK TABLE runs"))  # as messages do, before all else
-        config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
 
-def newest_revision() -> str:
+def require_schema(connection: sql.Connection) -> None:
+    """Raise `OlderSchema`, `NewerSchema` or `DevelopmentSchema` where this release can't work."""
+    if (problem := _mismatch(connection, _config(SCRIPTS))) is not None:
+        raise problem
+
+
+def newest_revision(scripts: Path = SCRIPTS) -> str:
     """The revision that this version of the server needs."""
-    return str(ScriptDirectory.from_config(_config()).get_current_head())
+    return str(ScriptDirectory.from_config(_config(scripts)).get_current_head())
+
+
+def first_revision() -> str:
+    """The one that every database begins with."""
+    return str(ScriptDirectory.from_config(_config(SCRIPTS)).get_base())
 
 
 def current_revision(connection: sql.Connection) -> str | None:
@@ -79,12 +118,20 @@ def current_revision(connection: sql.Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _revisions() -> set[str]:
-    """Those that this version of the server knows."""
-    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+def _mismatch(connection: sql.Connection, config: Config) -> Unready | None:
+    """Why the database is not at the head of those scripts; None where it is."""
+    directory = ScriptDirectory.from_config(config)
+    found = current_revision(connection)
+    if found == directory.get_current_head():
+        return None
+    if found in BEFORE_0_1_0:
+        return DevelopmentSchema(found)
+    if found is not None and found not in {s.revision for s in directory.walk_revisions()}:
+        return NewerSchema(found)
+    return OlderSchema(found)
 
 
-def _config() -> Config:
+def _config(scripts: Path) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     return config
