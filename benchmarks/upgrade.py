@@ -7,6 +7,8 @@ operator. Afterwards the tables must say that nothing acknowledged is missing or
 that every command was carried out once, that runs changed hands once, and that the audit is whole.
 
     python -m benchmarks.upgrade [--from REVISION] [--to REVISION] [--json]
+
+Revisions: from the one schema on, which no earlier state of development can be migrated to.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import sqlalchemy as sql
 
 from benchmarks.faults_site import Database
 from benchmarks.machine import machine
-from benchmarks.upgrade_releases import DEFAULT, Release, install
+from benchmarks.upgrade_releases import Release, install, last_release
 from benchmarks.upgrade_site import Agent, Jobs, Person, Replica, Site, wait_for
 from benchmarks.upgrade_truth import Verdict, judge_agent, judge_audit, judge_job, read_audit
 
@@ -210,11 +212,13 @@ def measure(options: Any, say: Callable[[str], None]) -> dict[str, Any]:
 def main() -> int:
     """Print what happened; 1 where a promise was broken."""
     parser = ArgumentParser(prog="python -m benchmarks.upgrade", description=__doc__)
-    parser.add_argument("--from", dest="old", default=DEFAULT, help=f"revision ({DEFAULT})")
+    parser.add_argument("--from", dest="old", default=last_release(), help="(the last release)")
     parser.add_argument("--to", dest="new", default="HEAD", help="revision (HEAD)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--keep", action="store_true", help="leave logs and data in /tmp")
     options = parser.parse_args()
+    if options.old is None:
+        parser.error("there is no release yet: name a revision with --from")
     found = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:
         print(json.dumps(found))

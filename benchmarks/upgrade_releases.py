@@ -15,15 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULT = "442f3eb~1"  # the newest whose detector's state was of version 5; its schema is 0008
 COMPLETE = "import spikeguard_server, fastapi, uvicorn, alembic, psycopg, spikeguard_cli.main"
 _FACTS = """
-try:
-    from spikeguard_server.domain.monitor.state import STATE_VERSION
-    from spikeguard_server.store.migrations import newest_revision
-except ImportError:  # of before the packages
-    from spikeguard_server.domain.state import STATE_VERSION
-    from spikeguard_server.migrations import newest_revision
+from spikeguard_server.domain.monitor.state import STATE_VERSION
+from spikeguard_server.store.migrations import newest_revision
 print(STATE_VERSION, newest_revision())
 """
 
@@ -51,6 +46,12 @@ class Release:
             "schema": self.schema,
             "install_s": round(self.install_s, 1),
         }
+
+
+def last_release() -> str | None:
+    """The tag of the newest release; None before the first."""
+    tags = _git("tag", "--list", "v*", "--sort=-version:refname").decode().split()
+    return tags[0] if tags else None
 
 
 def install(name: str, revision: str, place: Path) -> Release:

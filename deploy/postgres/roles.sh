@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the database and its two roles, and hands over what an older stack had in one; it may run
-# again at any time. spikeguard_owner owns everything, spikeguard, the server's own, works with rows.
+# Makes the database and its two roles; it may run again at any time. spikeguard_owner owns
+# everything, spikeguard, the server's own, works with rows.
 set -eu
 secret() { cat "${SECRETS:-/run/spikeguard}/$1"; }
 PGPASSWORD=$(secret superuser_password)
@@ -15,6 +15,4 @@ WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'spikeguard') \gexec
 ALTER DATABASE spikeguard OWNER TO spikeguard_owner;
 REVOKE CONNECT ON DATABASE spikeguard FROM PUBLIC;
 GRANT CONNECT ON DATABASE spikeguard TO spikeguard;
-\connect spikeguard
-REASSIGN OWNED BY spikeguard TO spikeguard_owner;
 SQL
