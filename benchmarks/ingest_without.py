@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
 import psycopg
@@ -27,6 +28,7 @@ from spikeguard_protocol import plain_json
 from spikeguard_server.domain.monitor import monitor
 from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
+from spikeguard_server.ingest.queue import fair_queue
 from spikeguard_server.store import chunks, detectors, message_opening, runs
 from spikeguard_server.store.fast import pipeline
 from spikeguard_server.store.fast.driver import driver
@@ -120,6 +122,11 @@ def _percent(text: bytes) -> bytes:
 _PLACED: dict[bytes, bytes] = {}
 
 
+def _without_compute_lock() -> None:
+    """Threads that take messages compute as the interpreter lets them."""
+    setattr(fair_queue, "in_turn", nullcontext)  # noqa: B010
+
+
 def _without_queue() -> None:
     """Every write waits for its own answer."""
 
@@ -145,6 +152,7 @@ MECHANISMS: Final[Mapping[str, Callable[[], None]]] = {
     "json": _without_json,
     "pipeline": _without_pipeline,
     "queue": _without_queue,
+    "compute-lock": _without_compute_lock,
     "kept": _without_kept,
     "stretches": _without_stretches,
     "nothing": lambda: None,

@@ -26,6 +26,7 @@ from spikeguard_server.store.chunks import SegmentKey
 from spikeguard_server.store.clock import watch_of
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on, prune_snapshots, runs_with_snapshots
+from spikeguard_server.store.fast.compute_lock import in_turn
 from spikeguard_server.store.new_runs import drop_counted
 from spikeguard_server.store.outdated import (
     drop_ended_sessions,
@@ -52,7 +53,7 @@ def roll(engine: sql.Engine) -> None:
 
 
 def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
-    with engine.begin() as connection:
+    with in_turn(), engine.begin() as connection:
         lock_run(connection, key.run_id)
         return roll_up(connection, key, whole=whole)
 

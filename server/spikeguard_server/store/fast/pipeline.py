@@ -24,6 +24,7 @@ from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
+from spikeguard_server.store.fast.compute_lock import release, released_while_waiting, take
 from spikeguard_server.store.fast.driver import driver
 from spikeguard_server.store.fast.packing import (
     FLOAT8,
@@ -108,7 +109,8 @@ def ask(connection: sql.Connection, *asked: Asked) -> list[list[tuple[Any, ...]]
     with driver(connection) as raw, raw.lock:
         if raw.pgconn.transaction_status == TransactionStatus.IDLE:
             queued = [(BEGIN, {}), *queued]
-        return raw.wait(_talk(raw, known, (*queued, *asked)))[len(queued) :]
+        talk = _talk(raw, known, (*queued, *asked))
+        return raw.wait(released_while_waiting(talk))[len(queued) :]
 
 
 def later(connection: sql.Connection, wanted: Statement, values: Mapping[str, Any]) -> None:
@@ -129,7 +131,7 @@ def read_arrays(
     connection: sql.Connection, text: str, values: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
     """The rows of the statement `text`, arrays of numbers as `packing.unpacked` reads them."""
-    flush(connection)
+    _before(connection)
     with driver(connection) as raw, raw.cursor(binary=True) as cursor:
         for oid in (FLOAT8_ARRAY, INT8_ARRAY):
             cursor.adapters.register_loader(oid, ArrayLoader)
@@ -138,9 +140,10 @@ def read_arrays(
 
 def heed(engine: sql.Engine) -> None:
     """Let transactions of `engine` send what is to be written, before a statement and with the
-    COMMIT; what is rolled back is not sent."""
+    COMMIT; what is rolled back is not sent. Whoever waits for the database lets others compute."""
     sql.event.listen(engine, "connect", _heed)
     sql.event.listen(engine, "before_cursor_execute", _before)
+    sql.event.listen(engine, "after_cursor_execute", _after)
     sql.event.listen(engine, "commit", _commit)
     sql.event.listen(engine, "rollback", _forget)
 
@@ -151,15 +154,23 @@ def _heed(raw: Any, record: Any) -> None:
 
 
 def _before(connection: sql.Connection, *_: Any) -> None:
+    """The driver's own cursor is about to wait."""
     flush(connection)
+    release()
+
+
+def _after(*_: Any) -> None:
+    take()
 
 
 def _commit(connection: sql.Connection) -> None:
     if connection.info.get(_QUEUED):
         ask(connection, (COMMIT, {}))  # SQLAlchemy's own would wait once more, and finds it done
+    release()
 
 
 def _forget(connection: sql.Connection) -> None:
+    release()
     if not connection.invalidated:
         connection.info.pop(_QUEUED, None)
 
