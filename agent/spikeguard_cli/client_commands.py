@@ -110,7 +110,7 @@ def _jobs(api: Api, found: list[dict[str, Any]]) -> dict[str, str]:
 
 def _job(api: Api, run: RunId) -> str | None:
     try:
-        job: str | None = api.get(run_path(run)).get("look_at_job")  # older servers send none
+        job: str | None = api.get(run_path(run))["look_at_job"]
     except Refused:
         return None  # the run may have been deleted meanwhile; its incident is listed all the same
     return job
@@ -170,7 +170,7 @@ def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
     except Refused:
         return False
     attempts: list[dict[str, Any]] = run.get("attempts", [])
-    rows = max(attempts, key=lambda a: int(a["number"])).get("abilities", []) if attempts else []
+    rows = max(attempts, key=lambda a: int(a["number"]))["abilities"] if attempts else []
     return any(row["name"] == "rollback" and row["cost"] == BY_RESTART for row in rows)
 
 

@@ -58,7 +58,7 @@ def run_row(run: dict[str, Any]) -> list[str]:
         number(run["last_loss"]),
         duration(run["age_s"]),
         f"#{incident}" if incident else "-",
-        "yes" if run["waiting_approval"] else "look at the job" if run.get("look_at_job") else "-",
+        "yes" if run["waiting_approval"] else "look at the job" if run["look_at_job"] else "-",
     ]
 
 
@@ -67,11 +67,10 @@ RUN_HEAD = ("RUN", "STATE", "STEP", "LOSS", "AGE", "INCIDENT", "WAITS FOR YOU")
 
 def incident_row(incident: dict[str, Any]) -> list[str]:
     """One line of `spikeguard incidents`."""
-    title = incident.get("title", f"{incident['kind']} spike")  # older servers send none
     return [
         incident["id"],
         (incident.get("outcome") or incident["state"]).replace("_", " "),
-        f"{title} ({incident['confidence']:.0%})",
+        f"{incident['title']} ({incident['confidence']:.0%})",
         str(incident["onset_step"]),
         number(incident["peak_loss"]),
     ]
@@ -157,7 +156,7 @@ def run_card(run: dict[str, Any]) -> list[str]:
     if run["open_incident"]:
         asks = ", waits for your decision" if run["waiting_approval"] else ""
         lines += _said("", f"open: '{run['id']}#{run['open_incident']}'{asks}")
-    return lines + (_said("", run["look_at_job"]) if run.get("look_at_job") else [])
+    return lines + (_said("", run["look_at_job"]) if run["look_at_job"] else [])
 
 
 def _said(label: str, text: str) -> list[str]:
@@ -210,7 +209,7 @@ def audit_reason(entry: dict[str, Any]) -> str:
 def actor_words(entry: dict[str, Any]) -> str:
     """Who did it; how they are known where that is no more than their word."""
     unproven = {"typed": " (name typed)"}
-    return str(entry["actor"]) + unproven.get(entry.get("known_by") or "", "")
+    return str(entry["actor"]) + unproven.get(entry["known_by"] or "", "")
 
 
 def audit_table(entries: Sequence[dict[str, Any]]) -> str:
@@ -218,9 +217,8 @@ def audit_table(entries: Sequence[dict[str, Any]]) -> str:
     head, *rows = table(AUDIT_HEAD, [audit_row(entry) for entry in entries]).splitlines()
     lines = [head]
     for entry, row in zip(entries, rows, strict=True):
-        changes = entry.get("changes", ())  # older servers send none
         lines += [row.rstrip(), *_at_length(entry)]
-        lines += [f"    {change_words(change)}" for change in changes]
+        lines += [f"    {change_words(change)}" for change in entry["changes"]]
     return "\n".join(lines)
 
 
@@ -310,10 +308,10 @@ def signed_words(order: Signed, left_s: float) -> str:
 
 
 def approver_words(command: dict[str, Any]) -> list[str]:
-    """Who has to approve it, where one person is not enough; older servers ask for one."""
-    if first := command.get("first_approved_by"):
+    """Who has to approve it, where one person is not enough."""
+    if first := command["first_approved_by"]:
         return [f"  who:   {first} approved it; it needs a second person"]
-    return ["  who:   it needs two people"] if command.get("approvals", 1) > 1 else []
+    return ["  who:   it needs two people"] if command["approvals"] > 1 else []
 
 
 def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
@@ -342,7 +340,7 @@ def proposal_words(command: dict[str, Any]) -> str:
     lines = (
         f"{command['id']}, revision {command['revision']}: {command_words(command)}",
         *_labelled("why:", paragraphs(_cut(command["reason"]))),
-        *(f"  check: {check}" for check in _first(command.get("checks", ()))),  # older send none
+        *(f"  check: {check}" for check in _first(command["checks"])),
         f"  costs: {cost_words(command['cost'])}",
         *approver_words(command),
     )

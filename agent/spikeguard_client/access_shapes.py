@@ -35,13 +35,7 @@ class SignInLink(TypedDict):
     expires_in_s: float
 
 
-class Origin(TypedDict, total=False):
-    """What older servers do not tell."""
-
-    made_with: int | None  # the token that it ends with when that is revoked
-
-
-class AccessToken(Origin):
+class AccessToken(TypedDict):
     """A token without its secret."""
 
     id: int
@@ -54,6 +48,7 @@ class AccessToken(Origin):
     created_at: str
     created_by: str
     expires_in_s: float | None  # None = never
+    made_with: int | None  # the token that it ends with when that is revoked
 
 
 class NewToken(AccessToken):

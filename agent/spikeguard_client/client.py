@@ -326,7 +326,7 @@ class Client:
 
 
 def _why(reason: str | None) -> dict[str, str]:
-    """Sent only where it was given: older servers know no such field."""
+    """Sent only where it was given."""
     return {} if reason is None else {"reason": reason}
 
 

@@ -1,7 +1,7 @@
 """From JSON to the shapes: what has to be there is there, and words for floats become floats.
 
 Law: an answer that is not what its shape says is an error that names the place, never a surprise
-later on; only what a shape may have, or older servers do not tell, can be missing. Readers are
+later on; only what a shape need not have can be missing. Readers are
 compiled once from the shapes' own types; the place is put together only when there is an error to
 tell, and a list of plain values is one check.
 """
@@ -24,8 +24,6 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
-
-from spikeguard_client.older_servers import LATER
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
@@ -106,15 +104,12 @@ def _as_it_is(plain: Any) -> Any:
 def _object_reader(shape: Any) -> Reader:
     readers = {name: _reader(hint) for name, hint in get_type_hints(shape).items()}
     needed: frozenset[str] = shape.__required_keys__
-    later = LATER.get(shape.__name__, {})
 
     def read(plain: Any) -> Any:
         found = dict(_object(plain))
         for name, reader in readers.items():
             if name in plain:
                 found[name] = _at(name, reader, plain[name])
-            elif name in later and needed - later.keys() <= plain.keys():
-                found[name] = later[name](plain)
             elif name in needed:
                 raise _Misfit(f"has no {name}")
         return found

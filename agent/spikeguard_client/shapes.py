@@ -2,8 +2,7 @@
 OpenAPI document gives them.
 
 Law: descriptions only. Times are RFC 3339 texts in UTC; a float may be NaN or infinite, None means
-that nothing was measured. A key that a newer server adds is kept and not described; what an older
-server leaves out is read as `older_servers.py` says.
+that nothing was measured. A key that a newer server adds is kept and not described.
 """
 
 from __future__ import annotations
@@ -28,13 +27,7 @@ class SegmentRef(TypedDict):
     number: int
 
 
-class Archived(TypedDict, total=False):
-    """What older servers do not tell."""
-
-    archived_at: str | None
-
-
-class Run(Archived):
+class Run(TypedDict):
     """One training job in a list."""
 
     project: str
@@ -53,6 +46,7 @@ class Run(Archived):
     waiting_approval: bool
     live_attempts: int
     look_at_job: str | None  # what to look at where its job may have died
+    archived_at: str | None  # left out of lists since
 
 
 class Ability(TypedDict):
@@ -65,13 +59,7 @@ class Ability(TypedDict):
     cost: str
 
 
-class Abilities(TypedDict, total=False):
-    """What older servers do not tell."""
-
-    abilities: list[Ability]
-
-
-class Attempt(Abilities):
+class Attempt(TypedDict):
     """One start of the run's processes."""
 
     id: str
@@ -86,6 +74,7 @@ class Attempt(Abilities):
     capabilities: list[str]
     settings: dict[str, str]
     dropped_samples: int
+    abilities: list[Ability]
 
 
 class Segment(TypedDict):
@@ -126,18 +115,13 @@ class RunWarning(TypedDict):
     at: str
 
 
-class Warnings(TypedDict, total=False):
-    """What older servers do not tell."""
-
-    precursors: list[RunWarning]  # newest first
-
-
-class RunDetail(Run, Warnings):
+class RunDetail(Run):
     """One run with its history."""
 
     attempts: list[Attempt]
     segments: list[Segment]
     targets: list[Target]
+    precursors: list[RunWarning]  # newest first
 
 
 class Cost(TypedDict):
@@ -366,17 +350,6 @@ class Change(TypedDict):
     after: Any
 
 
-class Changes(TypedDict, total=False):
-    """What older servers do not tell."""
-
-    actor_kind: str | None  # person, token, policy, agent, server, command_line
-    token: int | None  # that stands behind it
-    session: int | None
-    known_by: str | None  # how the person is known: token, proxy, typed, link
-
-    changes: list[Change]
-
-
 class LedgerEntry(TypedDict):
     """A command that went out (`kind` is `command`), or batches that were left out (`batches`).
 
@@ -401,7 +374,7 @@ class LedgerEntry(TypedDict):
     names_cut: int | None  # names that are missing, or were shortened
 
 
-class AuditEntry(Changes):
+class AuditEntry(TypedDict):
     """One change of state: who, what, when and why."""
 
     number: int
@@ -412,6 +385,11 @@ class AuditEntry(Changes):
     before: str | None
     after: str | None
     reason: str | None
+    actor_kind: str | None  # person, token, policy, agent, server, command_line
+    token: int | None  # that stands behind it
+    session: int | None
+    known_by: str | None  # how the person is known: token, proxy, oidc, typed, link
+    changes: list[Change]
 
 
 class HappenedEvent(AuditEntry):

@@ -1,9 +1,9 @@
 """Commands, batches, causes and reasons as a person reads them: the same phrase in every message,
 page, terminal and post-mortem.
 
-Invariants: pure; batches are said from the first to the last of them, never half-open; what an
-older or newer server left out is left out of the phrase; the paragraphs of a
-reason are kept apart by `PARAGRAPH`, which no part of it can bring in from outside.
+Invariants: pure; batches are said from the first to the last of them, never half-open; what was
+left out is left out of the phrase; the paragraphs of a reason are kept apart by `PARAGRAPH`, which
+no part of it can bring in from outside.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def in_paragraphs(*parts: str) -> str:
 
 
 def paragraphs(reason: str) -> list[str]:
-    """What `in_paragraphs` put together; a reason of an older server is one paragraph."""
+    """What `in_paragraphs` put together."""
     return [part.strip() for part in reason.split(PARAGRAPH) if part.strip()]
 
 

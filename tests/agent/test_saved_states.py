@@ -426,16 +426,18 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: P
     again.guard.finish()
 
 
-def test_checkpoints_of_an_earlier_format_keep_a_run_from_beginning_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [2, 4])
+def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
+    tmp_path: Path, other: int
+) -> None:
     job = Job(tmp_path)
     job.train_to(26)
     job.guard.finish()
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 2'))
-    (folder / ".metadata").unlink()
+    manifest.write_text(manifest.read_text().replace('"format": 3', f'"format": {other}'))
     again = Job(tmp_path)
-    with pytest.raises(spikeguard.ResumeError, match="empty folder"):
+    with pytest.raises(spikeguard.ResumeError, match=f"empty folder.*has format {other} "):
         again.guard.resume()
     again.guard.finish()
 

@@ -48,12 +48,16 @@ PROPOSAL = {
     "arguments": {"target": "checkpoint-300", "step": 300, "skip": {"first": 310, "end": 330}},
     "revision": 2,
     "reason": "the loss settled 0.4 nats above trend",
+    "checks": [],
+    "approvals": 1,
+    "first_approved_by": None,
     "cost": COST,
 }
 INCIDENT = {
     "id": "gpt-1#3",
     "state": "open",
     "kind": "lingering",
+    "title": "lingering spike",
     "confidence": 0.93,
     "onset_step": 310,
     "peak_loss": "nan",
@@ -69,6 +73,7 @@ RUN = {
     "age_s": 1.0,
     "open_incident": 3,
     "waiting_approval": True,
+    "look_at_job": None,
 }
 
 
@@ -770,7 +775,8 @@ def test_an_entry_of_the_audit_is_one_line_whatever_paragraphs_its_reason_has(
 ) -> None:
     del login
     entry: dict[str, Any] = {
-        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "proof": "token", "action": "propose",
+        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "known_by": None, "action": "propose",
+        "changes": [],
         "subject": "gpt-1#1.1", "before": None, "after": "proposed",
         "reason": "Lingering (90%).\n\nGo back to step-300.",
     }  # fmt: skip
@@ -786,7 +792,8 @@ def test_a_long_reason_of_the_audit_is_wrapped_below_its_entry_and_nothing_of_it
     del login
     parts = [f"The {number}th of the sentences that explain it." for number in range(12)]
     entry: dict[str, Any] = {
-        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "proof": "token", "action": "propose",
+        "at": "2026-11-20T22:15:00Z", "actor": "policy 2", "known_by": None, "action": "propose",
+        "changes": [],
         "subject": "gpt-1#1.1", "before": None, "after": "proposed",
         "reason": "\n\n".join(parts),
     }  # fmt: skip

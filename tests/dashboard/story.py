@@ -99,7 +99,9 @@ def ability(name: str, answer: str, **said: str) -> Plain:
 def series(segments: list[Plain], *, trend: bool = True) -> Plain:
     """A Series of the API."""
     level = sum(losses()[ONSET - 60 : ONSET - 1]) / 59
-    shape = {"step": ONSET - 1, "level": round(level, 4), "slope": -0.0002, "scale": 0.035}
+    shape = {
+        "step": ONSET - 1, "level": round(level, 4), "slope": -0.0002, "scale": 0.035, "band": 3.0,
+    }  # fmt: skip
     return {
         "signals": ["loss", "grad_norm", "update_norm", "lr"],
         "segments": segments,
@@ -497,6 +499,9 @@ def world() -> World:
                 "before": None,
                 "after": "proposed",
                 "reason": "the loss settled above its trend",
+                "changes": [],
+                "actor_kind": "policy",
+                **dict.fromkeys(("token", "session", "known_by")),
             },
             {
                 "number": 1,
@@ -508,6 +513,10 @@ def world() -> World:
                 "after": "policy 1 of the run",
                 "reason": "this one is rented",
                 "changes": [{"field": "price_per_hour", "before": None, "after": 98.0}],
+                "actor_kind": "person",
+                "token": 3,
+                "session": None,
+                "known_by": "token",
             },
         ],
     )

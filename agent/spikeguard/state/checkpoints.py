@@ -27,11 +27,7 @@ from spikeguard.state.targets import Target, Tree
 from spikeguard_protocol import Medium
 
 MANIFEST = "manifest.json"
-FORMAT = 3
-KNOWN = (
-    2,
-    FORMAT,
-)  # 2: the agent's own files, no longer read; a resume says so, and begins nothing
+FORMAT = 3  # one of another is listed and not read: a resume says so, and begins nothing
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 
 
@@ -114,8 +110,13 @@ class CheckpointDirectory:
         return load_resharded(self.folder(name), Ranks(rank, world_size, saved), boxes)
 
     def saved_by(self, name: str) -> int:
-        """How many ranks saved it."""
+        """How many ranks saved it; raise ValueError for one of another format."""
         plain = json.loads((self.folder(name) / MANIFEST).read_text())
+        if plain["format"] != FORMAT:
+            raise ValueError(
+                f"{name} has format {plain['format']} and this release reads {FORMAT}: resume with "
+                "the release that saved it"
+            )
         return int(plain["world_size"])
 
     def check_ranks(self, name: str, world_size: int) -> None:
@@ -156,11 +157,9 @@ def _manifest(target: Target, world_size: int) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> Target | None:
-    """None for a folder that holds no complete checkpoint of a known format."""
+    """None for a folder that holds no complete checkpoint."""
     try:
         plain = json.loads((folder / MANIFEST).read_text())
-        if plain["format"] not in KNOWN:
-            return None
         lineage = read_lineage(plain["lineage"])
         if lineage[-1].step != plain["step"]:
             return None

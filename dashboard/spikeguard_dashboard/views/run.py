@@ -55,7 +55,7 @@ def _draw(visit: Visit, run: RunId) -> None:
 
 def _head(run: RunDetail) -> Html:
     chips = [markup.chip(run["state"])]
-    if run.get("archived_at"):
+    if run["archived_at"]:
         chips.append(markup.chip("ended", "archived"))
     if run["live_attempts"] > 1:
         text = f"{run['live_attempts']} attempts alive: no commands are given"
@@ -151,7 +151,7 @@ def _returns(detail: RunDetail) -> list[Marker]:
 def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
-    if warned := detail.get("precursors"):
+    if warned := detail["precursors"]:
         st.html(markup.block(markup.section("Warnings"), *_warnings(warned, visit)))
     if abilities := _abilities(detail):
         with st.expander("What can be done in this job"):
@@ -165,9 +165,9 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
 
 
 def _abilities(detail: RunDetail) -> list[Ability]:
-    """Of the newest attempt; none where agent or server are older than they."""
+    """Of the newest attempt."""
     newest = max(detail["attempts"], key=lambda attempt: attempt["number"], default=None)
-    return newest.get("abilities", []) if newest is not None else []
+    return newest["abilities"] if newest is not None else []
 
 
 def _limits(detail: RunDetail) -> list[Html]:
@@ -275,7 +275,7 @@ def _record(visit: Visit, run: RunId) -> None:
 def _entry(entry: AuditEntry, visit: Visit) -> list[Content]:
     before, after = entry["before"], entry["after"]
     states = " → ".join(words.plain(state) for state in (before, after) if state)
-    changes = [words.change(change) for change in entry.get("changes", ())]
+    changes = [words.change(change) for change in entry["changes"]]
     return [
         markup.unbroken(words.clock(entry["at"], visit.zone)),
         entry["actor"],

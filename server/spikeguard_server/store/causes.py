@@ -6,7 +6,6 @@ Law: shapes only. Nulls are of incidents that were written before anybody asked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Any
 from uuid import UUID
 
@@ -26,19 +25,15 @@ _LAYER = ("layer_signal", "layer_name", "layer_step", "layer_ratio", "layers_mov
 
 def causes_of(row: Any) -> Ranking:
     """The ranking in a row of `incidents`."""
-    columns = (row.cause_names or (), row.cause_confidences or (), row.cause_reasons or ())
+    columns = (row.cause_names, row.cause_confidences, row.cause_reasons, _marks_of(row))
     return tuple(
         Suspicion(Cause(name), sure, tuple(reasons.splitlines()), mark)
-        for (name, sure, reasons), mark in zip(
-            zip(*columns, strict=True), _marks_of(row), strict=False
-        )
+        for name, sure, reasons, mark in zip(*columns, strict=True)
     )
 
 
 def _marks_of(row: Any) -> Iterator[Mark | None]:
-    """One for every cause; None without end where the row was written before they were kept."""
-    if row.cause_first_steps is None:
-        return repeat(None)
+    """One for every cause."""
     columns = (row.cause_first_steps, row.cause_last_steps, row.cause_ratios, row.cause_ranks)
     return (
         None if first is None else Mark(first, last, ratio, rank)

@@ -19,7 +19,6 @@ import pytest
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client, access_shapes, channel_shapes, shapes
-from spikeguard_client.older_servers import LATER
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_protocol import (
     BatchesSkipped,
@@ -47,10 +46,8 @@ NAMES = {  # of our shapes in the document, where they are others
     "AccessToken": "TokenBody", "NewToken": "TokenMade", "Session": "SessionBody",
     "Shadow": "ShadowBody", "Scorecard": "ScorecardBody",
     "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
-    "Change": "ChangeBody", "Changes": "AuditEntry", "Archived": "RunBody", "Origin": "TokenBody",
-    "RunWarning": "WarningBody", "Warnings": "RunDetail",
-    "Ability": "AbilityBody", "Abilities": "AttemptBody", "Remedy": "RemedyBody",
-    "FirstMove": "FirstMoveBody",
+    "Change": "ChangeBody", "RunWarning": "WarningBody", "Ability": "AbilityBody",
+    "Remedy": "RemedyBody", "FirstMove": "FirstMoveBody",
 }  # fmt: skip
 OURS = {
     name: shape
@@ -318,39 +315,10 @@ def test_words_for_floats_become_floats_and_nothing_else_does() -> None:
             read(shapes.Precursor, {**plain, **change})
     entry: dict[str, Any] = dict.fromkeys(shapes.AuditEntry.__required_keys__)
     entry |= {"number": 1, "at": "", "actor": "", "action": "", "subject": ""}
-    assert "changes" not in read(shapes.AuditEntry, entry)  # older servers send none
     with pytest.raises(NotUnderstood, match="changes is no list"):
         read(shapes.AuditEntry, {**entry, "changes": None})
     with pytest.raises(NotUnderstood, match="Precursor has no z"):
         read(shapes.Precursor, {"step": 3, "signal": "loss", "value": 1.0})
-
-
-def test_what_an_older_server_leaves_out_is_read_as_if_nothing_were_known(
-    live: Live, spiked: Job
-) -> None:
-    """A job and its server are rarely upgraded in the same hour; whoever decides needs both."""
-    headers = {"Authorization": f"Bearer {live.tokens[Role.VIEWER]}"}
-    plain = httpx.get(f"{live.url}{spiked.path}/incidents/1", headers=headers).json()
-    for name, shape in (("Incident", plain), ("IncidentDetail", plain)):
-        for key in LATER[name]:
-            shape.pop(key, None)
-    for command in (*plain["commands"], plain["proposal"]):
-        for key in LATER["Command"]:
-            del command[key]
-        for key in LATER["Cost"]:
-            del command["cost"][key]
-    found = read(shapes.IncidentDetail, plain)
-    assert found["title"] == f"{plain['kind']} spike"
-    assert found["first_signal"] == {"signal": plain["signal"], "step": plain["onset_step"]}
-    assert (found["stuck"], found["remedy"]["known"]) == (False, False)
-    assert found["proposal"] is not None
-    assert found["proposal"]["checks"] == []
-    assert found["proposal"]["cost"]["waiting_steps"] is None
-    run = httpx.get(f"{live.url}{spiked.path}", headers=headers).json()
-    del run["look_at_job"]
-    assert read(shapes.RunDetail, run)["look_at_job"] is None
-    with pytest.raises(NotUnderstood, match="IncidentDetail has no kind"):
-        read(shapes.IncidentDetail, {k: v for k, v in plain.items() if k != "kind"})
 
 
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:

@@ -7,10 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import httpx
 import pytest
@@ -85,16 +83,6 @@ def test_a_stream_tells_what_the_audit_says_in_its_order(job: Job, client: Clien
         (e["number"], e["action"], e["reason"]) for e in entries
     ]
     assert "command.propose" in {event["event"] for event in told}
-
-
-@pytest.mark.parametrize("action", ["policy.written", "policy_written"])
-def test_a_policy_has_one_name_however_old_its_entry_is(action: str) -> None:
-    """Entries of runs said `policy_written` once; the audit keeps them as they are."""
-    entry = Happening(
-        UUID(int=1), "default", "gpt", 1, datetime.now(UTC), "Ada", action,
-        "policy of default/gpt", "policy 1", "policy 1 of the run", None,
-    )  # fmt: skip
-    assert entry.name == "policy.written"
 
 
 def test_a_broken_stream_goes_on_behind_its_last_event(

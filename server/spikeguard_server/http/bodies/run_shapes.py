@@ -131,7 +131,7 @@ class AttemptBody(Shape):
     agent_version: str | None
     capabilities: list[str]
     settings: dict[str, str]
-    abilities: list[AbilityBody] = Field(description="of older agents none are known")
+    abilities: list[AbilityBody]
     dropped_samples: int
 
 
@@ -337,7 +337,7 @@ class AuditEntry(Shape):
     after: Any
     reason: str | None
     changes: list[ChangeBody] = Field(description="of a policy or a channel, field by field")
-    actor_kind: ActorKind | None = Field(description="null: written before it was asked")
+    actor_kind: ActorKind | None = Field(description="null: put in by hand")
     token: int | None = Field(description="that stands behind it, where one does")
     session: int | None = Field(description="that was opened with the token")
     known_by: KnownBy | None = Field(description="how it is known which person acted")

@@ -54,9 +54,7 @@ class Happening:
     @property
     def name(self) -> str:
         """`incident.open`, `command.approve`, `run.silent`, `attempt.lost`, `policy.written`."""
-        if self.subject.startswith("policy of "):  # entries of old say `policy_written`
-            return f"policy.{self.action[len('policy.') :]}"
-        if self.action.startswith("attempt."):
+        if self.action.startswith(("attempt.", "policy.")):
             return self.action
         _, hash_sign, numbers = self.subject.rpartition("#")
         what = "run" if not hash_sign else "command" if "." in numbers else "incident"

@@ -1,7 +1,7 @@
 """The columns that say who stands behind an audit entry, a token, and an approval of two.
 
 Invariants: part of the tables `audit`, `tokens` and `commands` and of their laws; what an audit
-entry or a token does not say is null, as in rows from before they were asked.
+entry or a token does not say is null.
 """
 
 from __future__ import annotations

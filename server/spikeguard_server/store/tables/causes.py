@@ -1,6 +1,6 @@
 """The columns of an incident that say what may have started it.
 
-Law: part of the table `incidents` and of its laws; null in incidents from before it was asked.
+Law: part of the table `incidents` and of its laws.
 """
 
 from __future__ import annotations
