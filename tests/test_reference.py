@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reference import client_shapes
 from benchmarks.reference.pages import FOLDER, PAGES
 from benchmarks.reference.source import meaning_of
 from spikeguard import Settings as AgentSettings
@@ -47,6 +48,10 @@ def first_cells(name: str) -> list[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_made_of_the_code(name: str) -> None:
     assert written(name) == PAGES[name]()
+
+
+def test_the_clients_types_are_made_of_the_document() -> None:
+    assert client_shapes.FILE.read_text() == client_shapes.module()
 
 
 def test_no_page_is_left_from_before() -> None:

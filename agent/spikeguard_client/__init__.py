@@ -10,54 +10,50 @@ for event in client.events("default"):
 ```
 """
 
-from spikeguard_client.access_shapes import (
-    AccessToken,
-    Me,
-    NewToken,
-    Policy,
-    Scorecard,
-    Session,
-    Shadow,
-    SignInLink,
-)
 from spikeguard_client.calls import ApiError
-from spikeguard_client.channel_shapes import (
-    Channel,
-    ChannelTest,
-    Delivery,
-    Silence,
-)
 from spikeguard_client.client import Client
 from spikeguard_client.shapes import (
     Ability,
+    AccessToken,
     Attempt,
     AuditEntry,
     Batches,
     Cause,
     Change,
+    Channel,
+    ChannelTest,
     Command,
     CommandRevision,
     Cost,
+    Delivery,
     Evidence,
     FirstLayer,
-    HappenedEvent,
     Incident,
     IncidentDetail,
     IncidentRevision,
     Layers,
     LedgerEntry,
+    Me,
+    NewToken,
     Point,
+    Policy,
     Precursor,
     Remedy,
     Run,
     RunDetail,
     RunWarning,
+    Scorecard,
     Segment,
     SegmentSeries,
     Series,
+    Session,
+    Shadow,
+    SignInLink,
+    Silence,
     Target,
     Trend,
 )
+from spikeguard_client.stream import HappenedEvent
 from spikeguard_protocol.signature import SignatureRefused, verify
 
 __all__ = [

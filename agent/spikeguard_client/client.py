@@ -11,36 +11,31 @@ from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from typing import Any
 
-from spikeguard_client.access_shapes import (
-    AccessToken,
-    Me,
-    NewToken,
-    Policy,
-    Scorecard,
-    Session,
-    SignInLink,
-)
 from spikeguard_client.calls import ApiError, Calls, stranger, understood, with_query
-from spikeguard_client.channel_shapes import (
-    Channel,
-    ChannelTest,
-    Delivery,
-    Silence,
-)
 from spikeguard_client.reading import NotUnderstood
 from spikeguard_client.shapes import (
+    AccessToken,
     AuditEntry,
+    Channel,
+    ChannelTest,
     Command,
-    HappenedEvent,
+    Delivery,
     Incident,
     IncidentDetail,
     Layers,
     LedgerEntry,
+    Me,
+    NewToken,
+    Policy,
     Run,
     RunDetail,
+    Scorecard,
     Series,
+    Session,
+    SignInLink,
+    Silence,
 )
-from spikeguard_client.stream import Place, lines_of, read_events
+from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
 from spikeguard_protocol.paths import (
     channel_path,

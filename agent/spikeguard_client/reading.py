@@ -1,7 +1,7 @@
 """From JSON to the shapes: what has to be there is there, and words for floats become floats.
 
 Law: an answer that is not what its shape says is an error that names the place, never a surprise
-later on; only what a shape need not have can be missing. Readers are
+later on; only what a shape may have can be missing. Readers are
 compiled once from the shapes' own types; the place is put together only when there is an error to
 tell, and a list of plain values is one check.
 """

@@ -1,8 +1,8 @@
-"""The shapes of the API's answers about runs and their incidents, by the names that the server's
-OpenAPI document gives them.
+"""The shapes of the API's answers, made of the server's OpenAPI document.
 
-Law: descriptions only. Times are RFC 3339 texts in UTC; a float may be NaN or infinite, None means
-that nothing was measured. A key that a newer server adds is kept and not described.
+Made by `python -m benchmarks.reference`; a test fails where it is not what the document says. Times
+are RFC 3339 texts in UTC; a float may be NaN or infinite, None means that nothing was measured. A
+key that a newer server adds is kept and not described.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class SegmentRef(TypedDict):
 
 
 class Run(TypedDict):
-    """One training job in a list."""
+    """One training job, through its restarts."""
 
     project: str
     name: str
     id: str
-    state: str  # live, silent, ended
+    state: str
     created_at: str
     last_message_at: str | None
-    age_s: float | None
+    age_s: float | None  # seconds since the last message
     last_step: int | None
     last_loss: float | None
     last_grad_norm: float | None
@@ -44,18 +44,18 @@ class Run(TypedDict):
     open_incident: int | None
     incidents: int
     waiting_approval: bool
-    live_attempts: int
+    live_attempts: int  # above 1 nobody gets orders
+    archived_at: str | None  # lists and metrics leave it out since
     look_at_job: str | None  # what to look at where its job may have died
-    archived_at: str | None  # left out of lists since
 
 
 class Ability(TypedDict):
     """Whether something can be done in a job; if not, why, and what helps."""
 
-    name: str  # skip_update, clip, skip_batches, rollback, scale_lr, rewind_from_memory, ...
-    answer: str  # yes, no, not known yet
+    name: str  # skip_update, clip, skip_batches, rollback, scale_lr, ...
+    answer: str
     reason: str
-    remedy: str  # empty: nothing needs doing
+    remedy: str  # what its owner can do about it; empty: nothing needs doing
     cost: str
 
 
@@ -73,12 +73,12 @@ class Attempt(TypedDict):
     agent_version: str | None
     capabilities: list[str]
     settings: dict[str, str]
-    dropped_samples: int
     abilities: list[Ability]
+    dropped_samples: int
 
 
 class Segment(TypedDict):
-    """An unbroken stretch of trained steps."""
+    """An unbroken stretch of steps."""
 
     attempt: str
     number: int
@@ -87,11 +87,11 @@ class Segment(TypedDict):
     first_step: int | None
     last_step: int | None
     position: int
-    current: bool
+    current: bool  # on the line of history that is trained now
 
 
 class Target(TypedDict):
-    """What a run can be rolled back to."""
+    """A checkpoint or memory snapshot that can be rolled back to."""
 
     name: str
     attempt: str
@@ -115,23 +115,40 @@ class RunWarning(TypedDict):
     at: str
 
 
-class RunDetail(Run):
-    """One run with its history."""
+class RunDetail(TypedDict):
+    """A run with its attempts, its tree of segments and what it can return to."""
 
+    project: str
+    name: str
+    id: str
+    state: str
+    created_at: str
+    last_message_at: str | None
+    age_s: float | None  # seconds since the last message
+    last_step: int | None
+    last_loss: float | None
+    last_grad_norm: float | None
+    tokens_per_second: float | None
+    open_incident: int | None
+    incidents: int
+    waiting_approval: bool
+    live_attempts: int  # above 1 nobody gets orders
+    archived_at: str | None  # lists and metrics leave it out since
+    look_at_job: str | None  # what to look at where its job may have died
     attempts: list[Attempt]
     segments: list[Segment]
     targets: list[Target]
-    precursors: list[RunWarning]  # newest first
+    precursors: list[RunWarning]
 
 
 class Cost(TypedDict):
-    """What a command costs, as of now or, once it was carried out, as it was."""
+    """What approving would cost, reckoned at the moment of reading."""
 
     steps: int
     seconds: float | None
     tokens: int | None
-    money: float | None
-    currency: str | None  # of `money`
+    money: float | None  # null until a price per hour is set
+    currency: str | None  # of `money`; null where that is
     step_time_s: float | None  # the pace that it is reckoned at
     step_time_of: int  # steps before the onset that the pace is the median of
     waiting_steps: int | None  # more of `steps` for every minute of waiting
@@ -139,7 +156,7 @@ class Cost(TypedDict):
 
 
 class CommandRevision(TypedDict):
-    """What was proposed before."""
+    """What the proposal said before."""
 
     number: int
     at: str
@@ -149,7 +166,7 @@ class CommandRevision(TypedDict):
 
 
 class Command(TypedDict):
-    """A proposed, decided or executed command."""
+    """A command from proposal to judgement."""
 
     id: str
     number: int
@@ -160,6 +177,7 @@ class Command(TypedDict):
     revision: int
     reason: str
     policy_version: int | None
+    policy_scope: str  # whose policy: the run's own, its project's
     checks: list[str]  # to look at before approving, while it waits
     cost: Cost
     attempt: str | None
@@ -168,7 +186,7 @@ class Command(TypedDict):
     proposed_at: str
     approvals: int  # people who have to approve it, one after the other
     first_approved_at: str | None
-    first_approved_by: str | None  # of two
+    first_approved_by: str | None  # of two people; the other is still asked
     decided_at: str | None
     decided_by: str | None  # of two people both
     decision_reason: str | None
@@ -178,31 +196,30 @@ class Command(TypedDict):
     result: str | None
     end_reason: str | None  # why it ended without reaching the job
     judgement: str | None
-    revisions: list[CommandRevision]
+    revisions: list[CommandRevision]  # the newest 20
 
 
 class Trend(TypedDict):
-    """Where the loss was heading: straight in the logarithm of the step.
-
-    At step s it is `level + slope * (step + 1) * log((s + 1) / (step + 1))`.
+    """Where the loss was heading, straight in the logarithm of the step. At step s: `level + slope
+    * (step + 1) * log((s + 1) / (step + 1))`, in nats.
     """
 
-    step: int
-    level: float
-    slope: float  # change a step, at `step`
-    scale: float  # robust standard deviation
+    step: int  # the last that shaped it
+    level: float  # at `step`, nats
+    slope: float  # change a step at `step`, nats; it fades as 1/step
+    scale: float  # robust standard deviation of the loss around it, nats
     band: float  # half width of the band of usual values, in scales
 
 
 class FirstMove(TypedDict):
-    """The first signal to move, and where."""
+    """The first signal to move, and the step at which it did."""
 
     signal: str
     step: int
 
 
 class Incident(TypedDict):
-    """One spike in a list."""
+    """One spike, from onset to close."""
 
     id: str
     run: str
@@ -210,29 +227,29 @@ class Incident(TypedDict):
     number: int
     state: str
     kind: str
-    confidence: float
+    confidence: float  # probability that `kind` is right, 0 to 1
     reason: str
-    settled: bool
+    settled: bool  # `kind` changes with new evidence only
     onset_step: int
     detected_step: int
     peak_step: int
     closed_step: int | None
-    onset_batches: Batches | None
+    onset_batches: Batches | None  # positions in the data order, half-open
     segment: SegmentRef
-    signal: str  # that opened it
+    signal: str  # that opened it; `first_signal` may have moved before
     first_signal: FirstMove
     symptom: str
     title: str  # what every view calls it
-    summary: str  # what happened, without a full stop
-    loss_rose: bool
-    pre_loss: float | None
-    peak_loss: float | None
-    excess: float | None
-    newest_step: int
-    dropped: bool
-    stuck: bool
-    apart: bool
-    recurrences: int
+    summary: str  # what happened, in a sentence without its full stop
+    loss_rose: bool  # whether the loss itself stood out of its trend
+    pre_loss: float | None  # the trend just before the onset, nats
+    peak_loss: float | None  # nats
+    excess: float | None  # of the loss over the trend at `newest_step`, nats
+    newest_step: int  # the newest that was judged
+    dropped: bool  # whether the agent kept the onset's update out
+    stuck: bool  # whether updates were dropped in a row, so that weights stand still
+    apart: bool  # whether ranks were found to hold different weights
+    recurrences: int  # times it came back after a command
     outcome: str | None
     opened_at: str
     closed_at: str | None
@@ -241,7 +258,7 @@ class Incident(TypedDict):
 
 
 class Precursor(TypedDict):
-    """A warning before the loss moved."""
+    """A leading signal that left its baseline before the loss moved."""
 
     step: int
     signal: str
@@ -250,16 +267,16 @@ class Precursor(TypedDict):
 
 
 class Evidence(TypedDict):
-    """What backs an incident up."""
+    """Which signal moved when, and how far."""
 
-    first_moves: dict[str, int]
-    worst_z: dict[str, float]
-    peaks: dict[str, float]
+    first_moves: dict[str, int]  # step by signal
+    worst_z: dict[str, float]  # by signal, in robust deviations; of norms in log space
+    peaks: dict[str, float]  # by signal, in its own unit
     precursors: list[Precursor]
 
 
 class IncidentRevision(TypedDict):
-    """What a spike was held to be, and when."""
+    """How the incident was classified, and from when."""
 
     number: int
     step: int
@@ -270,7 +287,7 @@ class IncidentRevision(TypedDict):
 
 
 class Cause(TypedDict):
-    """What may have started a spike, and what speaks for it."""
+    """What may have started it, how likely that is, and what speaks for it."""
 
     cause: str
     confidence: float
@@ -278,12 +295,12 @@ class Cause(TypedDict):
 
 
 class Remedy(TypedDict):
-    """What an incident is taken for when its remedy is chosen, and what that asks for."""
+    """What the incident is taken for when its remedy is chosen, and what that asks for."""
 
     diagnosis: str
     known: bool  # whether a cause is sure enough to act on
     title: str
-    sentence: str
+    sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
 
 
@@ -293,15 +310,49 @@ class FirstLayer(TypedDict):
     signal: str
     layer: str
     step: int
-    ratio: float  # to its usual norm
+    ratio: float  # to its usual norm; inf where it was not finite
     layers_moved: int  # at that step
     layers_known: int
 
 
-class IncidentDetail(Incident):
-    """One spike with its evidence and its commands."""
+class IncidentDetail(TypedDict):
+    """An incident with its revisions, its evidence and every command."""
 
-    revisions: list[IncidentRevision]
+    id: str
+    run: str
+    project: str
+    number: int
+    state: str
+    kind: str
+    confidence: float  # probability that `kind` is right, 0 to 1
+    reason: str
+    settled: bool  # `kind` changes with new evidence only
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    closed_step: int | None
+    onset_batches: Batches | None  # positions in the data order, half-open
+    segment: SegmentRef
+    signal: str  # that opened it; `first_signal` may have moved before
+    first_signal: FirstMove
+    symptom: str
+    title: str  # what every view calls it
+    summary: str  # what happened, in a sentence without its full stop
+    loss_rose: bool  # whether the loss itself stood out of its trend
+    pre_loss: float | None  # the trend just before the onset, nats
+    peak_loss: float | None  # nats
+    excess: float | None  # of the loss over the trend at `newest_step`, nats
+    newest_step: int  # the newest that was judged
+    dropped: bool  # whether the agent kept the onset's update out
+    stuck: bool  # whether updates were dropped in a row, so that weights stand still
+    apart: bool  # whether ranks were found to hold different weights
+    recurrences: int  # times it came back after a command
+    outcome: str | None
+    opened_at: str
+    closed_at: str | None
+    trend: Trend | None
+    proposal: Command | None
+    revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
     causes: list[Cause]  # the likeliest first
     remedy: Remedy
@@ -311,7 +362,7 @@ class IncidentDetail(Incident):
 
 
 class SegmentSeries(TypedDict):
-    """Columns of one segment, as long as `steps`; None = not measured."""
+    """Columns of one segment, as long as `steps`; null = not measured."""
 
     attempt: str
     number: int
@@ -326,7 +377,7 @@ class Series(TypedDict):
 
     signals: list[str]
     segments: list[SegmentSeries]
-    truncated: bool
+    truncated: bool  # thinned, with every extreme and non-finite value kept
     trend: Trend | None
 
 
@@ -338,12 +389,13 @@ class Layers(TypedDict):
     segment: SegmentRef
     layers: list[str]
     steps: list[int]
-    norms: list[list[float | None]]
+    norms: list[list[float | None]]  # by step, as long as `layers`
 
 
 class Change(TypedDict):
-    """A setting that changed. None: it was not set, or is no longer. Twice the same: it changed,
-    and what it holds is secret."""
+    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret.
+    """
 
     field: str
     before: Any
@@ -351,51 +403,192 @@ class Change(TypedDict):
 
 
 class LedgerEntry(TypedDict):
-    """A command that went out (`kind` is `command`), or batches that were left out (`batches`).
-
-    What only the other kind has is None.
-    """
+    """A command that went out, or batches that one rank left out; null = the other kind's."""
 
     kind: str
-    at: str  # delivered; told of
-    command: str | None  # for batches: the one that asked to leave them out, where known
+    at: str  # when the command was delivered, or the batches told of
+    command: str | None  # for batches: who asked first, where it is known
     attempt: str | None
     segment: int | None
-    step: int | None  # at which it was applied; completed when they were passed over
+    step: int | None  # applied at; or completed when they were passed over
     verb: str | None
     arguments: dict[str, Any] | None
     state: str | None
-    reason: str | None
-    result: str | None
+    reason: str | None  # why it was proposed
+    result: str | None  # what the agent said became of it
     finished_at: str | None
     batches: Batches | None
     rank: int | None
-    names: list[str] | None
-    names_cut: int | None  # names that are missing, or were shortened
+    names: list[str] | None  # what lay there, as `name_batch` calls it
+    names_cut: int | None  # names that are missing here, or were shortened
 
 
 class AuditEntry(TypedDict):
-    """One change of state: who, what, when and why."""
+    """One change of state: who, what, when and why. Never rewritten."""
 
     number: int
     at: str
     actor: str
     action: str
     subject: str
-    before: str | None
-    after: str | None
+    before: Any
+    after: Any
     reason: str | None
-    actor_kind: str | None  # person, token, policy, agent, server, command_line
-    token: int | None  # that stands behind it
-    session: int | None
-    known_by: str | None  # how the person is known: token, proxy, oidc, typed, link
-    changes: list[Change]
+    changes: list[Change]  # of a policy or a channel, field by field
+    actor_kind: str | None  # null: put in by hand
+    token: int | None  # that stands behind it, where one does
+    session: int | None  # that was opened with the token
+    known_by: str | None  # how it is known which person acted
 
 
-class HappenedEvent(AuditEntry):
-    """An audit entry as it comes by, with its name (`command.approve`) and its place."""
+class Me(TypedDict):
+    """Who holds the token that was sent."""
 
-    event: str
-    id: str  # what to go on after
+    name: str | None
+    role: str
+    project: str | None
+    run: str | None  # null = every run of the project
+    expires_in_s: float | None
+
+
+class Session(TypedDict):
+    """A person's token, for SPIKEGUARD_SESSION_HOURS; the name stands behind every decision."""
+
+    token: str
+    name: str
+    role: str
+    project: str | None
+    expires_in_s: float
+
+
+class SignInLink(TypedDict):
+    """A link that signs a browser in, once, on the server's own machine."""
+
+    link: str
+    expires_in_s: float
+
+
+class AccessToken(TypedDict):
+    """A token without its secret, which nobody can be told again."""
+
+    id: int
+    role: str
+    project: str | None
+    run: str | None  # null = every run of the project
+    person: str | None
+    name: str | None
+    session: bool  # made by a login
+    created_at: str
+    created_by: str
+    expires_in_s: float | None
+    made_with: int | None  # the token that it ends with when that is revoked
+
+
+class NewToken(TypedDict):
+    """A new token with its secret, shown this once."""
+
+    id: int
+    role: str
+    project: str | None
+    run: str | None  # null = every run of the project
+    person: str | None
+    name: str | None
+    session: bool  # made by a login
+    created_at: str
+    created_by: str
+    expires_in_s: float | None
+    made_with: int | None  # the token that it ends with when that is revoked
+    token: str
+
+
+class Policy(TypedDict):
+    """The policy in force for a project, or for one run of it; without an author it is the one the
+    server comes with.
+    """
+
     project: str
-    run: str
+    run: str | None  # null: asked for the project itself
+    scope: str  # whose it is: the run's own, or its project's
+    version: int
+    created_at: str | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class Shadow(TypedDict):
+    """A yes that the policy would have given. `saved_steps` < 0: it would have cost that many."""
+
+    command: str
+    verb: str
+    at: str
+    step: int
+    cost_steps: int
+    policy_version: int
+    decided_by: str | None
+    hindsight: str
+    saved_steps: int | None
+
+
+class Scorecard(TypedDict):
+    """What verbs in shadow mode would have done, newest first, and what that comes to."""
+
+    project: str
+    decisions: int
+    by_hindsight: dict[str, int]
+    saved_steps: int  # the sum of what is known; < 0: waiting was better so far
+    items: list[Shadow]
+
+
+class Channel(TypedDict):
+    """A channel with what may be shown of its target."""
+
+    project: str
+    name: str
+    kind: str
+    target: dict[str, str]  # hints; values of up to 2000 characters
+    topics: list[str]
+    kinds: list[str]
+    runs: list[str]
+    level: int
+    cooldown_s: float
+    links: bool
+    person: str | None
+    enabled: bool
+    changed_at: str
+    changed_by: str
+
+
+class ChannelTest(TypedDict):
+    """What became of a test."""
+
+    result: str
+    reason: str
+    took_ms: float
+
+
+class Delivery(TypedDict):
+    """A message that was sent, or why none was."""
+
+    at: str
+    project: str
+    run: str | None  # null for a test
+    incident: int | None
+    channel: str | None  # null where there was none to tell
+    topics: list[str]
+    result: str
+    reason: str
+    took_ms: float | None
+
+
+class Silence(TypedDict):
+    """A silence or a maintenance window."""
+
+    project: str
+    number: int
+    run: str | None
+    incident: int | None
+    begins_at: str
+    ends_at: str
+    reason: str
+    created_at: str
+    created_by: str

@@ -13,9 +13,18 @@ from functools import partial
 from io import BufferedIOBase
 
 from spikeguard_client.reading import NotUnderstood, read
-from spikeguard_client.shapes import HappenedEvent
+from spikeguard_client.shapes import AuditEntry
 
 MAX_EVENT = 2**20  # bytes, with the names of its fields
+
+
+class HappenedEvent(AuditEntry):
+    """An audit entry as it comes by, with its name (`command.approve`) and its place."""
+
+    event: str
+    id: str  # what to go on after
+    project: str
+    run: str
 
 
 @dataclass

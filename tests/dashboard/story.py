@@ -128,6 +128,7 @@ def command(**changes: Any) -> Plain:
         "revision": 2,
         "reason": "the loss settled 0.31 above its trend; step-1200 is the newest healthy one",
         "policy_version": 1,
+        "policy_scope": "project",
         "checks": ["Is this data there on purpose (a new source)? Then reject."],
         "cost": {
             "steps": 200,

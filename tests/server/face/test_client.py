@@ -10,15 +10,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
-from spikeguard_client import ApiError, Client, access_shapes, channel_shapes, shapes
+from spikeguard_client import ApiError, Client, shapes
 from spikeguard_client.reading import NotUnderstood, read
 from spikeguard_protocol import (
     BatchesSkipped,
@@ -36,42 +34,6 @@ from spikeguard_server.identity.permissions import TABLE
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
-
-NAMES = {  # of our shapes in the document, where they are others
-    "Run": "RunBody", "Attempt": "AttemptBody", "Segment": "SegmentBody", "Target": "TargetBody",
-    "Cost": "CostBody", "Command": "CommandBody", "Trend": "TrendBody", "Incident": "IncidentBody",
-    "Precursor": "PrecursorBody", "Evidence": "EvidenceBody", "Series": "SeriesBody",
-    "Policy": "PolicyBody", "Channel": "ChannelBody", "ChannelTest": "TestBody",
-    "Delivery": "DeliveryBody", "Silence": "SilenceBody", "Point": "PointRef",
-    "AccessToken": "TokenBody", "NewToken": "TokenMade", "Session": "SessionBody",
-    "Shadow": "ShadowBody", "Scorecard": "ScorecardBody",
-    "Cause": "CauseBody", "FirstLayer": "FirstLayerBody", "Layers": "LayersBody",
-    "Change": "ChangeBody", "RunWarning": "WarningBody", "Ability": "AbilityBody",
-    "Remedy": "RemedyBody", "FirstMove": "FirstMoveBody",
-}  # fmt: skip
-OURS = {
-    name: shape
-    for module in (shapes, access_shapes, channel_shapes)
-    for name, shape in vars(module).items()
-    if hasattr(shape, "__required_keys__") and name != "HappenedEvent"
-}
-
-
-@pytest.fixture(scope="module")
-def document(live: Live) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{live.url}/openapi.json").json()
-    return found
-
-
-@pytest.mark.parametrize("name", sorted(OURS))
-def test_a_shape_is_what_the_document_says(document: dict[str, Any], name: str) -> None:
-    """A key that the server may add is no promise yet; one that we name has to be there."""
-    described = document["components"]["schemas"][NAMES.get(name, name)]["properties"]
-    for key, hint in get_type_hints(OURS[name]).items():
-        assert key in described, key
-        optional = "null" in str(described[key].get("anyOf", ""))
-        named = described[key].get("type") or "anyOf" in described[key] or "$ref" in described[key]
-        assert not named or optional is (NoneType in get_args(hint)), (key, described[key], hint)
 
 
 def test_every_reading_call_is_answered(live: Live, spiked: Job) -> None:
