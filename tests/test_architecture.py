@@ -71,6 +71,7 @@ AGENT_LAYERS = (  # inside the agent: each may import those before it, and what 
 )
 AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
+MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
     "time",
@@ -232,6 +233,8 @@ def test_every_module_opens_with_what_it_owns() -> None:
 def test_files_stay_small_enough_to_read_at_once() -> None:
     for folder in PACKAGES.values():
         for path in _files(folder):
+            if path.relative_to(ROOT).as_posix() == MADE:
+                continue
             lines = len(path.read_text().splitlines())
             assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines"
 
