@@ -42,7 +42,7 @@ def settings_of(directory: Path | None) -> Settings:
     state = (directory or default_directory()) / STATE
     try:
         urls = json.loads(state.read_text())
-        url, owner = urls["database_url"], urls.get("owner_database_url", "")
+        url, owner = urls["database_url"], urls["owner_database_url"]
     except (OSError, ValueError, KeyError):
         raise CommandFailed(
             "no database is named. Set DATABASE_URL, or run this beside a running `spikeguard up` "

@@ -1,7 +1,7 @@
 """The database made ready: its schema by the owner's role, and what the server's role may do.
 
 Law: `SPIKEGUARD_OWNER_DATABASE_URL` is used here and nowhere else. Without it the server's own role
-owns the tables, as before there were two.
+owns the tables.
 """
 
 from __future__ import annotations

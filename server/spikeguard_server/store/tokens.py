@@ -67,11 +67,10 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
             _left(tokens).label("left"),
             _left(_grant).label("grant_left"),
             _grant.c.id.label("grant_id"),
-            _grant.c.person.label("opened_by"),
             _signed_in_s(tokens).label("age"),
         )
         .outerjoin(_opener, _opener.c.id == tokens.c.parent)
-        .outerjoin(_grant, _grant.c.id == sql.func.coalesce(tokens.c.made_with, tokens.c.parent))
+        .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
         .where(tokens.c.hash == secret_hash, _works(tokens))
         .where(tokens.c.parent.is_(None) | _works(_opener))
     )
@@ -94,13 +93,10 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
 
 
 def _known_by(row: Any) -> KnownBy | None:
-    """How the person of a token or a session is known; sessions of old say it by their token."""
+    """How the person of a token or a session is known; a session says it."""
     if row.person is None:
         return None
-    if row.known_by is not None:
-        return KnownBy(row.known_by)
-    proven = row.parent is None or row.opened_by is not None
-    return KnownBy.TOKEN if proven else KnownBy.TYPED
+    return KnownBy.TOKEN if row.known_by is None else KnownBy(row.known_by)
 
 
 def lock_grant(connection: sql.Connection, token_id: int) -> bool:

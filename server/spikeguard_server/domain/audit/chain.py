@@ -81,11 +81,12 @@ def check_chain(entries: Iterable[ChainedEntry], heads: Heads) -> Checked:
 def _fault(
     entry: ChainedEntry, expected: int, previous: bytes | None, heads: Heads
 ) -> Finding | None:
+    stored, recomputed = entry.digest, digest_of(previous, entry.content)
     if entry.number != expected:
         return Finding(expected, Fault.MISSING)
-    if entry.digest is None:
+    if stored is None:
         return Finding(expected, Fault.UNCHAINED)
-    if entry.digest != digest_of(previous, entry.content):
+    if stored != recomputed:
         return Finding(expected, Fault.CHANGED)
     if not heads.get(expected, frozenset()) <= {entry.digest}:
         return Finding(expected, Fault.REWRITTEN)
