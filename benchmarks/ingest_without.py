@@ -37,29 +37,29 @@ from spikeguard_server.store.fast.packing import FLOAT8_ARRAY, INT8_ARRAY, Float
 
 def _without_middleware() -> None:
     """The framework asks every middleware, and its router, before a message is read."""
-    made = ingest_middleware.Express.__init__
+    made = ingest_middleware.IngestMiddleware.__init__
 
     def note(self: Any, *given: Any, **named: Any) -> None:
         made(self, *given, **named)
-        _Doors.door = self._door
+        _Endpoints.endpoint = self._endpoint
 
     async def pass_on(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
     async def take(request: Request) -> Response:
-        door, host = _Doors.door, ingest_middleware._host(request.scope)
-        bearer = await door.admit(ingest_middleware._secret(request.scope), host)
-        answer, extra = await door.take(bearer, await request.body(), host)
+        endpoint, host = _Endpoints.endpoint, ingest_middleware._host(request.scope)
+        bearer = await endpoint.admit(ingest_middleware._secret(request.scope), host)
+        answer, extra = await endpoint.take(bearer, await request.body(), host)
         return Response(answer, media_type="application/json", headers=dict(extra))
 
-    ingest_middleware.Express.__init__ = note  # type: ignore[method-assign]
-    ingest_middleware.Express.__call__ = pass_on  # type: ignore[method-assign]
+    ingest_middleware.IngestMiddleware.__init__ = note  # type: ignore[method-assign]
+    ingest_middleware.IngestMiddleware.__call__ = pass_on  # type: ignore[method-assign]
     routes = messages.router.routes
     routes[:] = [Route("/v1/messages", take, methods=["POST"])]
 
 
-class _Doors:
-    door: Any = None
+class _Endpoints:
+    endpoint: Any = None
 
 
 def _without_json() -> None:

@@ -19,7 +19,7 @@ import altair as alt
 from spikeguard_dashboard import words
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import Palette, palette
-from spikeguard_dashboard.series import Series, Stretch, Trend
+from spikeguard_dashboard.series import Series, SeriesPart, Trend
 
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
@@ -75,7 +75,7 @@ def curve_points(series: Series, signal: str, kept: Kept) -> list[Row]:
     return [row for stretch in series.segments for row in _rows(stretch, signal, kept)]
 
 
-def _rows(stretch: Stretch, signal: str, kept: Kept) -> Iterator[Row]:
+def _rows(stretch: SeriesPart, signal: str, kept: Kept) -> Iterator[Row]:
     limit = kept.get((stretch.attempt, stretch.number), -math.inf)
     name = f"{stretch.attempt[:4]}.{stretch.number}"
     values = stretch.values.get(signal, ())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from spikeguard_client import Segment
-from spikeguard_dashboard.series import Stretch
+from spikeguard_dashboard.series import SeriesPart
 
 Key = tuple[str, int]  # attempt, number of the segment
 Kept = Mapping[Key, float]  # segment -> the last step that still stands; absent = none of it
@@ -29,7 +29,7 @@ def kept_steps(segments: Sequence[Segment]) -> Kept:
     return kept
 
 
-def kept_of(stretches: Sequence[Stretch]) -> Kept:
+def kept_of(stretches: Sequence[SeriesPart]) -> Kept:
     """The same from the curves alone, where the tree is not at hand: current ones stand."""
     return {(s.attempt, s.number): math.inf for s in stretches if s.current}
 

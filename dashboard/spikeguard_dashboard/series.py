@@ -32,7 +32,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SeriesPart:
     """The samples of one segment; columns of equal length."""
 
     attempt: str
@@ -48,7 +48,7 @@ class Series:
     """Curves of a run, by segment."""
 
     signals: Sequence[str]
-    segments: Sequence[Stretch]
+    segments: Sequence[SeriesPart]
     truncated: bool  # thinned: extremes and non-finite values were kept
     trend: Trend | None
     fingerprint: str = ""  # of the answer it was read from: equal ones draw the same
@@ -65,11 +65,11 @@ def _trend(answer: TrendAnswer | None) -> Trend | None:
     return None if answer is None else Trend(**answer)
 
 
-def _stretch(segment: SegmentSeries) -> Stretch:
+def _stretch(segment: SegmentSeries) -> SeriesPart:
     columns: list[Sequence[object]] = [*segment["values"].values(), segment["batches"]]
     if any(len(column) != len(segment["steps"]) for column in columns):
         raise NotUnderstood("Series.segments has columns of unequal length")
-    return Stretch(
+    return SeriesPart(
         segment["attempt"],
         segment["number"],
         segment["current"],

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 from spikeguard_protocol import OptionalSignal, Signal
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.domain.detection.detectors.contract import Detector, Setting, Values, Verdict
-from spikeguard_server.domain.detection.detectors.plugged import Choice, Plugin
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice, Plugin
 from spikeguard_server.domain.detection.detectors.robust_trend import RobustTrend, settings_of
 from spikeguard_server.domain.detection.detectors.textbook import Ewma, ZScore
 from spikeguard_server.domain.detection.own_signals import MOST_OWN, Direction, Opens, OwnChoice
@@ -102,7 +102,7 @@ def settings_with(name: str, path: str = "detector") -> tuple[Setting, ...]:
     return (*find(name, path).settings, *GENERAL)
 
 
-def choose(plain: Mapping[str, Any], path: str = "") -> Choice:
+def choose(plain: Mapping[str, Any], path: str = "") -> DetectorChoice:
     """What `plain` chooses: `detector`, any of its settings, and `signals`; raises `PolicyError`.
 
     `path` stands before the name of a field in an error. `signals` holds a table for each leading
@@ -118,8 +118,8 @@ def choose(plain: Mapping[str, Any], path: str = "") -> Choice:
     signals = plain.get("signals", {})
     precursors, own = _precursors(signals, path), _own_choices(signals, path)
     if kind is RobustTrend:
-        return Choice(settings_of(values, usual), None, precursors, own)
-    return Choice(usual, Plugin(name, kind, values), precursors, own)
+        return DetectorChoice(settings_of(values, usual), None, precursors, own)
+    return DetectorChoice(usual, Plugin(name, kind, values), precursors, own)
 
 
 def _precursors(signals: Any, path: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.backtest import backtest_log, sources
 from spikeguard_server.replay.crc32c import crc32c, masked
-from spikeguard_server.replay.reading import Format, Wanted, read_log, read_samples
+from spikeguard_server.replay.reading import ReplayFormat, Wanted, read_log, read_samples
 from spikeguard_server.replay.reading_options import _pair
 
 
@@ -233,7 +233,7 @@ def test_a_json_list_is_read_and_a_list_of_numbers_is_refused(tmp_path: Path) ->
 def test_what_is_said_goes_before_what_would_be_guessed(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text('{"step": 1, "loss": 2.5, "nll": 7}\n')
-    wanted = Wanted(Format.JSONL, dict([_pair("loss=nll")]))
+    wanted = Wanted(ReplayFormat.JSONL, dict([_pair("loss=nll")]))
     assert rows(read_log(path, wanted).samples) == [(1, {"loss": 7.0})]
     with pytest.raises(CommandFailed, match=r"no `nl` for loss \(found step, loss, nll\)"):
         read_log(path, Wanted(None, {"loss": "nl"}))

@@ -38,7 +38,13 @@ from spikeguard_server.domain.policy.cost import cost_of
 from spikeguard_server.domain.policy.proposal import propose
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
-from spikeguard_server.report import AttemptFact, CommandFact, Curve, PostMortem, RevisionFact
+from spikeguard_server.report import (
+    AttemptFact,
+    CommandFact,
+    PostMortem,
+    RecordedCurve,
+    RevisionFact,
+)
 
 START = datetime(2026, 3, 14, 2, 51, 7, tzinfo=UTC)
 ATTEMPT = "00c0ffee00c0ffee"
@@ -237,10 +243,10 @@ class Story:
             price_per_hour=self.policy.price_per_hour,
         )
 
-    def _curve(self, index: int, onset: int) -> Curve:
+    def _curve(self, index: int, onset: int) -> RecordedCurve:
         segment, steps, losses, grads = self.columns[index]
         keep = [i for i, step in enumerate(steps) if step >= onset - 300]
-        return Curve(
+        return RecordedCurve(
             segment,
             1,
             SegmentReason.ROLLBACK if index else SegmentReason.START,

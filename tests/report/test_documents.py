@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt as CommonMark
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
-from spikeguard_server.report import Format, LeftOutFact, PostMortem, render
+from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import MOST_REVISIONS, document_of
@@ -101,17 +101,17 @@ def body(facts: PostMortem) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", list(ReportFormat))
 @pytest.mark.parametrize("name", ["healed", "rolled_back", "broken"])
 def test_a_document_stays_under_200_kb(
-    form: Format, name: str, request: pytest.FixtureRequest
+    form: ReportFormat, name: str, request: pytest.FixtureRequest
 ) -> None:
     facts: PostMortem = request.getfixturevalue(name)
     assert 2_000 < len(render(facts, form)) < MAX_BYTES
 
 
-@pytest.mark.parametrize("form", list(Format))
-def test_the_same_facts_give_the_same_bytes(form: Format, rolled_back: PostMortem) -> None:
+@pytest.mark.parametrize("form", list(ReportFormat))
+def test_the_same_facts_give_the_same_bytes(form: ReportFormat, rolled_back: PostMortem) -> None:
     assert render(rolled_back, form) == render(rolled_back, form)
 
 
@@ -503,20 +503,23 @@ def test_thinning_keeps_extremes_ends_and_what_is_not_finite() -> None:
 
 
 def test_the_likely_causes_stand_with_what_speaks_for_them(healed: PostMortem) -> None:
-    text = render(healed, Format.MARKDOWN).decode()
+    text = render(healed, ReportFormat.MARKDOWN).decode()
     assert "## Likely cause" in text
     likeliest = healed.incident.causes[0]
     assert f"{likeliest.confidence:.0%}" in text
     layer = FirstLayer("grad_norm", "blocks.7.weight", healed.incident.onset_step, 30.0, 1, 12, 0)
     named = replace(healed, incident=replace(healed.incident, first_layer=layer))
-    assert "blocks.7.weight was 30 times its usual size" in render(named, Format.MARKDOWN).decode()
+    assert (
+        "blocks.7.weight was 30 times its usual size"
+        in render(named, ReportFormat.MARKDOWN).decode()
+    )
 
 
 def test_an_incident_from_before_causes_were_asked_has_no_section_for_them(
     healed: PostMortem,
 ) -> None:
     before = replace(healed, incident=replace(healed.incident, causes=()))
-    assert "Likely cause" not in render(before, Format.MARKDOWN).decode()
+    assert "Likely cause" not in render(before, ReportFormat.MARKDOWN).decode()
 
 
 def test_what_was_left_out_is_named_and_names_do_no_harm(rolled_back: PostMortem) -> None:
@@ -566,6 +569,6 @@ def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
 ) -> None:
     """The incident opened on a gradient that was not finite; the loss rose two steps later."""
     early = replace(rolled_back.incident, first_moves={"grad_norm": 4186}, signal="grad_norm")
-    text = render(replace(rolled_back, incident=early), Format.MARKDOWN)
+    text = render(replace(rolled_back, incident=early), ReportFormat.MARKDOWN)
     assert "never moved" not in str(text)
     assert "the loss rose later" in str(text)

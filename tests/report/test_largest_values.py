@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spikeguard_server.report import Format, render
-from spikeguard_server.report.facts import Curve, PostMortem
+from spikeguard_server.report import ReportFormat, render
+from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from tests.report.story import healing
 
 
@@ -16,13 +16,13 @@ def _with_losses(facts: PostMortem, *losses: float) -> PostMortem:
     first, *rest = facts.curves
     measured = first.values["loss"]
     values = {**first.values, "loss": (*losses, *measured[len(losses) :])}
-    curve: Curve = replace(first, values=values)
+    curve: RecordedCurve = replace(first, values=values)
     incident = replace(facts.incident, peak_loss=losses[0])
     return replace(facts, curves=(curve, *rest), incident=incident)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_losses_that_no_axis_can_hold_are_marked_and_the_rest_is_drawn() -> None:
-    page = render(_with_losses(healing(), 1e308, -1e308), Format.HTML).decode()
+    page = render(_with_losses(healing(), 1e308, -1e308), ReportFormat.HTML).decode()
     assert "<svg" in page
     assert "not finite" in page

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.queue.fair_queue import MAX_BYTES, MAX_EACH, Turns
-from spikeguard_server.ingest.queue.rounds import Round
+from spikeguard_server.ingest.queue.fair_queue import MAX_BYTES, MAX_EACH, FairQueue
+from spikeguard_server.ingest.queue.rounds import ServiceOrder
 
 PATIENCE_S = 10.0
 WAITING = 64
 
 
 @pytest.fixture
-def turns() -> Iterator[Turns]:
-    made = Turns(workers=2, waiting=WAITING)
+def turns() -> Iterator[FairQueue]:
+    made = FairQueue(workers=2, waiting=WAITING)
     yield made
     made.stop(PATIENCE_S)
 
 
-def blocked(turns: Turns, line: str, client: str = "client") -> threading.Event:
+def blocked(turns: FairQueue, line: str, client: str = "client") -> threading.Event:
     """Keep `line` busy until the event is set; returns once a thread is at it."""
     go, there = threading.Event(), threading.Event()
 
@@ -38,7 +38,7 @@ def blocked(turns: Turns, line: str, client: str = "client") -> threading.Event:
     return go
 
 
-def test_a_run_that_waits_for_its_lock_holds_one_thread_and_no_other_run(turns: Turns) -> None:
+def test_a_run_that_waits_for_its_lock_holds_one_thread_and_no_other_run(turns: FairQueue) -> None:
     go = blocked(turns, "slow")
     behind = [turns.take("client", "slow", 1, lambda: "slow") for _ in range(5)]
     assert turns.take("client", "quick", 1, lambda: "quick").result(PATIENCE_S) == "quick"
@@ -48,7 +48,7 @@ def test_a_run_that_waits_for_its_lock_holds_one_thread_and_no_other_run(turns: 
 
 
 def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_client() -> None:
-    turns = Turns(workers=1, waiting=WAITING)
+    turns = FairQueue(workers=1, waiting=WAITING)
     go, seen = blocked(turns, "busy", "first"), list[str]()
 
     def put(client: str, line: str, urgent: bool = False) -> Future[Any]:
@@ -67,7 +67,7 @@ def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_clie
 
 
 def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
-    turns = Turns(workers=1, waiting=WAITING)
+    turns = FairQueue(workers=1, waiting=WAITING)
     go, seen = blocked(turns, "busy"), list[str]()
     first = turns.take("client", "other", 1, lambda: seen.append("other"))
     calm = turns.take("client", "run", 1, lambda: seen.append("calm"))
@@ -81,7 +81,7 @@ def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
     turns.stop(PATIENCE_S)
 
 
-def test_messages_of_one_run_are_taken_in_the_order_in_which_they_came(turns: Turns) -> None:
+def test_messages_of_one_run_are_taken_in_the_order_in_which_they_came(turns: FairQueue) -> None:
     seen: list[int] = []
     jobs = [
         turns.take("client", "run", 1, lambda n=n: seen.append(n))  # type: ignore[misc]
@@ -100,7 +100,7 @@ def let_go(gates: list[threading.Event], jobs: list[Future[Any]]) -> None:
         job.result(PATIENCE_S)
 
 
-def test_who_floods_one_run_waits_behind_its_own_messages(turns: Turns) -> None:
+def test_who_floods_one_run_waits_behind_its_own_messages(turns: FairQueue) -> None:
     """With one flooding run before it, a healthy run's message is the next but one."""
     gates, seen = [blocked(turns, "a"), blocked(turns, "b")], list[str]()
     jobs: list[Future[Any]] = [
@@ -111,7 +111,7 @@ def test_who_floods_one_run_waits_behind_its_own_messages(turns: Turns) -> None:
     assert seen.index("healthy") <= 2
 
 
-def test_who_floods_many_runs_waits_behind_its_own_messages_too(turns: Turns) -> None:
+def test_who_floods_many_runs_waits_behind_its_own_messages_too(turns: FairQueue) -> None:
     """Thirty runs of another client before it, and a healthy client's message is among the next."""
     gates, seen = [blocked(turns, "a", "flood"), blocked(turns, "b", "flood")], list[str]()
     jobs: list[Future[Any]] = [
@@ -124,7 +124,7 @@ def test_who_floods_many_runs_waits_behind_its_own_messages_too(turns: Turns) ->
 
 def test_one_client_never_has_all_threads() -> None:
     """Three runs of it are being taken for long, and a fourth waits; another client's does not."""
-    turns = Turns(workers=4, waiting=WAITING)
+    turns = FairQueue(workers=4, waiting=WAITING)
     gates = [blocked(turns, run, "slow") for run in "abc"]
     fourth = turns.take("slow", "d", 1, lambda: "slow")
     assert turns.take("quick", "a", 1, lambda: "quick").result(PATIENCE_S) == "quick"
@@ -133,7 +133,7 @@ def test_one_client_never_has_all_threads() -> None:
     turns.stop(PATIENCE_S)
 
 
-def served(order: Round, costs: dict[str, float], turns: int) -> Counter[str]:
+def served(order: ServiceOrder, costs: dict[str, float], turns: int) -> Counter[str]:
     """How often each is served where all always have something to do."""
     found = Counter[str]()
     for name in costs:
@@ -148,12 +148,12 @@ def served(order: Round, costs: dict[str, float], turns: int) -> Counter[str]:
 
 
 def test_turns_are_shared_by_the_time_they_take() -> None:
-    found = served(Round(), {"large": 0.4, "small": 0.1}, 500)
+    found = served(ServiceOrder(), {"large": 0.4, "small": 0.1}, 500)
     assert found["small"] == pytest.approx(4 * found["large"], abs=4)
 
 
 def test_who_was_away_neither_saved_up_turns_nor_pays_for_the_past() -> None:
-    order = Round()
+    order = ServiceOrder()
     served(order, {"busy": 1.0}, 100)
     found = served(order, {"busy": 1.0, "fresh": 1.0}, 100)
     assert abs(found["busy"] - found["fresh"]) <= 2
@@ -161,7 +161,7 @@ def test_who_was_away_neither_saved_up_turns_nor_pays_for_the_past() -> None:
 
 def test_what_is_remembered_of_who_left_stays_small_and_a_flood_stays_in_mind() -> None:
     """A sender may make up ten thousand names of runs: that neither costs memory nor forgives."""
-    order = Round()
+    order = ServiceOrder()
     order.charge("flood", 5.0)
     for number in range(10_000):
         order.enter(number)
@@ -172,7 +172,7 @@ def test_what_is_remembered_of_who_left_stays_small_and_a_flood_stays_in_mind() 
     assert order.next() == "fresh"
 
 
-def fill(turns: Turns, clients: int, lines: int, size: int) -> None:
+def fill(turns: FairQueue, clients: int, lines: int, size: int) -> None:
     for number in range(300):
         turns.take(number % clients, number % lines, size, lambda: None)
 
@@ -189,7 +189,7 @@ def fill(turns: Turns, clients: int, lines: int, size: int) -> None:
     ids=["of one run", "of one client", "of all", "bytes of one client", "bytes of all"],
 )
 def test_what_does_not_fit_is_refused_with_the_limit(
-    turns: Turns, clients: int, lines: int, size: int, limit: int
+    turns: FairQueue, clients: int, lines: int, size: int, limit: int
 ) -> None:
     gates = [blocked(turns, "first", "x"), blocked(turns, "second", "y")]
     with pytest.raises(Busy) as refused:
@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_with_the_limit(
         gate.set()
 
 
-def test_one_client_leaves_room_for_the_next(turns: Turns) -> None:
+def test_one_client_leaves_room_for_the_next(turns: FairQueue) -> None:
     gates = [blocked(turns, "first", "x"), blocked(turns, "second", "y")]
     with pytest.raises(Busy):
         fill(turns, 1, 61, 1)
@@ -211,7 +211,7 @@ def test_one_client_leaves_room_for_the_next(turns: Turns) -> None:
     assert [job.result(PATIENCE_S) for job in behind] == ["done"] * len(behind)
 
 
-def test_room_is_made_again(turns: Turns) -> None:
+def test_room_is_made_again(turns: FairQueue) -> None:
     for _ in range(3 * MAX_EACH):
         turns.take("client", "run", MAX_BYTES, lambda: None).result(PATIENCE_S)
     while turns.length:
@@ -219,7 +219,7 @@ def test_room_is_made_again(turns: Turns) -> None:
     assert not turns._clients
 
 
-def test_what_fails_fails_for_its_sender_alone(turns: Turns) -> None:
+def test_what_fails_fails_for_its_sender_alone(turns: FairQueue) -> None:
     failing = turns.take("client", "run", 1, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failing.result(PATIENCE_S)

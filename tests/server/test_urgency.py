@@ -10,7 +10,7 @@ from random import Random
 from benchmarks.ingest_load import new_run
 from spikeguard_protocol import Samples
 from spikeguard_server.http.fast.json_reader import LONGEST, Envelope, read_envelope
-from spikeguard_server.ingest.queue.urgency import MOST_RUNS, REST_S, WINDOW, Urgency
+from spikeguard_server.ingest.queue.urgency import MOST_RUNS, REST_S, WINDOW, UrgentRuns
 
 
 def body(*losses: float | None) -> bytes:
@@ -28,7 +28,7 @@ def loss_of(sent: bytes) -> float | None:
     return found.loss
 
 
-def calm(urgency: Urgency, run: str, seed: int = 0, count: int = 4 * WINDOW) -> int:
+def calm(urgency: UrgentRuns, run: str, seed: int = 0, count: int = 4 * WINDOW) -> int:
     """Messages of a calm run that were taken for urgent."""
     random = Random(seed)
     return sum(
@@ -38,17 +38,17 @@ def calm(urgency: Urgency, run: str, seed: int = 0, count: int = 4 * WINDOW) -> 
 
 def test_a_loss_that_jumps_or_is_lost_is_urgent() -> None:
     for spike in (3.0, math.nan, math.inf):
-        urgency = Urgency()
+        urgency = UrgentRuns()
         calm(urgency, "run")
         assert urgency.of("run", loss_of(body(2.5, spike)), 1e6)
 
 
 def test_a_calm_run_hardly_ever_is() -> None:
-    assert sum(calm(Urgency(), "run", seed, 500) for seed in range(10)) <= 20
+    assert sum(calm(UrgentRuns(), "run", seed, 500) for seed in range(10)) <= 20
 
 
 def test_a_run_that_has_diverged_is_urgent_once_in_a_while() -> None:
-    urgency = Urgency()
+    urgency = UrgentRuns()
     taken = [urgency.of("run", loss_of(body(math.nan)), 0.1 * n) for n in range(100)]
     assert sum(taken) == round(10.0 / REST_S)
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_read_is_not_urgent() -> None:
     assert read_envelope(b"\xff") is None
     word = b'{"project":"p","run":"r","records":[{"signals":{"loss":["much"]}}]}'
     assert read_envelope(word) == Envelope(("p", "r"), None)
-    assert not Urgency().of("run", None, 0.0)
+    assert not UrgentRuns().of("run", None, 0.0)
 
 
 def test_whose_message_it_is_does_not_hang_on_how_it_is_written() -> None:
@@ -87,7 +87,7 @@ def test_to_look_at_a_large_message_costs_little_time_and_memory() -> None:
 
 
 def test_of_many_runs_those_that_sent_last_are_remembered() -> None:
-    urgency = Urgency()
+    urgency = UrgentRuns()
     for number in range(2 * MOST_RUNS):
         urgency.of(number, 2.5, 0.0)
     assert len(urgency._runs) == MOST_RUNS

@@ -150,7 +150,7 @@ def open_session(
         raise Forbidden("A session can't open another", "Log in with your access token")
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
     by = _typed(caller, person) if caller.person is None else caller.actor
-    opened = Opened(caller.token_id, caller.token_id)
+    opened = OpenedSession(caller.token_id, caller.token_id)
     return start_session(connection, caller.role, caller.project, by, left, opened)
 
 
@@ -168,7 +168,7 @@ def open_proxied_session(
         parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.PROXY)
     return start_session(
-        connection, role, None, by, lasts_s, Opened(parent, parent, how=", by the proxy")
+        connection, role, None, by, lasts_s, OpenedSession(parent, parent, how=", by the proxy")
     )[0]
 
 
@@ -213,7 +213,7 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     assert opener is not None, "a link hangs on what made it"
     assert link.person is not None, "a link is made for a person"
     person = link.actor.called(link.person)
-    opened = Opened(opener, link.grant, link.signed_in_s, ", by a sign-in link")
+    opened = OpenedSession(opener, link.grant, link.signed_in_s, ", by a sign-in link")
     made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
@@ -233,7 +233,7 @@ def _link_hash(secret: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSession:
     """What a session was opened with."""
 
     parent: int  # the token, or the session by whose link it was
@@ -244,7 +244,7 @@ class Opened:
 
 def start_session(
     connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float,
-    opened: Opened,
+    opened: OpenedSession,
 ) -> tuple[str, Token]:  # fmt: skip
     """A session that ends with what opened it at the latest."""
     secret = new_secret()

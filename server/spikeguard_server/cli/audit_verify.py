@@ -23,7 +23,7 @@ from spikeguard_protocol import RunId
 from spikeguard_server.cli.commands import DOES_NOT_FIT
 from spikeguard_server.domain.audit.chain import TOLD, Checked, Heads, check_chain
 from spikeguard_server.jobs.audit_heads import BadHeads, read_heads
-from spikeguard_server.store.audit_chain import Head, read_chains, read_plainly, run_names
+from spikeguard_server.store.audit_chain import ChainHead, read_chains, read_plainly, run_names
 from spikeguard_server.store.database import opened, settings_of
 from spikeguard_server.store.roles import who_can_change
 from spikeguard_server.store.tables.core import FLEET, run_key
@@ -32,7 +32,7 @@ OF_NO_RUN: Final = "of no run"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditVerdict:
     """What all entries came to."""
 
     runs: Mapping[UUID, Checked]
@@ -74,19 +74,19 @@ def run(options: Namespace) -> int:
     return DOES_NOT_FIT if findings else 0
 
 
-def _heads(place: Path | None) -> list[Head] | None:
+def _heads(place: Path | None) -> list[ChainHead] | None:
     try:
         return None if place is None else read_heads(place)
     except BadHeads as error:
         raise CommandFailed(str(error)) from None
 
 
-def _verify(engine: sql.Engine, heads: list[Head] | None, run_id: UUID | None) -> Verdict:
+def _verify(engine: sql.Engine, heads: list[ChainHead] | None, run_id: UUID | None) -> AuditVerdict:
     exported = _by_run(heads or [], run_id)
     try:
         with engine.begin() as connection:
             read_plainly(connection)
-            return Verdict(
+            return AuditVerdict(
                 names=run_names(connection),
                 can_change=who_can_change(connection),
                 runs=_check(connection, exported, run_id),
@@ -100,7 +100,9 @@ def _verify(engine: sql.Engine, heads: list[Head] | None, run_id: UUID | None) -
         ) from error
 
 
-def _by_run(heads: Iterable[Head], run_id: UUID | None) -> dict[UUID, dict[int, frozenset[bytes]]]:
+def _by_run(
+    heads: Iterable[ChainHead], run_id: UUID | None
+) -> dict[UUID, dict[int, frozenset[bytes]]]:
     found: dict[UUID, dict[int, frozenset[bytes]]] = {}
     for head in heads:
         if run_id in (None, head.run_id):
@@ -121,7 +123,7 @@ def _check(
     return found | gone
 
 
-def _as_json(verdict: Verdict, findings: list[dict[str, Any]]) -> dict[str, Any]:
+def _as_json(verdict: AuditVerdict, findings: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "fits": not findings, "findings": findings, "runs": len(verdict.runs),
         "entries": verdict.entries, "heads": verdict.heads,
@@ -129,7 +131,7 @@ def _as_json(verdict: Verdict, findings: list[dict[str, Any]]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _tell(verdict: Verdict, findings: list[dict[str, Any]]) -> None:
+def _tell(verdict: AuditVerdict, findings: list[dict[str, Any]]) -> None:
     for finding in findings:
         say(f"{finding['run']}: entry {finding['number']} {finding['reason']}")
     if not findings:

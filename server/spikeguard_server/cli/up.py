@@ -47,7 +47,7 @@ SERVER_ROLE = "spikeguard_server"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UpDirectory:
     """Where everything of this `up` is."""
 
     directory: Path
@@ -115,7 +115,7 @@ def _of_server(url: str) -> str:
     return make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
 
 
-def _announcement(place: Place, login: Login, json_ready: Path | None) -> Announcement:
+def _announcement(place: UpDirectory, login: Login, json_ready: Path | None) -> Announcement:
     return Announcement(
         directory=place.directory,
         server=place.server,
@@ -146,18 +146,18 @@ def _owned(directory: Path) -> Iterator[None]:
         yield
 
 
-def _place(stack: ExitStack, options: Namespace, directory: Path) -> Place:
+def _place(stack: ExitStack, options: Namespace, directory: Path) -> UpDirectory:
     listener = stack.enter_context(listen(HOST, options.port))
     if options.no_dashboard:
-        return Place(directory, listener, None)
+        return UpDirectory(directory, listener, None)
     if not installed():
         print("no dashboard: pip install 'spikeguard[dashboard]' brings it", file=sys.stderr)
-        return Place(directory, listener, None)
+        return UpDirectory(directory, listener, None)
     pages = listen(HOST, options.dashboard_port, "--dashboard-port, or --no-dashboard")
-    return Place(directory, listener, stack.enter_context(pages))
+    return UpDirectory(directory, listener, stack.enter_context(pages))
 
 
-def _settings(place: Place) -> Settings:
+def _settings(place: UpDirectory) -> Settings:
     """What the environment says, with the addresses that are ours."""
     try:
         settings = read_settings()

@@ -48,7 +48,7 @@ from spikeguard_server.errors import (
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.event_feed import Feed
-from spikeguard_server.http.fast.ingest_middleware import Door, Express
+from spikeguard_server.http.fast.ingest_middleware import IngestMiddleware, MessageEndpoint
 from spikeguard_server.http.known_tokens import MOST
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
@@ -56,12 +56,12 @@ from spikeguard_server.http.proxies import Peer
 from spikeguard_server.http.rate_limits import RateLimit, Rates
 from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers, PlainCookies
 from spikeguard_server.http.request_metrics import Measured
-from spikeguard_server.http.responses import Answer, answer_of
+from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
-from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, ClosedDoor, MessageDoor
+from spikeguard_server.http.routes.messages import EXAMINERS, JUDGES, OpenEndpoint, ReadOnlyEndpoint
 from spikeguard_server.http.routes.pages import page_of
-from spikeguard_server.ingest import Monitors, Turns
-from spikeguard_server.ingest.order_waiters import MAX_WAITS, Bell
+from spikeguard_server.ingest import FairQueue, Monitors
+from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
 from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
@@ -83,7 +83,7 @@ STOP_S = 5.0  # for messages that are being taken when the server stops
 # Connections at once of what is neither a message nor a call of the framework's.
 BESIDE: Final[Mapping[str, int]] = {
     "ticker": 1,
-    "scribe": 1,
+    "report writer": 1,
     "notifier": 1,
     "its carriers": CARRIERS_AT_DESK,
     "test buttons": BUTTONS_AT_DESK,
@@ -116,11 +116,11 @@ def create_app(
         lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
     )
     watch_of(engine).tell = services.metrics.count_clock_jump
-    bell = Bell(settings)
+    order_waiters = OrderWaiters(settings)
     feed = Feed(engine)
     heads = _heads(services)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
-    turns = Turns(_workers(settings), settings.ingest_waiting)
+    turns = FairQueue(_workers(settings), settings.ingest_waiting)
     app = FastAPI(
         title="spikeguard",
         version=version("spikeguard"),
@@ -129,13 +129,13 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        default_response_class=Answer,
+        default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, turns, bell, feed, notifier, heads),
+        lifespan=_lifespan(services, turns, order_waiters, feed, notifier, heads),
     )
     sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
-    app.state.bell = bell
+    app.state.order_waiters = order_waiters
     app.state.feed = feed
     app.state.button = Button(settings, engine)
     include_all(app)
@@ -143,13 +143,14 @@ def create_app(
     _handle_errors(app)
     rates = Rates(settings.requests_per_s)
     app.add_middleware(PlainCookies)
-    app.add_middleware(RateLimit, rates=rates, familiar=services.familiar, refuse=_answer)
+    app.add_middleware(RateLimit, rates=rates, known_tokens=services.known_tokens, refuse=_answer)
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)
     app.add_middleware(CarefulAnswers, headers=services.headers)
     app.add_middleware(
-        Express, door=_door(services, turns, rates), refuse=partial(_refuse, services.headers),
-        headers=services.headers, metrics=services.metrics,
+        IngestMiddleware, endpoint=_endpoint(services, turns, rates),
+        refuse=partial(_refuse, services.headers), headers=services.headers,
+        metrics=services.metrics,
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
     return app
@@ -165,23 +166,23 @@ def _provider(settings: Settings) -> Provider | None:
     return Provider(settings)
 
 
-def _door(services: Services, turns: Turns, rates: Rates) -> Door:
+def _endpoint(services: Services, turns: FairQueue, rates: Rates) -> MessageEndpoint:
     """What becomes of messages; where only reads are served, they are told where to go."""
     if services.primary is None:
-        return MessageDoor(services, turns, rates)
-    return ClosedDoor(services.primary)
+        return OpenEndpoint(services, turns, rates)
+    return ReadOnlyEndpoint(services.primary)
 
 
 def _greet(services: Services) -> None:
     """After a start nobody's token has worked yet, and all would be strangers for a moment."""
     with suppress(SQLAlchemyError), services.engine.connect() as connection:
-        services.familiar.note(working_hashes(connection, MOST))
+        services.known_tokens.note(working_hashes(connection, MOST))
 
 
 def _lifespan(
     services: Services,
-    turns: Turns,
-    bell: Bell,
+    turns: FairQueue,
+    order_waiters: OrderWaiters,
     feed: Feed,
     notifier: Notifier | None,
     heads: HeadWriter | None,
@@ -191,8 +192,8 @@ def _lifespan(
         del app
         Thread(target=_greet, args=(services,), name="greet", daemon=True).start()
         current_default_thread_limiter().total_tokens = _callers(services.settings)
-        if services.primary is None:  # a standby rings no bell: who waits asks again
-            bell.start()
+        if services.primary is None:  # a standby is told of no order: who waits asks again
+            order_waiters.start()
         feed.start()
         if services.ticker is not None:
             services.ticker.start()
@@ -205,7 +206,7 @@ def _lifespan(
         finally:
             feed.stop()
             turns.stop(STOP_S)
-            bell.stop()
+            order_waiters.stop()
             if notifier is not None:
                 notifier.stop()
             if services.ticker is not None:

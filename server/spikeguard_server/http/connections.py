@@ -54,7 +54,7 @@ FRAMING: Final = 8  # bytes that a chunked body may spend on each byte of conten
 RESERVED: Final = 128 + 2048
 
 
-class Closed(StrEnum):
+class ConnectionClosed(StrEnum):
     """Why the server closed a connection."""
 
     ADDRESS = "address"  # its address has too many
@@ -133,14 +133,14 @@ class Connections:
         if not self._unread_by_address[connection.address]:
             del self._unread_by_address[connection.address]
 
-    def count(self, why: Closed) -> None:
+    def count(self, why: ConnectionClosed) -> None:
         """Count a connection that the server closes."""
         self._closed.labels(why.value).inc()
 
     def _refusal(self, address: str) -> ServiceError | None:
         most = self.settings.max_connections_per_address
         if self._by_address[address] >= most and not is_in(address, self._believed):
-            self.count(Closed.ADDRESS)
+            self.count(ConnectionClosed.ADDRESS)
             return Busy(
                 f"Your address holds {most} connections to this server",
                 "Close some. Where they are a proxy's: SPIKEGUARD_TRUSTED_PROXIES names it",
@@ -149,10 +149,10 @@ class Connections:
         if len(self._open) < self.most:
             return None
         if not self._resting:
-            self.count(Closed.FULL)
+            self.count(ConnectionClosed.FULL)
             return Unready(f"All {self.most} connections of this server are in use", "Try again")
         longest, _ = self._resting.popitem(last=False)
-        longest.cut(Closed.MADE_ROOM)
+        longest.cut(ConnectionClosed.MADE_ROOM)
         return None
 
     def _too_much_unread(self) -> bool:
@@ -164,7 +164,7 @@ class Connections:
             ((address, _),) = self._unread_by_address.most_common(1)
             longest = next(each for each in self._unread if each.address == address)
             self.taken(longest)
-            longest.cut(Closed.UNREAD)
+            longest.cut(ConnectionClosed.UNREAD)
 
     def _sweep(self) -> None:
         """Close what is past its deadline, once a second while anything is open."""
@@ -224,7 +224,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed > self._max_bytes + FRAMING * self._body_bytes:
-            self._refuse(HeaderTooLarge(self._max_bytes, self._max_fields), Closed.HEADER_SIZE)
+            self._refuse(
+                HeaderTooLarge(self._max_bytes, self._max_fields), ConnectionClosed.HEADER_SIZE
+            )
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -290,27 +292,27 @@ class BoundedHttp(HttpToolsProtocol):
         """Answer what the parser, or a callback of ours, has refused."""
         refusal = self._refusal or Malformed(msg.rstrip("."), "Send HTTP/1.1")
         large = isinstance(refusal, HeaderTooLarge)
-        self._refuse(refusal, Closed.HEADER_SIZE if large else Closed.MALFORMED)
+        self._refuse(refusal, ConnectionClosed.HEADER_SIZE if large else ConnectionClosed.MALFORMED)
 
     def check(self, now: float) -> None:
         """Close the connection if what it waits for did not come in time."""
         if self._unread_since is not None:
             if now - self._unread_since > self._limits.body_timeout_s:
-                self.cut(Closed.UNREAD)
+                self.cut(ConnectionClosed.UNREAD)
         elif now < self._deadline or self._refused:
             return
         elif self.flow.read_paused:  # the server does not read
             self._expect(self._coming, self._limits.body_timeout_s)
         elif self._coming is Coming.HEADER:
             late = RequestTimeout("header", self._limits.header_timeout_s)
-            self._refuse(late, Closed.HEADER_TIME)
+            self._refuse(late, ConnectionClosed.HEADER_TIME)
         elif self._coming is Coming.BODY:
             late = RequestTimeout("body", self._limits.body_timeout_s)
-            self._refuse(late, Closed.BODY_TIME)
+            self._refuse(late, ConnectionClosed.BODY_TIME)
         else:
-            self.cut(Closed.IDLE)
+            self.cut(ConnectionClosed.IDLE)
 
-    def cut(self, why: Closed) -> None:
+    def cut(self, why: ConnectionClosed) -> None:
         """Close without an answer."""
         self._connections.count(why)
         self._refused = True
@@ -339,7 +341,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._refusal = refusal
         raise refusal
 
-    def _refuse(self, refusal: ServiceError, why: Closed) -> None:
+    def _refuse(self, refusal: ServiceError, why: ConnectionClosed) -> None:
         """Answer and close. What is still being sent is thrown away for a moment: closing at once
         would reset the connection, and the answer would be lost with it."""
         if self._refused or self.transport.is_closing():

@@ -28,12 +28,12 @@ from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls
-from spikeguard_server.http.known_tokens import Familiar
-from spikeguard_server.http.quotas import Shares
+from spikeguard_server.http.known_tokens import KnownTokens
+from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.http.single_flight import Looks
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.identity.permissions import TABLE, Caller, Rule, hash_secret, judge
+from spikeguard_server.identity.permissions import TABLE, AccessRule, Caller, hash_secret, judge
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
@@ -55,7 +55,7 @@ _NAME = f"^{NAME_PATTERN.pattern}$"
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class Cached(Generic[T]):
     """A value that is made anew once it is older than `seconds`; one maker at a time."""
 
     def __init__(self, seconds: float) -> None:
@@ -72,7 +72,7 @@ class Kept(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DatabaseLook:
     """What a look at the database found."""
 
     lag_s: float | None  # of a standby
@@ -90,16 +90,16 @@ class Services:
     ticker: Ticker | None  # None where another process drives time
     calls: Calls
     lookups: Calls  # what calls ask the database before they have their turn, or beside it
-    fleet: Kept[bytes] = field(default_factory=lambda: Kept(FLEET_S))
-    familiar: Familiar = field(default_factory=Familiar)
+    fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
+    known_tokens: KnownTokens = field(default_factory=KnownTokens)
     write_check: WriteCheck = field(default_factory=WriteCheck)
     provider: Provider | None = None  # where people sign in by OIDC, if they do
-    sign_ins: Shares = field(
-        default_factory=lambda: Shares(
+    sign_ins: SharedQuota = field(
+        default_factory=lambda: SharedQuota(
             AT_ONCE, "sign-ins wait for the identity provider", "Try again"
         )
     )
-    readiness: Looks[Look] = field(default_factory=lambda: Looks(READY_S))
+    readiness: Looks[DatabaseLook] = field(default_factory=lambda: Looks(READY_S))
 
     @property
     def silent_after(self) -> timedelta:
@@ -160,9 +160,9 @@ def find_by_secret(services: Services, secret: str | None) -> Caller | None:
     with services.engine.connect() as connection:
         caller = find_caller(connection, hashed)
     if caller is None:
-        services.familiar.forget(hashed)
+        services.known_tokens.forget(hashed)
     else:
-        services.familiar.note([hashed], caller.grant)
+        services.known_tokens.note([hashed], caller.grant)
     return caller
 
 
@@ -190,7 +190,7 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
         yield None
         return
     secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
-    async with services.lookups.one_of(services.familiar.holder(hash_secret(secret or ""))):
+    async with services.lookups.one_of(services.known_tokens.holder(hash_secret(secret or ""))):
         caller = await run_in_threadpool(_judged, request, services, rule, secret)
     if path in UNCOUNTED:
         yield caller
@@ -199,7 +199,7 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
         yield caller
 
 
-def _judged(request: Request, services: Services, rule: Rule, secret: str | None) -> Caller:
+def _judged(request: Request, services: Services, rule: AccessRule, secret: str | None) -> Caller:
     """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
     caller = sign_in(services, secret)
     judge(caller, rule, named_only=services.named_only)
@@ -275,7 +275,7 @@ ProjectAsked = Annotated[
 ]
 
 
-class Order(StrEnum):
+class ListOrder(StrEnum):
     """How a list of runs or incidents is sorted."""
 
     NEWEST = "newest"
@@ -283,7 +283,7 @@ class Order(StrEnum):
 
 
 OrderAsked = Annotated[
-    Order,
+    ListOrder,
     Query(
         description="attention: what needs somebody first, in one page of up to `limit` items "
         "(1000 at most) without a cursor; for all of a longer list ask for newest"

@@ -22,7 +22,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.http.quotas import Shares
+from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.store.reads.feed import (
     PAGE,
     WINDOW,
@@ -78,7 +78,7 @@ class Feed:
     def __init__(self, engine: sql.Engine) -> None:
         self._engine = engine
         self._followers: set[Follower] = set()
-        self._shares = Shares(MOST, "streams of events are open")
+        self._shares = SharedQuota(MOST, "streams of events are open")
         self._lock = Lock()
         self._wanted, self._stopping = Event(), Event()
         self._thread: Thread | None = None

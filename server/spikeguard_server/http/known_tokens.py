@@ -14,7 +14,7 @@ from typing import Final
 MOST: Final = 10_000  # secrets; the one that worked longest ago is forgotten
 
 
-class Familiar:
+class KnownTokens:
     """Hashes of secrets that worked when they were last looked up."""
 
     def __init__(self, most: int = MOST) -> None:

@@ -27,7 +27,7 @@ from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import is_page
 from spikeguard_server.http.request_limits import SMALL_BYTES
 from spikeguard_server.http.responses import refusals
-from spikeguard_server.identity.permissions import TABLE, Rule
+from spikeguard_server.identity.permissions import TABLE, AccessRule
 
 DESCRIPTION = """\
 Watches large-model pre-training, names loss spikes, proposes a recovery, and has it carried out
@@ -147,7 +147,7 @@ def _restore_fields(content: dict[str, Any]) -> None:
             shown["value"]["error"].setdefault("field", None)
 
 
-def _describe_call(call: dict[str, Any], rule: Rule, path: str) -> None:
+def _describe_call(call: dict[str, Any], rule: AccessRule, path: str) -> None:
     scheme = "session" if is_page(path) else "bearer"
     call["security"] = [] if rule.public else [{scheme: []}]
     if not rule.public:

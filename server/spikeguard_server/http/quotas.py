@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from spikeguard_server.errors import Busy
 
 
-class Shares:
+class SharedQuota:
     """Counts what of `most` is held, by client. Refusals name it by `what`, in the plural, and tell
     who is refused to do `remedy`."""
 

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import Busy, ServiceError
-from spikeguard_server.http.known_tokens import Familiar
+from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.identity.permissions import hash_secret
 
 LONGEST_HOST: Final = 64  # characters that are remembered of what is no address
@@ -78,24 +78,24 @@ class RateLimit:
         self,
         app: ASGIApp,
         rates: Rates,
-        familiar: Familiar,
+        known_tokens: KnownTokens,
         refuse: Callable[[Request, ServiceError], Response],
     ) -> None:
-        self._app, self._rates, self._familiar, self._refuse = app, rates, familiar, refuse
+        self._app, self._rates, self._known_tokens, self._refuse = app, rates, known_tokens, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in FREE:
             await self._app(scope, receive, send)
             return
         try:
-            self._rates.check(callers_of(scope, self._familiar), monotonic())
+            self._rates.check(callers_of(scope, self._known_tokens), monotonic())
         except Busy as told:
             await self._refuse(Request(scope), told)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
-def callers_of(scope: Scope, familiar: Familiar) -> Mapping[Hashable, float]:
+def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, float]:
     """Which buckets a call is taken from, and how large they are: the token's once it has worked,
     else the address's.
 
@@ -103,7 +103,7 @@ def callers_of(scope: Scope, familiar: Familiar) -> Mapping[Hashable, float]:
     of them a larger one.
     """
     hashed = hash_secret(_secret(scope))
-    if hashed not in familiar:
+    if hashed not in known_tokens:
         return {address_of((scope["client"] or ("",))[0]): 1.0}
     if _ORDERS.fullmatch(scope["path"]):
         return {(hashed, scope["path"]): 1.0, (hashed, "orders"): RUNS}

@@ -17,7 +17,7 @@ from spikeguard_protocol import to_json
 from spikeguard_server.errors import ServiceError
 
 
-class Answer(JSONResponse):
+class JsonReply(JSONResponse):
     """JSON with `"nan"`, `"inf"`, `"-inf"` for non-finite floats and RFC 3339 for times."""
 
     def render(self, content: Any) -> bytes:
@@ -55,9 +55,9 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-def answer_of(error: ServiceError) -> Answer:
+def answer_of(error: ServiceError) -> JsonReply:
     """The answer that `error` becomes."""
-    return Answer(error.body(), status_code=error.status, headers=error.headers)
+    return JsonReply(error.body(), status_code=error.status, headers=error.headers)
 
 
 Documented = dict[int | str, dict[str, Any]]

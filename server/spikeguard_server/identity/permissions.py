@@ -45,7 +45,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """Who may make one call."""
 
     roles: frozenset[Role]
@@ -53,22 +53,22 @@ class Rule:
     person: bool = False  # needs a name behind the token
     scope: Scope = Scope.PATH
 
-    def by(self, scope: Scope) -> Rule:
+    def by(self, scope: Scope) -> AccessRule:
         """The same of another scope."""
         return replace(self, scope=scope)
 
 
-_PUBLIC: Final = Rule(NONE, public=True, scope=Scope.NONE)
-_READ: Final = Rule(READERS)
-_DECIDE: Final = Rule(DECIDERS, person=True)
-_ADMIN: Final = Rule(ADMINS)
+_PUBLIC: Final = AccessRule(NONE, public=True, scope=Scope.NONE)
+_READ: Final = AccessRule(READERS)
+_DECIDE: Final = AccessRule(DECIDERS, person=True)
+_ADMIN: Final = AccessRule(ADMINS)
 _RUN: Final = "/v1/runs/{project}/{name}"
 _INCIDENT: Final = _RUN + "/incidents/{number}"
 _COMMAND: Final = _INCIDENT + "/commands/{command}"
 _CHANNEL: Final = "/v1/channels/{project}/{channel}"
 _CONFIRM: Final = "/confirm/{project}/{name}/{number}/{command}"
 
-TABLE: Final[Mapping[tuple[str, str], Rule]] = {
+TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", "/"): _PUBLIC,
     ("GET", "/healthz"): _PUBLIC,
     ("GET", "/readyz"): _PUBLIC,
@@ -84,10 +84,10 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/login/{link}"): _PUBLIC,
     ("GET", "/pages/style.css"): _PUBLIC,
     ("POST", "/v1/sessions"): _PUBLIC,
-    ("POST", "/v1/sessions/links"): Rule(READERS, person=True, scope=Scope.NONE),
-    ("POST", "/v1/messages"): Rule(AGENTS).by(Scope.BODY),
-    ("GET", _RUN + "/orders"): Rule(AGENTS),
-    ("GET", "/v1/me"): Rule(EVERYONE).by(Scope.NONE),
+    ("POST", "/v1/sessions/links"): AccessRule(READERS, person=True, scope=Scope.NONE),
+    ("POST", "/v1/messages"): AccessRule(AGENTS).by(Scope.BODY),
+    ("GET", _RUN + "/orders"): AccessRule(AGENTS),
+    ("GET", "/v1/me"): AccessRule(EVERYONE).by(Scope.NONE),
     ("DELETE", "/v1/sessions/current"): _READ.by(Scope.NONE),
     ("GET", "/v1/runs"): _READ.by(Scope.LIST),
     ("GET", _RUN): _READ,
@@ -116,7 +116,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("PUT", "/v1/policy"): _ADMIN.by(Scope.BODY),
     ("PUT", "/v1/policy/document"): _ADMIN.by(Scope.QUERY),
     ("POST", "/v1/policy/halt"): _DECIDE.by(Scope.BODY),  # whoever may act may stop everything
-    ("POST", "/v1/policy/resume"): Rule(ADMINS, person=True).by(Scope.BODY),
+    ("POST", "/v1/policy/resume"): AccessRule(ADMINS, person=True).by(Scope.BODY),
     ("GET", "/v1/policy/scorecard"): _READ.by(Scope.QUERY),
     ("GET", "/v1/channels"): _READ.by(Scope.QUERY),
     ("PUT", _CHANNEL): _ADMIN,
@@ -130,8 +130,8 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/tokens"): _ADMIN.by(Scope.BODY),
     ("GET", "/v1/tokens"): _ADMIN.by(Scope.LIST),
     ("DELETE", "/v1/tokens/{id}"): _ADMIN.by(Scope.ITEM),
-    ("GET", "/metrics"): Rule(SCRAPERS).by(Scope.NONE),
-    ("GET", "/metrics/fleet"): Rule(SCRAPERS).by(Scope.FLEET),
+    ("GET", "/metrics"): AccessRule(SCRAPERS).by(Scope.NONE),
+    ("GET", "/metrics/fleet"): AccessRule(SCRAPERS).by(Scope.FLEET),
 }
 
 
@@ -193,7 +193,7 @@ def _check_project(project: str | None, wanted: str) -> None:
         )
 
 
-def judge(caller: Caller, rule: Rule, *, named_only: bool = False) -> None:
+def judge(caller: Caller, rule: AccessRule, *, named_only: bool = False) -> None:
     """Return if `caller` may make a call of `rule`; raise `Forbidden` or `NoPerson` otherwise.
 
     `named_only`: a name that was only typed decides nothing.

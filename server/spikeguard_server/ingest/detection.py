@@ -22,7 +22,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentPoint, Verb
 from spikeguard_server.detectors import choose, find
-from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import SampleColumns
 from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
@@ -47,7 +47,7 @@ TAIL_STEPS = 2000  # so many at most are read again where no replica remembers t
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptMonitor:
     """A monitor as it was committed."""
 
     version: int
@@ -65,11 +65,11 @@ class Monitors:
 
     def __init__(self, size: int = 2000, packed: int = 10_000) -> None:
         self._size, self._most = size, packed
-        self._kept: OrderedDict[UUID, Kept] = OrderedDict()
-        self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `Kept`
+        self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
+        self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
         self._lock = Lock()
 
-    def take(self, run_id: UUID) -> Kept | None:
+    def take(self, run_id: UUID) -> KeptMonitor | None:
         """The monitor with its version; no longer kept, since it may be changed in vain."""
         with self._lock:
             kept, packed = self._kept.pop(run_id, None), self._packed.pop(run_id, None)
@@ -77,7 +77,7 @@ class Monitors:
             kept = pickle.loads(packed)
         return kept
 
-    def keep(self, run_id: UUID, kept: Kept) -> None:
+    def keep(self, run_id: UUID, kept: KeptMonitor) -> None:
         """Keep what was committed."""
         with self._lock:
             self._kept[run_id] = kept
@@ -88,7 +88,7 @@ class Monitors:
         for run, old in oldest:
             self._pack(run, old)
 
-    def _pack(self, run_id: UUID, kept: Kept) -> None:
+    def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
         body = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
         with self._lock:
             if run_id in self._kept:  # came back meanwhile
@@ -135,7 +135,7 @@ class Detection:
         found._moved()
         return found
 
-    def use(self, choice: Choice) -> None:
+    def use(self, choice: DetectorChoice) -> None:
         """Judge by `choice` from now on. What came before was judged otherwise: the bytes say it,
         so that no replica judges those samples again."""
         if self.monitor.use(choice):
@@ -218,9 +218,9 @@ class Detection:
         if (row := self.row()) is not None:
             save_state(connection, self.run_id, row)
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptMonitor:
         """What to remember once it is committed."""
-        return Kept(self.version, self.place.step, self.monitor)
+        return KeptMonitor(self.version, self.place.step, self.monitor)
 
     def _moved(self) -> None:
         """More than samples led here."""
@@ -251,7 +251,7 @@ def load_detection(
 
 
 def detection_of(
-    connection: sql.Connection, run_id: UUID, row: StateRow | None, kept: Kept | None
+    connection: sql.Connection, run_id: UUID, row: StateRow | None, kept: KeptMonitor | None
 ) -> Detection:
     """The monitor that `row` tells of, from the bytes in it or from what was `kept`."""
     if row is None:
@@ -306,7 +306,7 @@ def read_monitor(state: bytes) -> Monitor:
 
 
 @lru_cache(maxsize=256)
-def choice_of(detection: str | None) -> Choice:
+def choice_of(detection: str | None) -> DetectorChoice:
     """The detector that the policy names, its `detection` as JSON; `Unready` where this server
     lacks it."""
     try:

@@ -17,7 +17,7 @@ from spikeguard_protocol import Outcome
 from spikeguard_server.domain.events import Closed, Judgement
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.ingest.detection import Detection, Kept, detection_of, read_monitor
+from spikeguard_server.ingest.detection import Detection, KeptMonitor, detection_of, read_monitor
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.store import audit
@@ -33,7 +33,7 @@ def detection_after(
     connection: sql.Connection,
     run_id: UUID,
     row: StateRow | None,
-    kept: Kept | None,
+    kept: KeptMonitor | None,
 ) -> Detection:
     """The detection that a message is taken with; after a failure as it stands in the row."""
     if failure is None or row is None:

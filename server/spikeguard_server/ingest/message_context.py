@@ -32,7 +32,7 @@ class TooCostly(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StoredSteps:
     """Steps [first, last] of a segment that this transaction stored."""
 
     attempt: int
@@ -60,7 +60,7 @@ class Intake:
     run: RunRow
     attempt: AttemptRow
     detection: Detection
-    stored: list[Stretch] = field(default_factory=list)
+    stored: list[StoredSteps] = field(default_factory=list)
     commands: bool = True  # whether any may be unfinished
     others: bool = True  # whether another attempt may not have ended
     tail: Tail | None = None  # the newest stored step of a segment, where that is known

@@ -21,11 +21,11 @@ import psycopg
 
 from spikeguard_server.errors import Busy
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.order_notifier import listening, rung
+from spikeguard_server.store.order_notifier import listening, notified
 
 MAX_WAITS: Final = 5_000  # of one process
-WITHOUT_BELL_S: Final = 1.0  # how long to wait where nothing would ring
-_LISTEN_S: Final = 0.5  # between two looks at a bell that is silent
+UNTOLD_WAIT_S: Final = 1.0  # how long to wait where nothing would tell
+_LISTEN_S: Final = 0.5  # between two looks where nothing is told
 _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Wait:
             self.loop.call_soon_threadsafe(self.rang.set)
 
 
-class Bell:
+class OrderWaiters:
     """Hears that commands change, in whichever replica, and wakes who waits for them here."""
 
     def __init__(self, settings: Settings) -> None:
@@ -60,7 +60,9 @@ class Bell:
     def start(self) -> None:
         """Begin to listen."""
         ended, self._end = socketpair()
-        self._thread = Thread(target=self._run, args=(ended,), name="bell", daemon=True)
+        self._thread = Thread(
+            target=self._run, args=(ended,), name="order-notifications", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,9 +94,9 @@ class Bell:
             if not left:
                 del self._waits[wait.run_id]
 
-    async def rings(self, wait: Wait, within_s: float) -> bool:
-        """Whether the bell rang within so many seconds."""
-        patience = within_s if self.connected else min(within_s, WITHOUT_BELL_S)
+    async def changed(self, wait: Wait, within_s: float) -> bool:
+        """Whether a command changed within so many seconds."""
+        patience = within_s if self.connected else min(within_s, UNTOLD_WAIT_S)
         with suppress(TimeoutError):
             await asyncio.wait_for(wait.rang.wait(), patience)
         return wait.rang.is_set()
@@ -105,9 +107,14 @@ class Bell:
             try:
                 self._listen(ended)
             except psycopg.Error as error:
-                _log.warning("the bell is lost, waits are short until it is back: %s", error)
+                _log.warning(
+                    "notifications of orders are lost, waits are short until they are back: %s",
+                    error,
+                )
             except Exception:
-                _log.exception("the bell failed, waits are short until it is back")
+                _log.exception(
+                    "notifications of orders failed, waits are short until they are back"
+                )
             self.connected = False
             self._wake(None)
             self._stopping.wait(_RETRY_S)
@@ -117,7 +124,7 @@ class Bell:
         with listening(self._settings) as connection:
             self.connected = True
             while not self._stopping.is_set():
-                self._wake(rung(connection))
+                self._wake(notified(connection))
                 wait_for((connection.fileno(), ended), _LISTEN_S)
 
     def _wake(self, runs: Collection[UUID] | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spikeguard_protocol import Outcome
 from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.ingest.message_context import Intake, Stretch
+from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.store.incidents import follow_incident, followed_incidents
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.samples import copy_to_incident
@@ -50,7 +50,7 @@ def end_aftermath(intake: Intake) -> None:
     intake.run.followed_to = None
 
 
-def _until(intake: Intake, step: int) -> list[Stretch]:
+def _until(intake: Intake, step: int) -> list[StoredSteps]:
     return [stretch for stretch in intake.stored if stretch.first <= step]
 
 

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Received:
     """A message with all that it is taken by."""
 
     message: Message
@@ -79,24 +79,24 @@ def receive(
     in the same transaction unless it is None. Raises `SequenceGap` for a message that leaves a
     hole, `Unready` for a detector state that this version cannot read, `NotSignedIn`, `Forbidden`.
     """
-    letter = Letter(message, now, settings, monitors, bearer)
+    received = Received(message, now, settings, monitors, bearer)
     try:
-        return _receive(engine, letter)
+        return _receive(engine, received)
     except _TOLD:
         raise
     except TooCostly as error:
         _log.warning("message %d of %s: %s", message.sequence, message.run_id, error)
-        return _receive(engine, replace(letter, failure=str(error)))
+        return _receive(engine, replace(received, failure=str(error)))
     except Exception as error:
         _log.exception("detection failed on message %d of %s", message.sequence, message.run_id)
         told = f"{type(error).__name__}: {error}"[:500]
-        return _receive(engine, replace(letter, failure=told))
+        return _receive(engine, replace(received, failure=told))
 
 
-def _receive(engine: sql.Engine, letter: Letter) -> Ack:
-    message = letter.message
+def _receive(engine: sql.Engine, received: Received) -> Ack:
+    message = received.message
     with engine.begin() as connection:
-        intake = _open(connection, letter)
+        intake = _open(connection, received)
         reach = reached(intake.attempt.last_sequence, message)
         if reach is None:
             raise SequenceGap(intake.attempt.last_sequence + 1, message.sequence)
@@ -104,8 +104,8 @@ def _receive(engine: sql.Engine, letter: Letter) -> Ack:
             _store(intake, message, reach)
         ack = acknowledge(intake)
         _save(intake)
-    if letter.monitors is not None and not _ends(intake, message):
-        letter.monitors.keep(intake.run_id, intake.detection.kept())
+    if received.monitors is not None and not _ends(intake, message):
+        received.monitors.keep(intake.run_id, intake.detection.kept())
     return ack
 
 
@@ -122,42 +122,42 @@ def _save(intake: Intake) -> None:
     save_attempt(intake.connection, intake.run_id, intake.attempt)
 
 
-def _open(connection: sql.Connection, letter: Letter) -> Intake:
+def _open(connection: sql.Connection, received: Received) -> Intake:
     """Lock the run, and make it and the attempt where they are new."""
-    message, monitors = letter.message, letter.monitors
+    message, monitors = received.message, received.monitors
     key = run_key(message.run_id)
     kept = monitors.take(key) if monitors is not None else None
     asked_s = steady_s()
     opening = open_message(
         connection, key, message.project, message.attempt, kept.version if kept else -1,
-        letter.bearer,
+        received.bearer,
     )  # fmt: skip
     watch_of(connection.engine).check(Reading(opening.now.timestamp(), asked_s, steady_s()))
-    if letter.bearer is not None:
+    if received.bearer is not None:
         _check(opening.bearer, message)
-    now, run, attempt = letter.now or opening.now, opening.run, opening.attempt
+    now, run, attempt = received.now or opening.now, opening.run, opening.attempt
     if attempt is None and reached(0, message) is None:
         raise SequenceGap(1, message.sequence)
     former = former_run(connection, key) if run is None else None
     if run is None:
-        run = _begin_run(connection, letter, opening, former)
-    detection = detection_after(letter.failure, connection, key, opening.state, kept)
-    if letter.failure is None:
+        run = _begin_run(connection, received, opening, former)
+    detection = detection_after(received.failure, connection, key, opening.state, kept)
+    if received.failure is None:
         detection.use(choice_of(opening.detection))
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
         detection.version = max(detection.version, former.detector_version)
     if attempt is not None:
         intake = Intake(
-            connection, letter.settings, now, run, attempt, detection,
+            connection, received.settings, now, run, attempt, detection,
             commands=opening.commands, others=opening.others, tail=_tail(run, attempt, opening),
         )  # fmt: skip
         take_over(intake)
-        intake.failure = letter.failure
+        intake.failure = received.failure
         return intake
     attempt, before = _register(connection, run, message, now), run.current_attempt
-    intake = Intake(connection, letter.settings, now, run, attempt, detection)
+    intake = Intake(connection, received.settings, now, run, attempt, detection)
     take_over(intake)
-    intake.failure = letter.failure
+    intake.failure = received.failure
     run_lifecycle.began(intake)
     if _takes_over(connection, run, attempt, now):
         run_lifecycle.follow(intake, "it started later")
@@ -169,12 +169,12 @@ def _open(connection: sql.Connection, letter: Letter) -> Intake:
 
 
 def _begin_run(
-    connection: sql.Connection, letter: Letter, opening: Opening, former: Former | None
+    connection: sql.Connection, received: Received, opening: Opening, former: Former | None
 ) -> RunRow:
     """The run that this message is the first of; raise `RunQuota` where there may be none."""
-    message, now = letter.message, letter.now or opening.now
+    message, now = received.message, received.now or opening.now
     token = opening.bearer.token_id if opening.bearer is not None else None
-    check_quota(connection, letter.settings, message.project, token, now)
+    check_quota(connection, received.settings, message.project, token, now)
     run = make_run(
         connection, message.run_id, now, attempts=former.attempts if former else 0,
         incidents=former.incidents if former else 0,

@@ -30,7 +30,7 @@ from spikeguard_server.domain.lifecycle.command_life import CommandEvent
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.ingest.message_context import Intake, Stretch
+from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.skipped_batches import take_skipped
@@ -147,7 +147,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
     run, number, segment = intake.run, intake.attempt.number, samples.segment
     first, last = samples.steps[0], samples.steps[-1]
     _store_samples(intake, samples)
-    intake.stored.append(Stretch(number, segment, first, last))
+    intake.stored.append(StoredSteps(number, segment, first, last))
     if not intake.current or segment != run.current_segment:
         return
     _show_newest(intake, samples)

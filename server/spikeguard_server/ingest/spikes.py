@@ -25,7 +25,7 @@ from spikeguard_server.domain.lifecycle.command_outcome import (
 )
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.lifecycle.incident_life import fold
-from spikeguard_server.ingest.message_context import Intake, Stretch
+from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.onset_layers import explain
 from spikeguard_server.ingest.post_incident import begin_aftermath
 from spikeguard_server.store import audit
@@ -152,17 +152,17 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
     )  # fmt: skip
 
 
-def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[Stretch]:
+def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[StoredSteps]:
     """The stretches that led to the onset, through the segments before if need be."""
     rows = {
         (row.attempt, row.segment): row for row in segments_of(intake.connection, intake.run_id)
     }
     number_of = {id: number for number, id in intake.attempts.ids.items()}
     first, seek = max(0, incident.onset_step - steps), SegmentPoint(incident.segment, 2**53)
-    found: list[Stretch] = []
+    found: list[StoredSteps] = []
     while (key := (number_of.get(seek.segment.attempt, 0), seek.segment.number)) in rows:
         row = rows.pop(key)
-        found.append(Stretch(*key, first, seek.step))
+        found.append(StoredSteps(*key, first, seek.step))
         if row.parent is None or row.parent.step < first:
             break
         seek = row.parent
@@ -175,6 +175,6 @@ def copy_stored(intake: Intake, incident: Incident) -> None:
         _copy(intake, incident, intake.stored)
 
 
-def _copy(intake: Intake, incident: Incident, stretches: Iterable[Stretch]) -> None:
+def _copy(intake: Intake, incident: Incident, stretches: Iterable[StoredSteps]) -> None:
     places = [(s.attempt, s.segment, s.first, s.last) for s in stretches]
     copy_to_incident(intake.connection, intake.run_id, incident.number, places)

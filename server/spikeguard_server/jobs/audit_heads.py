@@ -23,7 +23,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_server.store.audit_chain import Head, heads_since
+from spikeguard_server.store.audit_chain import ChainHead, heads_since
 from spikeguard_server.store.reads.feed import read_now
 
 EVERY_S: Final = 1.0
@@ -38,7 +38,7 @@ class BadHeads(Exception):
     """A file of heads cannot be read; says which line and why."""
 
 
-def append_heads(directory: Path, heads: Sequence[Head], now: datetime) -> None:
+def append_heads(directory: Path, heads: Sequence[ChainHead], now: datetime) -> None:
     """Add a line for each to this month's file, and wait until the disk has them."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = "".join(f"{json.dumps(_as_json(head))}\n" for head in heads)
@@ -68,14 +68,14 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _as_json(head: Head) -> dict[str, Any]:
+def _as_json(head: ChainHead) -> dict[str, Any]:
     return {
         "run_id": str(head.run_id), "number": head.number, "at": head.at.isoformat(),
         "digest": head.digest.hex(),
     }  # fmt: skip
 
 
-def read_heads(place: Path) -> list[Head]:
+def read_heads(place: Path) -> list[ChainHead]:
     """Those of a file, or of all files of a directory, oldest file first; raise `BadHeads`."""
     files = sorted(place.glob(PATTERN)) if place.is_dir() else [place]
     if not files:
@@ -83,7 +83,7 @@ def read_heads(place: Path) -> list[Head]:
     return [head for file in files for head in _heads_of(file)]
 
 
-def _heads_of(file: Path) -> Iterator[Head]:
+def _heads_of(file: Path) -> Iterator[ChainHead]:
     """A line that was broken off is no head: what it was to say was written again behind it."""
     try:
         lines = file.read_text().split("\n")
@@ -94,7 +94,7 @@ def _heads_of(file: Path) -> Iterator[Head]:
             continue
         try:
             found = json.loads(line)
-            yield Head(
+            yield ChainHead(
                 UUID(found["run_id"]), int(found["number"]), datetime.fromisoformat(found["at"]),
                 bytes.fromhex(found["digest"]),
             )  # fmt: skip
@@ -109,7 +109,7 @@ class _Written:
     since: datetime  # the database's clock at the last look
     numbers: Mapping[UUID, int] = field(default_factory=dict)  # what that look saw
 
-    def fresh(self, heads: Iterable[Head]) -> list[Head]:
+    def fresh(self, heads: Iterable[ChainHead]) -> list[ChainHead]:
         """Those that are not written yet."""
         return [head for head in heads if head.number > self.numbers.get(head.run_id, 0)]
 

@@ -34,7 +34,7 @@ from spikeguard_server.store.outdated import (
     old_before,
     runs_with_old,
 )
-from spikeguard_server.store.partitions import Kind, drop_shelf, make_shelf, old_shelves
+from spikeguard_server.store.partitions import PartitionKind, drop_shelf, make_shelf, old_shelves
 from spikeguard_server.store.roll_ups import roll_up, segments_behind, segments_unfinished
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET
@@ -62,9 +62,9 @@ def let_go(engine: sql.Engine, settings: Settings) -> None:
     """Make this week's shelf, and drop those that are past their time."""
     survive(partial(_make_shelf, engine), "this week's shelf")
     for kind, days in (
-        (Kind.SAMPLES, settings.keep_samples_days),
-        (Kind.ROLLUPS, settings.keep_rollups_days),
-        (Kind.LAYERS, settings.keep_layers_days),
+        (PartitionKind.SAMPLES, settings.keep_samples_days),
+        (PartitionKind.ROLLUPS, settings.keep_rollups_days),
+        (PartitionKind.LAYERS, settings.keep_layers_days),
     ):
         if days > 0:
             survive(partial(_let_go, engine, kind, days), f"shelves of {kind}")
@@ -75,15 +75,15 @@ def _make_shelf(engine: sql.Engine) -> None:
         make_shelf(connection)
 
 
-def _let_go(engine: sql.Engine, kind: Kind, days: float) -> None:
+def _let_go(engine: sql.Engine, kind: PartitionKind, days: float) -> None:
     with engine.connect() as connection:
         old = old_shelves(connection, kind, days)
     for shelf in old:
         survive(partial(_drop, engine, kind, shelf, days), f"dropping {kind} of {shelf}")
 
 
-def _drop(engine: sql.Engine, kind: Kind, shelf: date, days: float) -> None:
-    if kind is Kind.SAMPLES:
+def _drop(engine: sql.Engine, kind: PartitionKind, shelf: date, days: float) -> None:
+    if kind is PartitionKind.SAMPLES:
         with engine.connect() as connection:
             unfinished = segments_unfinished(connection, shelf, ROLLED_AT_ONCE)
             leaning = detectors_on(connection, shelf)

@@ -35,9 +35,9 @@ from spikeguard_server.domain.policy.situation import Situation
 from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
-    Curve,
     LeftOutFact,
     PostMortem,
+    RecordedCurve,
     RevisionFact,
 )
 from spikeguard_server.store.commands import action_of
@@ -102,7 +102,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
 
 def _curves(
     connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage
-) -> tuple[Curve, ...]:
+) -> tuple[RecordedCurve, ...]:
     """One curve a segment, in the order of training."""
     rows = kept_samples(connection, run_id, number)
     return tuple(
@@ -113,11 +113,11 @@ def _curves(
 
 def _curve(
     segment: SegmentId, attempt: int, reason: str, samples: Sequence[Sample], lineage: Lineage
-) -> Curve:
+) -> RecordedCurve:
     names = sorted({name for sample in samples for name in sample.values})
     kept = [s.step for s in samples if lineage.holds(SegmentPoint(segment, s.step))]
     whole = len(kept) == len(samples)
-    return Curve(
+    return RecordedCurve(
         segment=segment,
         attempt_number=attempt,
         reason=SegmentReason(reason),
@@ -189,7 +189,7 @@ def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[
     return tuple(Precursor(r.step, r.signal, r.value, r.z) for r in rows)
 
 
-def _peaks(curves: Iterable[Curve], incident: Incident) -> dict[str, float]:
+def _peaks(curves: Iterable[RecordedCurve], incident: Incident) -> dict[str, float]:
     """The largest finite value of each signal from the onset on."""
     peaks: dict[str, float] = {}
     for curve in curves:

@@ -14,11 +14,11 @@ from typing import Final
 import sqlalchemy as sql
 
 from spikeguard_server.jobs.postmortem_facts import gather
-from spikeguard_server.report.render import Format, render
+from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.reports import (
-    Due,
+    DueReport,
     claim_report,
     due_reports,
     postpone_report,
@@ -41,7 +41,7 @@ def write_reports(engine: sql.Engine, stopping: Event | None = None) -> None:
         survive(partial(_claim, engine, due), f"post-mortem {due.run_id}#{due.incident}")
 
 
-def _claim(engine: sql.Engine, due: Due) -> None:
+def _claim(engine: sql.Engine, due: DueReport) -> None:
     with engine.begin() as connection:
         claim = claim_report(connection, due, CLAIM_S)
     if claim is None:
@@ -54,7 +54,7 @@ def _claim(engine: sql.Engine, due: Due) -> None:
         raise
 
 
-def _write(engine: sql.Engine, claim: Due) -> None:
+def _write(engine: sql.Engine, claim: DueReport) -> None:
     """Write the post-mortem in every format.
 
     Drawing takes a second, so the facts are read under the lock and drawn outside it.
@@ -65,7 +65,7 @@ def _write(engine: sql.Engine, claim: Due) -> None:
         if run is None:  # deleted meanwhile
             return
         facts = gather(connection, run, number, database_now(connection))
-    documents = {form: render(facts, form) for form in Format}
+    documents = {form: render(facts, form) for form in ReportFormat}
     with engine.begin() as connection:
         for form, body in documents.items():
             write_report(connection, run_id, number, form.value, body, facts.written_at)

@@ -48,7 +48,7 @@ class Ticker:
         self._stopping.clear()
         self._threads = (
             Thread(target=self._tick, name="ticker", daemon=True),
-            Thread(target=self._write, name="scribe", daemon=True),
+            Thread(target=self._write, name="report writer", daemon=True),
         )
         for thread in self._threads:
             thread.start()

@@ -44,7 +44,7 @@ class TargetRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedHost:
     """Where to connect to."""
 
     address: str
@@ -102,7 +102,7 @@ def check_address(text: str, networks: Sequence[Network]) -> bool:
     return False
 
 
-def resolve(host: str, port: int, networks: Sequence[Network]) -> Place:
+def resolve(host: str, port: int, networks: Sequence[Network]) -> ResolvedHost:
     """Where `host` is. Every address of it has to be good, or none is taken.
 
     Raises `TargetRefused`, or `OSError` where the name does not resolve.
@@ -112,4 +112,4 @@ def resolve(host: str, port: int, networks: Sequence[Network]) -> Place:
     if not judged:
         raise OSError(f"{host} has no address")
     address, allowed = judged[0]
-    return Place(address, port, allowed)
+    return ResolvedHost(address, port, allowed)

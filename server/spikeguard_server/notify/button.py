@@ -23,7 +23,7 @@ from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import test_message
 from spikeguard_server.notify.kinds import Carriage
-from spikeguard_server.notify.message import Message
+from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.telling import attempt
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
@@ -38,7 +38,7 @@ AT_DESK: Final = 1  # connections that they hold at once
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class ChannelTested:
     """What became of a test."""
 
     result: Result
@@ -50,7 +50,7 @@ class Tested:
 class _Claimed:
     number: int
     channel: Channel
-    message: Message
+    message: ChannelMessage
     carriage: Carriage
 
 
@@ -61,13 +61,13 @@ class Button:
         self._settings, self._engine = settings, engine
         self._room, self._desk = BoundedSemaphore(AT_ONCE), BoundedSemaphore(AT_DESK)
 
-    async def press(self, project: str, name: str, person: str) -> Tested:
+    async def press(self, project: str, name: str, person: str) -> ChannelTested:
         """Send a test to a channel in a person's name; raise `NotFound` or `Busy`."""
         if not self._room.acquire(blocking=False):
             raise Busy(
                 f"{AT_ONCE} tests are on their way", "Wait for what becomes of them", limit=AT_ONCE
             )
-        done: Future[Tested] = Future()
+        done: Future[ChannelTested] = Future()
         done.set_running_or_notify_cancel()  # it is carried to its end, also if nobody waits
         given = (done, project, name, person)
         try:
@@ -77,7 +77,7 @@ class Button:
             raise
         return await wrap_future(done)
 
-    def _carry(self, done: Future[Tested], project: str, name: str, person: str) -> None:
+    def _carry(self, done: Future[ChannelTested], project: str, name: str, person: str) -> None:
         try:
             tested = press(self._engine, self._settings, self._desk, project, name, person)
         except BaseException as error:
@@ -95,7 +95,7 @@ def press(
     project: str,
     name: str,
     person: str,
-) -> Tested:
+) -> ChannelTested:
     """Send a test to a channel and say what became of it; raise `NotFound` or `Busy`. A connection
     is held within `desk` alone."""
     with desk, engine.begin() as connection:
@@ -107,7 +107,7 @@ def press(
     reason = claimed.message.title if failure is None else failure.reason
     with desk, engine.begin() as connection:
         end_press(connection, claimed.number, result, reason, took_ms)
-    return Tested(result, reason, took_ms)
+    return ChannelTested(result, reason, took_ms)
 
 
 def _claim(

@@ -24,7 +24,7 @@ from spikeguard_server.domain.policy.cost import Cost, cost_of
 from spikeguard_server.domain.policy.finding import checks_of, diagnose
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.symptom import first_move_of
-from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, number, plural
 from spikeguard_server.settings import Settings
@@ -44,7 +44,7 @@ class Facts:
 
     subject: Subject
     told: Told
-    spike: Spike | None
+    spike: SpikeNews | None
     links: Mapping[str, str]
     now: datetime
 
@@ -69,7 +69,7 @@ def read_facts(
     return Facts(subject, told, spike, links, now)
 
 
-def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]:
+def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | None]:
     """An incident in words, and the number of the command that waits."""
     key = (row.run_id, row.number)
     known = read_commands(connection, [key]).get(key, [])
@@ -77,7 +77,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[Spike, int | None]
     run = RunId(row.project, row.name)
     policy = policy_of(connection, row.project, row.run_id)
     incident = incident_of(row, attempts_by_number(connection, row.run_id))
-    spike = Spike(
+    spike = SpikeNews(
         id=str(IncidentId(run, row.number)),
         kind=Kind(row.kind),
         confidence=row.confidence,
@@ -211,10 +211,12 @@ def key_of(run: RunId, incident: int) -> str:
     return f"spikeguard/{run.project}/{run.name}#{incident}"
 
 
-def message_of(facts: Facts, topics: frozenset[Topic], sequence: int, incident: int) -> Message:
+def message_of(
+    facts: Facts, topics: frozenset[Topic], sequence: int, incident: int
+) -> ChannelMessage:
     """The message that `topics` make of `facts`."""
     told = facts.told
-    return Message(
+    return ChannelMessage(
         key=key_of(RunId(told.project, told.name), incident),
         sequence=sequence,
         topics=topics,
@@ -229,10 +231,10 @@ def message_of(facts: Facts, topics: frozenset[Topic], sequence: int, incident: 
     )
 
 
-def test_message(project: str, now: datetime, who: str, number: int) -> Message:
+def test_message(project: str, now: datetime, who: str, number: int) -> ChannelMessage:
     """What the test button sends."""
     topics = frozenset({Topic.TEST})
-    return Message(
+    return ChannelMessage(
         key=f"spikeguard/{project}/test/{number}",
         sequence=1,
         topics=topics,

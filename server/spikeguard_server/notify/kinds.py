@@ -19,7 +19,7 @@ from spikeguard_server.domain.notification.topics import Urgency
 from spikeguard_server.notify.addresses import Network
 from spikeguard_server.notify.apprise import Text, send_by_apprise
 from spikeguard_server.notify.mail import mail_html
-from spikeguard_server.notify.message import Message
+from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.wire import post_json, send
 
 STANDS_FOR = timedelta(days=7)  # what an Alertmanager keeps firing if nobody ever says otherwise
@@ -34,15 +34,15 @@ class Carriage:
     clock_s: float  # seconds since the epoch, for signatures
 
 
-Carrier = Callable[[Channel, Message, Carriage], None]
+Carrier = Callable[[Channel, ChannelMessage, Carriage], None]
 
 
-def carry(channel: Channel, message: Message, by: Carriage) -> None:
+def carry(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     """Send `message`; raise `DeliveryFailed` where it did not arrive."""
     CARRIERS[channel.kind](channel, message, by)
 
 
-def _webhook(channel: Channel, message: Message, by: Carriage) -> None:
+def _webhook(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     body = json.dumps(message.facts(), ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = str(int(by.clock_s))
     headers = {
@@ -61,7 +61,7 @@ _PAGERDUTY_SEVERITY = {
 }
 
 
-def _pagerduty(channel: Channel, message: Message, by: Carriage) -> None:
+def _pagerduty(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     event = {
         "routing_key": channel.target["routing_key"],
         "dedup_key": message.key,
@@ -87,7 +87,7 @@ def _pagerduty(channel: Channel, message: Message, by: Carriage) -> None:
         post_json(url, {**answer, "event_action": action}, by.networks)
 
 
-def _afterwards(message: Message) -> Sequence[str]:
+def _afterwards(message: ChannelMessage) -> Sequence[str]:
     if message.over:
         return ("resolve",)
     return ("acknowledge",) if message.answered else ()
@@ -96,7 +96,7 @@ def _afterwards(message: Message) -> Sequence[str]:
 _PRIORITY = {Urgency.INFO: "P5", Urgency.WARNING: "P3", Urgency.URGENT: "P1"}
 
 
-def _opsgenie(channel: Channel, message: Message, by: Carriage) -> None:
+def _opsgenie(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     base = channel.target["url"].rstrip("/") + "/v2/alerts"
     mine = f"{base}/{quote(message.key, safe='')}"
     headers = {"Authorization": f"GenieKey {channel.target['api_key']}"}
@@ -115,11 +115,11 @@ def _opsgenie(channel: Channel, message: Message, by: Carriage) -> None:
         tell(f"{mine}/acknowledge?identifierType=alias", {"note": message.title})
 
 
-def _noted(message: Message) -> str:
+def _noted(message: ChannelMessage) -> str:
     return f"{message.title}\n{message.body()}"[:25_000]
 
 
-def _opsgenie_alert(message: Message) -> dict[str, object]:
+def _opsgenie_alert(message: ChannelMessage) -> dict[str, object]:
     return {
         "message": message.title[:130],
         "alias": message.key,
@@ -131,7 +131,7 @@ def _opsgenie_alert(message: Message) -> dict[str, object]:
     }
 
 
-def _alertmanager(channel: Channel, message: Message, by: Carriage) -> None:
+def _alertmanager(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     """Labels name the conversation and never change, or each change would be another alert."""
     spike = message.spike
     began = spike.opened_at if spike else message.at
@@ -159,7 +159,7 @@ def _alertmanager(channel: Channel, message: Message, by: Carriage) -> None:
     post_json(url, [alert], by.networks, headers)
 
 
-def _apprise(channel: Channel, message: Message, by: Carriage) -> None:
+def _apprise(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
     text = Text(message.title, message.body(), mail_html(message))
     send_by_apprise(channel.target["url"], text, kind, by.networks, message.key)

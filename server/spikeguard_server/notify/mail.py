@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.notify.links import LABEL
-from spikeguard_server.notify.message import Message
+from spikeguard_server.notify.message import ChannelMessage
 
 _PAGE = "font:16px/1.5 -apple-system,'Segoe UI',Roboto,sans-serif;max-width:40em;margin:0 auto"
 _BUTTON = (
@@ -17,7 +17,7 @@ _BUTTON = (
 )
 
 
-def mail_html(message: Message) -> str:
+def mail_html(message: ChannelMessage) -> str:
     """The mail of `message`, whose title is its subject."""
     first, *rest = message.lines()
     links = dict(message.links)

@@ -45,7 +45,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Spike:
+class SpikeNews:
     """An incident as it stands."""
 
     id: str
@@ -77,7 +77,7 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChannelMessage:
     """One message. `key` names the conversation on every other side, whatever it is told."""
 
     key: str
@@ -88,7 +88,7 @@ class Message:
     run_state: str
     title: str
     at: datetime
-    spike: Spike | None = None
+    spike: SpikeNews | None = None
     links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
     job: str | None = None  # what to look at where its job may have died
 
@@ -151,7 +151,7 @@ class Message:
         }
 
 
-def _incident(spike: Spike) -> dict[str, Any]:
+def _incident(spike: SpikeNews) -> dict[str, Any]:
     waiting = spike.waiting
     return {
         "id": spike.id,
@@ -182,14 +182,14 @@ def _incident(spike: Spike) -> dict[str, Any]:
     }
 
 
-def _of_run(message: Message) -> Sequence[str]:
+def _of_run(message: ChannelMessage) -> Sequence[str]:
     if Topic.TEST in message.topics:
         return [f"A test of this channel of project {message.project}. Nothing is wrong."]
     said = f"Run {message.run} is {message.run_state}."
     return [said] if message.job is None else [said, message.job]
 
 
-def _of_spike(spike: Spike) -> Sequence[str]:
+def _of_spike(spike: SpikeNews) -> Sequence[str]:
     lines = [
         f"{spike.summary}.",
         f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
@@ -234,7 +234,7 @@ def _people(waiting: Waiting) -> Sequence[str]:
     return ["Needs two people to approve it"] if waiting.approvals > 1 else []
 
 
-def _losses(spike: Spike) -> str:
+def _losses(spike: SpikeNews) -> str:
     """What is known of the loss: before, at its peak, now; nothing of what is not."""
     known = []
     if spike.pre_loss is not None:
@@ -252,7 +252,7 @@ def title_of(
     topics: frozenset[Topic],
     run: str,
     run_state: str,
-    spike: Spike | None,
+    spike: SpikeNews | None,
     project: str,
     job: str | None = None,
 ) -> str:
@@ -280,7 +280,7 @@ def title_of(
     return f"{spike.id}: {what} at step {count(spike.onset_step)}{where}"
 
 
-def _after(spike: Spike) -> str:
+def _after(spike: SpikeNews) -> str:
     """What a command came to that did not hold."""
     return "came back after a command" if spike.came_back else "stayed after a command"
 

@@ -25,7 +25,7 @@ from spikeguard_server.notify.dispatch import dispatch
 from spikeguard_server.notify.telling import Count, tell, uncounted
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.conversations import Due, Key, due_conversations, put_off
+from spikeguard_server.store.conversations import DueConversation, Key, due_conversations, put_off
 from spikeguard_server.store.notices import note_returned, runs_with_notices
 
 LANES = 12  # channels that are told at once
@@ -134,7 +134,7 @@ class Notifier:
             return True
 
 
-def _lines(due: Sequence[Due]) -> dict[Place, _Line]:
+def _lines(due: Sequence[DueConversation]) -> dict[Place, _Line]:
     lines: dict[Place, _Line] = {}
     for each in due:
         place = (each.project, each.key.channel)
@@ -142,7 +142,7 @@ def _lines(due: Sequence[Due]) -> dict[Place, _Line]:
     return lines
 
 
-def look(engine: sql.Engine, settings: Settings) -> Sequence[Due]:
+def look(engine: sql.Engine, settings: Settings) -> Sequence[DueConversation]:
     """Empty the outbox into conversations; which of them are due."""
     with engine.begin() as connection:
         note_returned(connection)

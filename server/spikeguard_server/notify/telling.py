@@ -23,9 +23,9 @@ from spikeguard_server.domain.notification.channel import Channel
 from spikeguard_server.domain.notification.delivery import (
     GIVE_UP_AFTER,
     Act,
+    DeliveryVerdict,
     Hush,
     Result,
-    Verdict,
     backoff_s,
     judge,
 )
@@ -34,7 +34,7 @@ from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.facts import message_of, read_facts, said
 from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.links import with_link
-from spikeguard_server.notify.message import Message
+from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import find_channel, silence_over
@@ -61,7 +61,7 @@ class Ready:
 
     held: Conversation
     channel: Channel
-    message: Message
+    message: ChannelMessage
     carriage: Carriage
 
 
@@ -114,7 +114,7 @@ def tell(
     return True
 
 
-def attempt(channel: Channel, message: Message, by: Carriage) -> DeliveryFailed | None:
+def attempt(channel: Channel, message: ChannelMessage, by: Carriage) -> DeliveryFailed | None:
     """Send, and say what went wrong if anything did; a fault of ours is worth another try."""
     try:
         carry(channel, message, by)
@@ -133,7 +133,7 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
         channel = find_channel(connection, held.project, held.key.channel)
     except ProtocolError as error:
         _log.warning("channel %s of %s cannot be read: %s", held.key.channel, held.project, error)
-        _hold(connection, held, Verdict(Act.HOLD, UNREADABLE, UNREADABLE_S))
+        _hold(connection, held, DeliveryVerdict(Act.HOLD, UNREADABLE, UNREADABLE_S))
         return Untold(GONE, Result.HELD)
     if channel is None:
         _drop(connection, held, "the channel is gone")
@@ -188,7 +188,7 @@ def _drop(connection: sql.Connection, held: Conversation, reason: str) -> None:
     _note(connection, held, Result.DROPPED, reason)
 
 
-def _hold(connection: sql.Connection, held: Conversation, verdict: Verdict) -> None:
+def _hold(connection: sql.Connection, held: Conversation, verdict: DeliveryVerdict) -> None:
     postpone(connection, held, verdict.wait_s, reason=verdict.reason)
     if verdict.reason != held.held_for:
         _note(connection, held, Result.HELD, f"{verdict.reason}: for {verdict.wait_s:.0f} s")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from spikeguard_protocol.bounded_answer import answer_within
-from spikeguard_server.notify.addresses import Network, Place, TargetRefused, resolve
+from spikeguard_server.notify.addresses import Network, ResolvedHost, TargetRefused, resolve
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 15.0  # from the request's end to the answer's, its head included
@@ -53,7 +53,7 @@ class Reply:
 class _Plain(http.client.HTTPConnection):
     """Speaks to `host`, connected to the place that was judged."""
 
-    def __init__(self, host: str, place: Place) -> None:
+    def __init__(self, host: str, place: ResolvedHost) -> None:
         super().__init__(host, place.port, timeout=CONNECT_S)
         self._place = place
 

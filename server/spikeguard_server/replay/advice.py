@@ -22,7 +22,7 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.diagnosis.lineage import Lineage
 from spikeguard_server.domain.events import Event, Opened
@@ -92,7 +92,10 @@ class Advice:
 
 
 def advise(
-    samples: Sequence[Sample], policy: Policy, assumed: Assumed, choice: Choice | None = None
+    samples: Sequence[Sample],
+    policy: Policy,
+    assumed: Assumed,
+    choice: DetectorChoice | None = None,
 ) -> list[Advice]:
     """Every command that would have been proposed over `samples`, in order.
 
@@ -112,7 +115,9 @@ def _pace_s(samples: Sequence[Sample]) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _told(samples: Sequence[Sample], choice: Choice | None) -> Iterator[tuple[int, list[Event]]]:
+def _told(
+    samples: Sequence[Sample], choice: DetectorChoice | None
+) -> Iterator[tuple[int, list[Event]]]:
     """Newest step and events: of every single sample around incidents, of portions elsewhere."""
     monitor, row = monitor_of(choice), 0
     singly = 0  # row up to which every sample is taken by itself
@@ -123,7 +128,7 @@ def _told(samples: Sequence[Sample], choice: Choice | None) -> Iterator[tuple[in
         events = monitor.observe(portion)
         if before is not None and any(isinstance(event, Opened) for event in events):
             monitor, singly = Monitor.load(before), row + len(portion)
-            monitor.use(choice or Choice())
+            monitor.use(choice or DetectorChoice())
             continue
         yield portion[-1].step, events
         row += len(portion)

@@ -15,7 +15,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol import Kind
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.replay.findings import Findings, replay
 from spikeguard_server.replay.mlflow import RECORD, is_run
 from spikeguard_server.replay.reading import read_log
@@ -27,7 +27,7 @@ NUMBERS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class Tested:
+class BacktestedLog:
     """What one log gave. `steps` counts the samples that hold a loss."""
 
     file: str
@@ -52,12 +52,14 @@ class Tested:
         }
 
 
-def backtest_log(path: Path, name: str, choice: Choice | None = None) -> Tested:
+def backtest_log(path: Path, name: str, choice: DetectorChoice | None = None) -> BacktestedLog:
     """Detection over the log at `path`, listed as `name`, by the default or by `choice`."""
     try:
         log = read_log(path)
     except CommandFailed as error:
-        return Tested(name, unread=str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))
+        return BacktestedLog(
+            name, unread=str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
+        )
     return of_findings(
         name,
         replay(log.samples, choice),
@@ -66,13 +68,13 @@ def backtest_log(path: Path, name: str, choice: Choice | None = None) -> Tested:
     )
 
 
-def of_findings(name: str, findings: Findings, steps: int, guessed: str = "") -> Tested:
+def of_findings(name: str, findings: Findings, steps: int, guessed: str = "") -> BacktestedLog:
     """`findings` as a line of the table."""
     kinds = tuple(found.judgement.kind for found in findings.incidents)
-    return Tested(name, findings.samples, steps, kinds, guessed)
+    return BacktestedLog(name, findings.samples, steps, kinds, guessed)
 
 
-def rate(lines: Sequence[Tested]) -> float | None:
+def rate(lines: Sequence[BacktestedLog]) -> float | None:
     """Incidents per 10,000 logged steps over `lines`; None where no step was logged."""
     steps = sum(line.steps for line in lines)
     return sum(len(line.kinds) for line in lines) * PER / steps if steps else None
@@ -95,7 +97,7 @@ def sources(folder: Path, depth: int = DEEPEST) -> list[Path]:
     return found
 
 
-def plain(lines: Sequence[Tested]) -> dict[str, Any]:
+def plain(lines: Sequence[BacktestedLog]) -> dict[str, Any]:
     """The whole backtest, as `--json` prints it."""
     read = [line for line in lines if line.unread is None]
     return {
@@ -114,7 +116,7 @@ def _counted(kinds: Sequence[Kind]) -> dict[str, int]:
     return {kind.value: n for kind, n in sorted(Counter(kinds).items())}
 
 
-def table(lines: Sequence[Tested]) -> str:
+def table(lines: Sequence[BacktestedLog]) -> str:
     """The whole backtest for a person: a row a file, a row for all, then what was not read."""
     read = [line for line in lines if line.unread is None]
     unread = [line for line in lines if line.unread is not None]
@@ -128,8 +130,8 @@ def table(lines: Sequence[Tested]) -> str:
     return "\n".join(parts)
 
 
-def _together(lines: Sequence[Tested]) -> Tested:
-    return Tested(
+def _together(lines: Sequence[BacktestedLog]) -> BacktestedLog:
+    return BacktestedLog(
         f"{len(lines)} files",
         sum(line.rows for line in lines),
         sum(line.steps for line in lines),
@@ -137,7 +139,7 @@ def _together(lines: Sequence[Tested]) -> Tested:
     )
 
 
-def _row(line: Tested) -> tuple[str, ...]:
+def _row(line: BacktestedLog) -> tuple[str, ...]:
     alarms = rate([line])
     kinds = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in _counted(line.kinds).items())
     return (

@@ -20,7 +20,7 @@ from spikeguard_server.replay.detector_options import (
 from spikeguard_server.replay.trial_command import compare, configure_trial
 
 if TYPE_CHECKING:
-    from spikeguard_server.replay.backtest import Tested
+    from spikeguard_server.replay.backtest import BacktestedLog
 
 PROCESSES = 2
 
@@ -66,7 +66,7 @@ def logs_in(folder: Path) -> list[Path]:
     return paths
 
 
-def _all(paths: list[Path], folder: Path, chosen: Chosen) -> Iterator[Tested]:
+def _all(paths: list[Path], folder: Path, chosen: Chosen) -> Iterator[BacktestedLog]:
     """One after the other where there are few, else in `PROCESSES`; in the order of `paths`."""
     from spikeguard_server.replay.backtest import backtest_log
 

@@ -15,7 +15,7 @@ from spikeguard_server.replay.policy_options import assumed_of, configure_policy
 from spikeguard_server.replay.reading_options import configure_reading, wanted_of
 
 if TYPE_CHECKING:
-    from spikeguard_server.domain.detection.detectors.plugged import Choice
+    from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
     from spikeguard_server.domain.detection.sample import Sample
     from spikeguard_server.domain.policy.settings import Policy
     from spikeguard_server.replay.findings import Findings
@@ -60,7 +60,7 @@ def _run(options: Namespace) -> int:
 
 
 def _advice(
-    options: Namespace, policy: Policy | None, samples: Sequence[Sample], choice: Choice
+    options: Namespace, policy: Policy | None, samples: Sequence[Sample], choice: DetectorChoice
 ) -> tuple[dict[str, Any], str]:
     """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
     if policy is None:

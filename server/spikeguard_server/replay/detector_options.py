@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from spikeguard_cli.command import CommandFailed
 
 if TYPE_CHECKING:
-    from spikeguard_server.domain.detection.detectors.plugged import Choice
+    from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 
 Chosen: TypeAlias = Mapping[str, Any]  # `detector` and settings, as a policy has them
 
@@ -55,7 +55,7 @@ def number_of(written: str) -> tuple[str, float]:
         raise CommandFailed(f"--set {written}: write NAME=VALUE, a number") from None
 
 
-def choice_of(chosen: Chosen) -> Choice:
+def choice_of(chosen: Chosen) -> DetectorChoice:
     """The detector that was chosen; raises `CommandFailed`."""
     from spikeguard_server.detectors import choose
     from spikeguard_server.domain.policy.settings import PolicyError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spikeguard_protocol import Outcome
-from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import (
     Closed,
@@ -97,7 +97,7 @@ def batches(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
     return (samples[at : at + BATCH] for at in range(0, len(samples), BATCH))
 
 
-def monitor_of(choice: Choice | None) -> Monitor:
+def monitor_of(choice: DetectorChoice | None) -> Monitor:
     """A monitor that judges by `choice`."""
     monitor = Monitor()
     if choice is not None:
@@ -107,7 +107,7 @@ def monitor_of(choice: Choice | None) -> Monitor:
 
 def replay(
     samples: Sequence[Sample],
-    choice: Choice | None = None,
+    choice: DetectorChoice | None = None,
     portions: Iterable[Sequence[Sample]] | None = None,
 ) -> Findings:
     """Run detection over `samples`; what is open at the end stays open.

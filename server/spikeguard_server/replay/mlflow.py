@@ -16,14 +16,14 @@ from urllib.parse import quote
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.numbers import number, whole_step
-from spikeguard_server.replay.points import Point
+from spikeguard_server.replay.points import LogPoint
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 RECORD = "meta.yaml"  # of a run or an experiment
 LARGEST = 1.7976931348623157e308  # what the database holds for an infinity
 LONGEST = 1_000_000  # bytes of a value of the database
 TABLES = ("runs", "metrics")
-Timed = tuple[float, Point]
+Timed = tuple[float, LogPoint]
 
 
 def is_run(folder: Path) -> bool:
@@ -31,7 +31,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "metrics").is_dir() and (folder / RECORD).is_file()
 
 
-def run_points(folder: Path) -> list[Point]:
+def run_points(folder: Path) -> list[LogPoint]:
     """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
     metrics = folder / "metrics"
     files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
@@ -48,10 +48,10 @@ def _lines(path: Path, name: str) -> Iterator[Timed]:
         if len(cells) < 3:
             raise CommandFailed(f"{place}: not `timestamp value step`: mend or remove the line")
         step = whole_step(place, cells[2])
-        yield number(place, cells[0]), Point(step, name, number(place, cells[1]))
+        yield number(place, cells[0]), LogPoint(step, name, number(place, cells[1]))
 
 
-def database_points(path: Path, run: str | None) -> tuple[list[Point], str]:
+def database_points(path: Path, run: str | None) -> tuple[list[LogPoint], str]:
     """Every metric of one run of the database, and that run's name; raises `CommandFailed`."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
@@ -90,13 +90,13 @@ def _check_tables(path: Path, store: sqlite3.Connection) -> None:
         )
 
 
-def _point(path: Path, step: object, key: object, value: object, nan: object) -> Point:
+def _point(path: Path, step: object, key: object, value: object, nan: object) -> LogPoint:
     if not isinstance(step, int) or not isinstance(value, int | float):
         raise CommandFailed(
             f"{path}, metric {key}: value {value!r:.60} at step {step!r:.60}: "
             "mend or remove the row"
         )
-    return Point(step, str(key), _value(value, bool(nan)))
+    return LogPoint(step, str(key), _value(value, bool(nan)))
 
 
 def _chosen(path: Path, runs: dict[str, str], run: str | None) -> str:

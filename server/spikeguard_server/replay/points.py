@@ -14,7 +14,7 @@ from spikeguard_server.replay.records import Record
 STEP_FIELD = "step"
 
 
-class Point(NamedTuple):
+class LogPoint(NamedTuple):
     """One value of one signal."""
 
     step: int
@@ -22,7 +22,7 @@ class Point(NamedTuple):
     value: float
 
 
-def point_records(place: str, points: Iterable[Point]) -> list[Record]:
+def point_records(place: str, points: Iterable[LogPoint]) -> list[Record]:
     """A record for every step of every stretch, in the order of the points."""
     return [
         Record(f"{place}, step {step}", {STEP_FIELD: step, **fields})
@@ -31,7 +31,7 @@ def point_records(place: str, points: Iterable[Point]) -> list[Record]:
     ]
 
 
-def _stretches(points: Iterable[Point]) -> Iterator[dict[int, dict[str, float]]]:
+def _stretches(points: Iterable[LogPoint]) -> Iterator[dict[int, dict[str, float]]]:
     stretch: dict[int, dict[str, float]] = {}
     newest: dict[str, int] = {}
     for step, name, value in points:

@@ -15,7 +15,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.mlflow import SQLITE_MAGIC, database_points, is_run, run_points
-from spikeguard_server.replay.points import Point, point_records
+from spikeguard_server.replay.points import LogPoint, point_records
 from spikeguard_server.replay.records import (
     ITERATION,
     Record,
@@ -28,10 +28,10 @@ from spikeguard_server.replay.records import (
 from spikeguard_server.replay.table import read_table
 from spikeguard_server.replay.tensorboard import MARK, event_points
 from spikeguard_server.replay.wandb import EXPORT
-from spikeguard_server.replay.wanted import Format, Wanted
+from spikeguard_server.replay.wanted import ReplayFormat, Wanted
 
 LARGEST = 2 * 2**30  # bytes of a file; reading takes several times as much memory
-__all__ = ["Format", "Log", "Wanted", "guess_format", "read_log", "read_samples"]
+__all__ = ["Log", "ReplayFormat", "Wanted", "guess_format", "read_log", "read_samples"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def read_log(path: Path, wanted: Wanted = Wanted()) -> Log:  # noqa: B008
-    """Read a log in any format of `Format`; raises `CommandFailed`, on one line."""
+    """Read a log in any format of `ReplayFormat`; raises `CommandFailed`, on one line."""
     try:
         return _read(path, wanted)
     except CommandFailed as failed:  # it quotes names of files, columns and runs
@@ -62,16 +62,16 @@ def _read(path: Path, wanted: Wanted) -> Log:
         data = _bytes(path)
         if path.suffix.lower() == ".wandb":
             raise CommandFailed(f"{path}: {EXPORT}")
-        if wanted.form in (None, Format.MLFLOW) and data.startswith(SQLITE_MAGIC):
+        if wanted.form in (None, ReplayFormat.MLFLOW) and data.startswith(SQLITE_MAGIC):
             points, run = database_points(path, wanted.run)
-            return _pointed(path, points, Format.MLFLOW, wanted, f"run {run}")
-        if wanted.form is Format.TENSORBOARD or (wanted.form is None and MARK in path.name):
-            return _pointed(path, list(event_points(path, data)), Format.TENSORBOARD, wanted)
+            return _pointed(path, points, ReplayFormat.MLFLOW, wanted, f"run {run}")
+        if wanted.form is ReplayFormat.TENSORBOARD or (wanted.form is None and MARK in path.name):
+            return _pointed(path, list(event_points(path, data)), ReplayFormat.TENSORBOARD, wanted)
         return _text(path, data.decode("utf-8-sig"), wanted)
     except FileNotFoundError:
         raise CommandFailed(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        form = wanted.form or _BY_SUFFIX.get(path.suffix.lower(), Format.CSV)
+        form = wanted.form or _BY_SUFFIX.get(path.suffix.lower(), ReplayFormat.CSV)
         raise CommandFailed(f"{path}: cannot be read as {form} in UTF-8: {error}") from error
 
 
@@ -86,15 +86,17 @@ def _bytes(path: Path) -> bytes:
 
 def _text(path: Path, text: str, wanted: Wanted) -> Log:
     form = wanted.form or guess_format(path, text)
-    if form is Format.MLFLOW:
+    if form is ReplayFormat.MLFLOW:
         raise CommandFailed(f"{path}: no SQLite database: give a run's folder or the database")
-    return _table(path, text, wanted) if form is Format.CSV else _named(path, text, form, wanted)
+    return (
+        _table(path, text, wanted) if form is ReplayFormat.CSV else _named(path, text, form, wanted)
+    )
 
 
 def _folder(path: Path, wanted: Wanted) -> Log:
     """A folder that is one run: of MLflow's file store, or of event files in order of name."""
     if is_run(path):
-        return _pointed(path, run_points(path), Format.MLFLOW, wanted)
+        return _pointed(path, run_points(path), ReplayFormat.MLFLOW, wanted)
     files = [one for one in sorted(path.iterdir()) if MARK in one.name and one.is_file()]
     if not files:
         raise CommandFailed(
@@ -102,32 +104,34 @@ def _folder(path: Path, wanted: Wanted) -> Log:
             "give a file, or `spikeguard backtest` the folder"
         )
     points = [point for one in files for point in event_points(one, _bytes(one))]
-    return _pointed(path, points, Format.TENSORBOARD, wanted)
+    return _pointed(path, points, ReplayFormat.TENSORBOARD, wanted)
 
 
-def _pointed(path: Path, points: list[Point], form: Format, wanted: Wanted, also: str = "") -> Log:
+def _pointed(
+    path: Path, points: list[LogPoint], form: ReplayFormat, wanted: Wanted, also: str = ""
+) -> Log:
     """Measurements under their names; a name that means nothing to us is left out."""
     records = point_records(str(path), points)
     return _recorded(path, records, form, wanted, also)
 
 
 _BY_SUFFIX = {
-    ".csv": Format.CSV,
-    ".jsonl": Format.JSONL,
-    ".ndjson": Format.JSONL,
+    ".csv": ReplayFormat.CSV,
+    ".jsonl": ReplayFormat.JSONL,
+    ".ndjson": ReplayFormat.JSONL,
 }
 
 
-def guess_format(path: Path, text: str) -> Format:
+def guess_format(path: Path, text: str) -> ReplayFormat:
     """By the ending where it says enough, else by how the text begins."""
     ending = _BY_SUFFIX.get(path.suffix.lower())
     if ending is not None:
         return ending
     if text.lstrip().startswith("["):
-        return Format.MEGATRON if ITERATION.search(text) else Format.JSON_LIST
+        return ReplayFormat.MEGATRON if ITERATION.search(text) else ReplayFormat.JSON_LIST
     if text.lstrip().startswith("{"):
-        return Format.JSONL if _one_a_line(text) else Format.TRAINER_STATE
-    return Format.MEGATRON if ITERATION.search(text) else Format.CSV
+        return ReplayFormat.JSONL if _one_a_line(text) else ReplayFormat.TRAINER_STATE
+    return ReplayFormat.MEGATRON if ITERATION.search(text) else ReplayFormat.CSV
 
 
 def _one_a_line(text: str) -> bool:
@@ -142,15 +146,15 @@ def _one_a_line(text: str) -> bool:
 def _table(path: Path, text: str, wanted: Wanted) -> Log:
     samples, columns = read_table(path, text, wanted)
     said = columns.said()
-    return Log(samples, f"{path}: read as {Format.CSV}; {said}" if said else "")
+    return Log(samples, f"{path}: read as {ReplayFormat.CSV}; {said}" if said else "")
 
 
-def _named(path: Path, text: str, form: Format, wanted: Wanted) -> Log:
+def _named(path: Path, text: str, form: ReplayFormat, wanted: Wanted) -> Log:
     return _recorded(path, _records(path, text, form), form, wanted)
 
 
 def _recorded(
-    path: Path, records: list[Record], form: Format, wanted: Wanted, also: str = ""
+    path: Path, records: list[Record], form: ReplayFormat, wanted: Wanted, also: str = ""
 ) -> Log:
     samples, columns, left_out = read_records(path, records, wanted)
     parts = [f"{path}: read as {form}", also, columns.said()]
@@ -160,11 +164,11 @@ def _recorded(
     return Log(samples, "; ".join(part for part in parts if part))
 
 
-def _records(path: Path, text: str, form: Format) -> list[Record]:
-    if form is Format.JSONL:
+def _records(path: Path, text: str, form: ReplayFormat) -> list[Record]:
+    if form is ReplayFormat.JSONL:
         return jsonl_records(path, text)
-    if form is Format.JSON_LIST:
+    if form is ReplayFormat.JSON_LIST:
         return list_records(path, text)
-    if form is Format.TRAINER_STATE:
+    if form is ReplayFormat.TRAINER_STATE:
         return trainer_records(path, text)
     return megatron_records(path, text)

@@ -9,13 +9,13 @@ from argparse import ArgumentParser, Namespace
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import STANDARD_SIGNALS
-from spikeguard_server.replay.wanted import Format, Wanted
+from spikeguard_server.replay.wanted import ReplayFormat, Wanted
 
 
 def configure_reading(parser: ArgumentParser) -> None:
     """Add the options to `parser`."""
     group = parser.add_argument_group("instead of guessing")
-    group.add_argument("--format", choices=[form.word for form in Format], help="of the file")
+    group.add_argument("--format", choices=[form.word for form in ReplayFormat], help="of the file")
     group.add_argument(
         "--column",
         action="append",
@@ -28,7 +28,7 @@ def configure_reading(parser: ArgumentParser) -> None:
 
 def wanted_of(options: Namespace) -> Wanted:
     """What `options` say; raises `CommandFailed`."""
-    form = next((form for form in Format if form.word == options.format), None)
+    form = next((form for form in ReplayFormat if form.word == options.format), None)
     return Wanted(form, dict(_pair(one) for one in options.column), options.run)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.crc32c import crc32c, masked
-from spikeguard_server.replay.points import Point
+from spikeguard_server.replay.points import LogPoint
 
 MARK = "tfevents"  # every event file's name holds it
 LARGEST = 1 << 20  # bytes of a record that is looked into: what is larger holds no scalar
@@ -24,7 +24,7 @@ _FLOAT, _DOUBLE = 1, 2  # DataType of tensors that hold scalars
 Field = tuple[int, int, int, bytes]  # number, wire type, the varint, the bytes
 
 
-def event_points(path: Path, data: bytes) -> Iterator[Point]:
+def event_points(path: Path, data: bytes) -> Iterator[LogPoint]:
     """Every scalar of the event file `data`, in its order; raises `CommandFailed`."""
     for at, record in _framed(path, data):
         if len(record) > LARGEST:
@@ -63,7 +63,7 @@ def _verify(path: Path, at: int, data: bytes, check: int) -> None:
         )
 
 
-def _scalars(record: bytes) -> Iterator[Point]:
+def _scalars(record: bytes) -> Iterator[LogPoint]:
     """Event: 2 = step, 5 = summary; Summary: 1 = value, repeated."""
     step, summaries = 0, []
     for number, wire, varint, payload in _fields(record):
@@ -77,7 +77,7 @@ def _scalars(record: bytes) -> Iterator[Point]:
                 yield from _value(step, payload)
 
 
-def _value(step: int, value: bytes) -> Iterator[Point]:
+def _value(step: int, value: bytes) -> Iterator[LogPoint]:
     """Summary.Value: 1 = tag, 2 = simple_value, 8 = tensor."""
     tag, found = "", None
     for number, wire, _, payload in _fields(value):
@@ -88,7 +88,7 @@ def _value(step: int, value: bytes) -> Iterator[Point]:
         elif (number, wire) == (8, _LEN):
             found = _tensor(payload)
     if tag and found is not None:
-        yield Point(step, tag, found)
+        yield LogPoint(step, tag, found)
 
 
 def _tensor(tensor: bytes) -> float | None:

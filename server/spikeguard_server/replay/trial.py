@@ -16,7 +16,7 @@ from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import Kind
-from spikeguard_server.domain.detection.detectors.plugged import Choice
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.robust_lines import NORMAL_MAD
 from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.replay.findings import Found, replay
@@ -31,7 +31,7 @@ SLACK = 25  # rows after a spike's end in which finding it still counts
 
 
 @dataclass(frozen=True, slots=True)
-class Spike:
+class InjectedSpike:
     """What is injected: the loss lifted by `size` deviations of its own noise."""
 
     size: float = 6.0  # 1.4826 median absolute deviations of the rows before
@@ -43,7 +43,7 @@ class Candidate:
     """A detector with its settings."""
 
     name: str
-    choice: Choice
+    choice: DetectorChoice
     settings: Mapping[str, float] = field(default_factory=dict)  # that differ from its defaults
 
 
@@ -112,7 +112,11 @@ class Tried:
 
 
 def try_log(
-    path: Path, name: str, candidates: Sequence[Candidate], spike: Spike, labels: Sequence[Span]
+    path: Path,
+    name: str,
+    candidates: Sequence[Candidate],
+    spike: InjectedSpike,
+    labels: Sequence[Span],
 ) -> Tried:
     """The log at `path`, listed as `name`."""
     try:
@@ -134,7 +138,7 @@ def _tally(
     lifted: Sequence[Sample],
     rows: Sequence[Sample],
     onsets: Sequence[int],
-    spike: Spike,
+    spike: InjectedSpike,
     labels: Sequence[Span],
 ) -> Tally:
     alarms = [
@@ -162,7 +166,7 @@ def _touched(found: Found, labels: Sequence[Span], slack: float) -> set[int]:
     }
 
 
-def _onsets(rows: Sequence[Sample], spike: Spike) -> list[int]:
+def _onsets(rows: Sequence[Sample], spike: InjectedSpike) -> list[int]:
     """Rows at which a spike is injected: the same for every candidate."""
     last = len(rows) - spike.length - SLACK
     return [at for at in range(FIRST, last, EVERY) if _noise(rows, at) is not None]
@@ -178,7 +182,7 @@ def _noise(rows: Sequence[Sample], at: int) -> float | None:
 
 
 def _lifted(
-    samples: Sequence[Sample], rows: Sequence[Sample], onsets: Sequence[int], spike: Spike
+    samples: Sequence[Sample], rows: Sequence[Sample], onsets: Sequence[int], spike: InjectedSpike
 ) -> list[Sample]:
     """The samples with every spike in them, each measured by the noise before it."""
     lifts = dict[int, float]()
@@ -194,7 +198,7 @@ def _lifted(
 
 
 def _delays(
-    seen: Sequence[Found], rows: Sequence[Sample], onsets: Sequence[int], spike: Spike
+    seen: Sequence[Found], rows: Sequence[Sample], onsets: Sequence[int], spike: InjectedSpike
 ) -> list[int]:
     """Rows from onset to detection, of each injected spike that was found."""
     at_step = {one.step: row for row, one in enumerate(rows)}

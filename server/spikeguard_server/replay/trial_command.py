@@ -25,7 +25,7 @@ from spikeguard_server.replay.detector_options import (
 
 if TYPE_CHECKING:
     from spikeguard_server.replay.labels import Labels
-    from spikeguard_server.replay.trial import Candidate, Spike, Tally, Tried
+    from spikeguard_server.replay.trial import Candidate, InjectedSpike, Tally, Tried
 
 PROCESSES = 2
 MOST = 200  # combinations of settings
@@ -104,12 +104,12 @@ def _show(
     named: Sequence[Sequence[str]], candidates: Sequence[Candidate],
 ) -> int:  # fmt: skip
     from spikeguard_server.replay.progress import shown
-    from spikeguard_server.replay.trial import Spike, summed
+    from spikeguard_server.replay.trial import InjectedSpike, summed
     from spikeguard_server.replay.trial_listing import listing
 
     if not 0.0 < options.size < 1e6 or not 1 <= options.length <= 200:
         raise CommandFailed("--size is more than 0 deviations, --length 1 to 200 rows")
-    spike = Spike(options.size, options.length)
+    spike = InjectedSpike(options.size, options.length)
     labels = _labels(options)
     tried = list(shown(_all(paths, options.folder, candidates, spike, labels), len(paths), "files"))
     tallies = summed(tried, candidates)
@@ -129,7 +129,7 @@ def _labels(options: Namespace) -> Labels:
 
 
 def _all(
-    paths: Sequence[Path], folder: Path, candidates: Sequence[Candidate], spike: Spike,
+    paths: Sequence[Path], folder: Path, candidates: Sequence[Candidate], spike: InjectedSpike,
     labels: Labels,
 ) -> Iterator[Tried]:  # fmt: skip
     from spikeguard_server.replay.trial import try_log
@@ -165,7 +165,7 @@ def _draw(
     head: Sequence[str],
     named: Sequence[Sequence[str]],
     tallies: Sequence[Tally],
-    spike: Spike,
+    spike: InjectedSpike,
 ) -> None:
     from spikeguard_server.replay.trial_listing import draw
 

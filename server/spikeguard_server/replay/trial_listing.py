@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spikeguard_cli.wording import table as aligned
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.replay.trial import Spike, Tally, Tried
+from spikeguard_server.replay.trial import InjectedSpike, Tally, Tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ def listing(
     named: Sequence[Sequence[str]],
     tallies: Sequence[Tally],
     tried: Sequence[Tried],
-    spike: Spike,
+    spike: InjectedSpike,
 ) -> str:
     """A row a candidate, whose first cells are `named` under `head`; then what was not read."""
     labelled = any(tally.labelled for tally in tallies)
@@ -63,7 +63,7 @@ def draw(
     head: Sequence[str],
     named: Sequence[Sequence[str]],
     tallies: Sequence[Tally],
-    spike: Spike,
+    spike: InjectedSpike,
     path: Path,
 ) -> None:
     """Alarms against the share of injected spikes found: one point a candidate. Needs matplotlib.

@@ -13,7 +13,7 @@ from pathlib import Path
 from spikeguard_cli.command import CommandFailed
 
 
-class Format(StrEnum):
+class ReplayFormat(StrEnum):
     """What a log was written as."""
 
     CSV = "CSV"
@@ -34,7 +34,7 @@ class Format(StrEnum):
 class Wanted:
     """What was said; all of it may be left out."""
 
-    form: Format | None = None
+    form: ReplayFormat | None = None
     columns: Mapping[str, str] = field(default_factory=dict)  # our name -> the file's
     run: str | None = None  # of a file that holds several
 

@@ -6,21 +6,21 @@ Law: pure. Nothing is looked up, nothing is written, and the clock is an argumen
 from spikeguard_server.report.facts import (
     AttemptFact,
     CommandFact,
-    Curve,
     LeftOutFact,
     PostMortem,
+    RecordedCurve,
     RevisionFact,
 )
-from spikeguard_server.report.render import MEDIA_TYPES, Format, render
+from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat, render
 
 __all__ = [
     "MEDIA_TYPES",
     "AttemptFact",
     "CommandFact",
-    "Curve",
-    "Format",
     "LeftOutFact",
     "PostMortem",
+    "RecordedCurve",
+    "ReportFormat",
     "RevisionFact",
     "render",
 ]

@@ -27,7 +27,7 @@ from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class RecordedCurve:
     """The copied samples of one segment around the incident."""
 
     segment: SegmentId
@@ -110,7 +110,7 @@ class PostMortem:
     opened_at: datetime
     closed_at: datetime
     written_at: datetime
-    curves: tuple[Curve, ...]  # in the order in which they were trained
+    curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionFact, ...] = ()  # oldest first; of many the first and the last
     revision_count: int = 0  # how many there were

@@ -13,7 +13,7 @@ from typing import Any
 
 from spikeguard_protocol import BatchRange, RunId, Signal, verb_of
 from spikeguard_protocol.encoding import float_to_json
-from spikeguard_server.report.facts import CommandFact, Curve, PostMortem
+from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.symptoms import lead_of, spent_by, symptoms_of
 from spikeguard_server.report.thinning import kept_indices
@@ -85,7 +85,7 @@ def _command(command: CommandFact) -> dict[str, Any]:
     return {"id": body.pop("id"), "verb": verb_of(command.action).value, **body}
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: RecordedCurve) -> dict[str, Any]:
     loss = curve.values.get(Signal.LOSS, ())
     kept = kept_indices(loss, POINTS) if loss else list(range(min(POINTS, len(curve.steps))))
     return {

@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from spikeguard_protocol import Rollback, Signal
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.report.facts import Curve, PostMortem
+from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.style import COLOURS
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.wording import SIGMA, number
@@ -51,7 +51,7 @@ _SETTINGS_LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PlottedRun:
     """A part of one curve, either kept or undone by a rollback."""
 
     steps: Sequence[int]
@@ -127,19 +127,19 @@ def _inline(svg: str, label: str) -> str:
 # --- what is drawn ---
 
 
-def _stretches(facts: PostMortem, signal: str) -> Iterator[Stretch]:
+def _stretches(facts: PostMortem, signal: str) -> Iterator[PlottedRun]:
     """Every curve, cut where a rollback undid what followed; the cut point belongs to both."""
     for curve in facts.curves:
         steps, values = _thinned(curve, signal)
         last = math.inf if curve.kept_to is None else curve.kept_to
         cut = sum(step <= last for step in steps)
-        yield Stretch(steps[:cut], values[:cut], undone=False)
+        yield PlottedRun(steps[:cut], values[:cut], undone=False)
         if cut < len(steps):
             first = max(0, cut - 1)
-            yield Stretch(steps[first:], values[first:], undone=True)
+            yield PlottedRun(steps[first:], values[first:], undone=True)
 
 
-def _thinned(curve: Curve, signal: str) -> tuple[list[int], list[float]]:
+def _thinned(curve: RecordedCurve, signal: str) -> tuple[list[int], list[float]]:
     pairs = zip(curve.steps, curve.values.get(signal, ()), strict=False)
     measured = [(step, value) for step, value in pairs if value is not None]
     kept = kept_indices([value for _, value in measured], POINTS)
@@ -172,7 +172,7 @@ def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
         _mark_non_finite(axes, stretch)
 
 
-def _mark_non_finite(axes: Axes, stretch: Stretch) -> None:
+def _mark_non_finite(axes: Axes, stretch: PlottedRun) -> None:
     odd = [s for s, v in zip(stretch.steps, stretch.values, strict=True) if not math.isfinite(v)]
     shown = odd[:: max(1, len(odd) // MOST_MARKS)]
     if shown:

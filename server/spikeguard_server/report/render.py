@@ -14,7 +14,7 @@ from spikeguard_server.report.markdown import markdown_of
 from spikeguard_server.report.plain import json_of
 
 
-class Format(StrEnum):
+class ReportFormat(StrEnum):
     """What a post-mortem can be downloaded as."""
 
     MARKDOWN = "md"
@@ -22,19 +22,19 @@ class Format(StrEnum):
     JSON = "json"
 
 
-MEDIA_TYPES: Mapping[Format, str] = {
-    Format.MARKDOWN: "text/markdown; charset=utf-8",
-    Format.HTML: "text/html; charset=utf-8",
-    Format.JSON: "application/json",
+MEDIA_TYPES: Mapping[ReportFormat, str] = {
+    ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
+    ReportFormat.HTML: "text/html; charset=utf-8",
+    ReportFormat.JSON: "application/json",
 }
 
-_WRITERS: Mapping[Format, Callable[[PostMortem], str]] = {
-    Format.MARKDOWN: markdown_of,
-    Format.HTML: html_of,
-    Format.JSON: json_of,
+_WRITERS: Mapping[ReportFormat, Callable[[PostMortem], str]] = {
+    ReportFormat.MARKDOWN: markdown_of,
+    ReportFormat.HTML: html_of,
+    ReportFormat.JSON: json_of,
 }
 
 
-def render(facts: PostMortem, form: Format | str) -> bytes:
+def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
     """The document as UTF-8; raise `ValueError` for a format that is none."""
-    return _WRITERS[Format(form)](facts).encode()
+    return _WRITERS[ReportFormat(form)](facts).encode()

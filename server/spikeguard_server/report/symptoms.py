@@ -16,7 +16,7 @@ from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS, stands_ou
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import money_of
 from spikeguard_server.domain.policy.symptom import first_move_of
-from spikeguard_server.report.facts import CommandFact, Curve, PostMortem
+from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
@@ -150,7 +150,7 @@ class _Lost:
     measured: int = 0
     measured_s: float = 0.0
 
-    def take(self, curve: Curve, lost: _Steps) -> None:
+    def take(self, curve: RecordedCurve, lost: _Steps) -> None:
         self.steps += len(lost)
         column = curve.values.get(Signal.STEP_TIME, ())
         for step, value in zip(curve.steps, column, strict=False):
@@ -169,7 +169,7 @@ class _Lost:
         )
 
 
-def _dropped_steps(curve: Curve, facts: PostMortem) -> set[int]:
+def _dropped_steps(curve: RecordedCurve, facts: PostMortem) -> set[int]:
     """Steps of the incident whose update did not reach the weights."""
     columns = [curve.values.get(name, ()) for name in (Signal.UPDATE_DROPPED, STEP_SKIPPED)]
     return {
@@ -180,7 +180,7 @@ def _dropped_steps(curve: Curve, facts: PostMortem) -> set[int]:
     }
 
 
-def _stalled_steps(curve: Curve, facts: PostMortem) -> set[int]:
+def _stalled_steps(curve: RecordedCurve, facts: PostMortem) -> set[int]:
     """Steps of the incident from a measurement that shows a standstill to the next that does not:
     it is measured now and then."""
     shares = dict(zip(curve.steps, curve.values.get(UNCHANGED, ()), strict=False))
@@ -193,7 +193,7 @@ def _stalled_steps(curve: Curve, facts: PostMortem) -> set[int]:
     return found
 
 
-def _damaged_steps(curve: Curve, facts: PostMortem) -> range:
+def _damaged_steps(curve: RecordedCurve, facts: PostMortem) -> range:
     """From the onset to the last step whose loss stood out, on this segment. Nothing bounds how far
     apart the two lie."""
     incident, losses = facts.incident, curve.values.get(Signal.LOSS, ())
@@ -205,7 +205,7 @@ def _damaged_steps(curve: Curve, facts: PostMortem) -> range:
     return range(min(out), max(out) + 1) if out else range(0)
 
 
-def _within(step: int, curve: Curve, facts: PostMortem) -> bool:
+def _within(step: int, curve: RecordedCurve, facts: PostMortem) -> bool:
     """Whether the incident was open at a step; on the last segment it closed."""
     end = facts.incident.closed_step
     last = curve is facts.curves[-1] and end is not None

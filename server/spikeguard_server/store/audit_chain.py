@@ -41,7 +41,7 @@ _NAMES: Final = sql.text(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """The newest entry of a run's chain."""
 
     run_id: UUID
@@ -73,6 +73,6 @@ def run_names(connection: sql.Connection) -> dict[UUID, str]:
     return {row[0]: row[1] for row in connection.execute(_NAMES)}
 
 
-def heads_since(connection: sql.Connection, since: datetime) -> Sequence[Head]:
+def heads_since(connection: sql.Connection, since: datetime) -> Sequence[ChainHead]:
     """The newest entry of every run that has one later than `since`."""
-    return [Head(*row) for row in connection.execute(_HEADS, {"since": since})]
+    return [ChainHead(*row) for row in connection.execute(_HEADS, {"since": since})]

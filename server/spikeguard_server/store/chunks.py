@@ -141,7 +141,7 @@ def delete_pieces(connection: sql.Connection, key: SegmentKey, first: int, last:
     connection.execute(sql.delete(pieces).where(_of(key), pieces.c.first_step.between(first, last)))
 
 
-class Head(NamedTuple):
+class ChunkHead(NamedTuple):
     """Where a piece begins and ends, and how many steps it holds."""
 
     first: int
@@ -151,17 +151,17 @@ class Head(NamedTuple):
 
 def heads(
     connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
-) -> list[Head]:
+) -> list[ChunkHead]:
     """The pieces that hold any of [first, last], in order."""
     c = pieces.c
     dense = c.last_step - c.first_step + 1  # a piece names its steps where some are missing
     count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
     query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
     query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
-    return [Head(*row) for row in connection.execute(query)]
+    return [ChunkHead(*row) for row in connection.execute(query)]
 
 
-def in_parts(found: Sequence[Head]) -> Iterator[Sequence[Head]]:
+def in_parts(found: Sequence[ChunkHead]) -> Iterator[Sequence[ChunkHead]]:
     """`found` in parts of `AT_ONCE` steps at most, or of one piece."""
     begin = count = 0
     for place, head in enumerate(found):

@@ -29,7 +29,7 @@ from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.order_notifier import ring
+from spikeguard_server.store.order_notifier import notify
 from spikeguard_server.store.tables import core as tables
 
 
@@ -288,7 +288,7 @@ def move(
         before=command.state.value, after=state.value, reason=reason,
     )  # fmt: skip
     if state is CommandState.APPROVED:
-        ring(connection, run_id)
+        notify(connection, run_id)
     return state
 
 

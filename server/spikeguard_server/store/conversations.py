@@ -35,7 +35,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueConversation:
     """A conversation that is to be told now. `troubled`: its channel did not answer lately."""
 
     project: str
@@ -104,7 +104,7 @@ def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
     return {Key(*key): told > 0 for *key, told in rows}
 
 
-def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]:
+def due_conversations(connection: sql.Connection, limit: int = 200) -> list[DueConversation]:
     """What is to be told now and in nobody's hands: of every project one, then of every project
     the next, so that none is left out because another has much to tell. Of a project its channels
     take turns, those that answer first; within a channel who failed least often, then who is due
@@ -132,7 +132,8 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[Due]
         .limit(limit)
     )
     return [
-        Due(row.project, Key(row.run_id, row.incident, row.channel), row.troubled) for row in rows
+        DueConversation(row.project, Key(row.run_id, row.incident, row.channel), row.troubled)
+        for row in rows
     ]
 
 

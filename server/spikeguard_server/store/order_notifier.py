@@ -1,7 +1,7 @@
-"""The bell that rings through the database when a run's command changes.
+"""Notifications through the database when a run's command changes.
 
-Law: it says that there is something to look at, never what. Rung only where a command changes, in
-that change's own transaction: a NOTIFY in every commit would halve what Postgres takes.
+Invariants: they say that there is something to look at, never what. Sent only where a command
+changes, in that change's own transaction: a NOTIFY in every commit would halve what Postgres takes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ CHANNEL = "spikeguard_commands"
 CONNECT_TIMEOUT_S = 5
 
 
-def ring(connection: sql.Connection, run_id: UUID) -> None:
+def notify(connection: sql.Connection, run_id: UUID) -> None:
     """Let whoever waits for orders of the run know, once the transaction is committed."""
     connection.execute(sql.select(sql.func.pg_notify(CHANNEL, str(run_id))))
 
 
 @contextmanager
 def listening(settings: Settings) -> Iterator[psycopg.Connection[Any]]:
-    """A connection outside the pool that hears the bell; raise `psycopg.Error` if there is none."""
+    """A connection outside the pool that hears of them; raise `psycopg.Error` if there is none."""
     url = sql.make_url(settings.database_url).set(drivername="postgresql")
     with psycopg.connect(
         url.render_as_string(hide_password=False),
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
-        application_name="spikeguard bell",
+        application_name="spikeguard orders",
     ) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
         yield connection
 
 
-def rung(connection: psycopg.Connection[Any]) -> list[UUID]:
-    """The runs whose bell has rung since the last look. Whoever may connect to the database may
-    ring as well: what names no run is nobody's."""
+def notified(connection: psycopg.Connection[Any]) -> list[UUID]:
+    """The runs of which a command changed since the last look. Whoever may connect to the database
+    may notify as well: what names no run is left out."""
     told = connection.notifies(timeout=0)
     return [run_id for each in told if (run_id := _read(each.payload)) is not None]
 
@@ -52,5 +52,5 @@ def _read(payload: str) -> UUID | None:
     try:
         return UUID(payload)
     except ValueError:
-        _log.warning("the bell rang for %.80r, which is no run", payload)
+        _log.warning("an order was told for %.80r, which is no run", payload)
         return None

@@ -23,7 +23,7 @@ LOCK: Final = 0x5348454C46  # "SHELF"
 LOCK_TIMEOUT_S: Final = 2  # for the moment in which a partition goes; tried again later
 
 
-class Kind(StrEnum):
+class PartitionKind(StrEnum):
     """What lies on shelves."""
 
     SAMPLES = "samples"
@@ -31,10 +31,14 @@ class Kind(StrEnum):
     LAYERS = "layers"
 
 
-_TABLE: Final = {Kind.SAMPLES: "pieces", Kind.ROLLUPS: "rollups", Kind.LAYERS: "layer_norms"}
+_TABLE: Final = {
+    PartitionKind.SAMPLES: "pieces",
+    PartitionKind.ROLLUPS: "rollups",
+    PartitionKind.LAYERS: "layer_norms",
+}
 
 
-def partition(kind: Kind, shelf: date) -> str:
+def partition(kind: PartitionKind, shelf: date) -> str:
     """The name of the table that holds one kind of one shelf."""
     return f"shelves.{_TABLE[kind]}_{shelf:%Y%m%d}"
 
@@ -58,7 +62,7 @@ def make_shelf(connection: sql.Connection) -> None:
     connection.execute(sql.insert(shelves).values(starts=starts))
 
 
-def old_shelves(connection: sql.Connection, kind: Kind, days: float) -> list[date]:
+def old_shelves(connection: sql.Connection, kind: PartitionKind, days: float) -> list[date]:
     """Shelves of which this kind has been kept for long enough."""
     c = shelves.c
     newest = sql.select(sql.func.max(c.starts)).scalar_subquery()
@@ -67,7 +71,7 @@ def old_shelves(connection: sql.Connection, kind: Kind, days: float) -> list[dat
     return list(connection.execute(query.order_by(c.starts)).scalars())
 
 
-def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float) -> bool:
+def drop_shelf(connection: sql.Connection, kind: PartitionKind, shelf: date, days: float) -> bool:
     """Drop one kind of one shelf, if it is still there and out of use; says so in the audit."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
     this = sql.select(shelves.c.starts).where(shelves.c.starts == shelf).with_for_update()
@@ -91,7 +95,7 @@ def drop_shelf(connection: sql.Connection, kind: Kind, shelf: date, days: float)
     return True
 
 
-def _still_there(kind: Kind) -> sql.ColumnElement[bool]:
+def _still_there(kind: PartitionKind) -> sql.ColumnElement[bool]:
     return shelves.c[f"{kind.value}_dropped_at"].is_(None)
 
 

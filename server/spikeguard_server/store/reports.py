@@ -17,7 +17,7 @@ MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be 
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueReport:
     """The post-mortem of an incident, and since (or, once it is claimed, from) when it is due."""
 
     run_id: UUID
@@ -50,7 +50,7 @@ def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: da
     _update(connection, run_id, incident, report_due_at=now, report_failures=0)
 
 
-def due_reports(connection: sql.Connection, limit: int) -> list[Due]:
+def due_reports(connection: sql.Connection, limit: int) -> list[DueReport]:
     """Post-mortems that are due: the projects in turn, of each the longest waiting first; read
     without a lock."""
     turn = sql.func.row_number().over(partition_by=_R.project, order_by=_I.report_due_at)
@@ -61,10 +61,10 @@ def due_reports(connection: sql.Connection, limit: int) -> list[Due]:
         .order_by(turn, _I.report_due_at)
         .limit(limit)
     )
-    return [Due(*row) for row in rows]
+    return [DueReport(*row) for row in rows]
 
 
-def claim_report(connection: sql.Connection, due: Due, for_s: float) -> Due | None:
+def claim_report(connection: sql.Connection, due: DueReport, for_s: float) -> DueReport | None:
     """Make it due again in `for_s`, unless it is settled; None where another replica was first."""
     again = connection.execute(
         sql.update(tables.incidents)
@@ -75,7 +75,7 @@ def claim_report(connection: sql.Connection, due: Due, for_s: float) -> Due | No
     return None if again is None else replace(due, at=again)
 
 
-def settle_report(connection: sql.Connection, claim: Due) -> None:
+def settle_report(connection: sql.Connection, claim: DueReport) -> None:
     """The post-mortem is written; one that became due since it was claimed is not."""
     connection.execute(
         sql.update(tables.incidents)
@@ -84,7 +84,7 @@ def settle_report(connection: sql.Connection, claim: Due) -> None:
     )
 
 
-def postpone_report(connection: sql.Connection, claim: Due) -> None:
+def postpone_report(connection: sql.Connection, claim: DueReport) -> None:
     """It could not be written: try again later and later, so that the others get their turn."""
     wait_s = sql.func.least(sql.func.power(2.0, sql.func.least(_I.report_failures, 20)), MAX_WAIT_S)
     _update(
@@ -102,7 +102,7 @@ def _in(wait_s: sql.ColumnElement[Any]) -> sql.ColumnElement[Any]:
     return sql.func.clock_timestamp() + wait
 
 
-def _still(due: Due) -> sql.ColumnElement[bool]:
+def _still(due: DueReport) -> sql.ColumnElement[bool]:
     return sql.and_(_is(due.run_id, due.incident), _I.report_due_at == due.at)
 
 

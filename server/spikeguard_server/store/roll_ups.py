@@ -18,7 +18,7 @@ from spikeguard_server.store.chunks import (
     COLUMNS,
     PIECE_TYPES,
     VALUES,
-    Head,
+    ChunkHead,
     SegmentKey,
     delete_pieces,
     heads,
@@ -96,7 +96,7 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
     return bool(reach == end)
 
 
-def _reach(found: Sequence[Head], begin: int, end: int) -> int:
+def _reach(found: Sequence[ChunkHead], begin: int, end: int) -> int:
     """Where the blocks end that can be rolled up at once, of `HEADS` pieces from `begin` on."""
     first = next(in_parts(found), ())
     beyond = found[len(first)] if len(first) < len(found) else None
@@ -134,7 +134,7 @@ def _rolled(block: Curves) -> dict[str, Any]:
 
 
 def _put_together(
-    connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[Head]
+    connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[ChunkHead]
 ) -> None:
     """Make one piece of many small ones of `found` that lie within the block."""
     first = int(block.steps[0]) // BLOCK * BLOCK

@@ -18,7 +18,7 @@ from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.store.chunks import (
     PIECE,
-    Head,
+    ChunkHead,
     SegmentKey,
     delete_pieces,
     heads,
@@ -80,7 +80,7 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None
         _insert(connection, key, part)
 
 
-def _parts(found: Sequence[Head], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
+def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
     """(first step, last step) of pieces that follow one another and are read at once, and the steps
     of `fresh` that lie before the next ones: two steps may lie at both ends of a run."""
     begin = 0

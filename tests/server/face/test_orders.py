@@ -20,9 +20,9 @@ from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandId, Role, RunId, Verb, encode, verb_of
-from spikeguard_server.ingest import order_waiters as bell
+from spikeguard_server.ingest import order_waiters
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.store.order_notifier import rung as heard
+from spikeguard_server.store.order_notifier import notified as heard
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -49,11 +49,11 @@ def say_yes(live: Live, job: Job) -> None:
 def looks(
     monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None
 ) -> tuple[threading.Event, threading.Event]:
-    """What tells that a look at the bell failed, and that one succeeded after it; the first look
-    fails with `failure`. Until it was found again no wait is longer than `WITHOUT_BELL_S`."""
+    """What tells that a look failed, and that one succeeded after it; the first look
+    fails with `failure`. Until it was found again no wait is longer than `UNTOLD_WAIT_S`."""
     failed, found, pending = threading.Event(), threading.Event(), [failure]
 
-    def rung(connection: psycopg.Connection[Any]) -> list[UUID]:
+    def notified(connection: psycopg.Connection[Any]) -> list[UUID]:
         try:
             if (planned := pending.pop() if pending else None) is not None:
                 raise planned
@@ -65,7 +65,7 @@ def looks(
             found.set()
         return runs
 
-    monkeypatch.setattr(bell, "rung", rung)
+    monkeypatch.setattr(order_waiters, "notified", notified)
     return failed, found
 
 
@@ -108,7 +108,7 @@ def test_a_bell_that_is_lost_is_found_again(
         ended = connection.execute(
             sql.text(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
-                "where application_name = 'spikeguard bell' and datname = current_database()"
+                "where application_name = 'spikeguard orders' and datname = current_database()"
             )
         ).all()
     assert ended
@@ -122,7 +122,7 @@ def test_a_bell_that_is_lost_is_found_again(
 
 
 def test_a_bell_that_rings_for_no_run_is_heard_on(live: Live, job: Job) -> None:
-    """Anybody who may connect to the database may ring it."""
+    """Anybody who may connect to the database may notify."""
     job.spike()
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(wait, live, job, 8.0)

@@ -13,7 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.http.known_tokens import Familiar
+from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.http.rate_limits import (
     BURST_S,
     MAX_CALLERS,
@@ -68,7 +68,7 @@ def scope(path: str, secret: str = "", host: str = "10.0.0.7") -> dict[str, obje
 
 
 def test_guesses_of_one_address_are_one_caller_and_tokens_that_worked_one_each() -> None:
-    familiar = Familiar()
+    familiar = KnownTokens()
     guesses = [callers_of(scope("/v1/runs", f"guess-{n}"), familiar) for n in range(10)]
     assert all(guess == {"10.0.0.7": 1.0} for guess in guesses)
     familiar.note([hash_secret("good"), hash_secret("better")])
@@ -93,7 +93,7 @@ def test_a_proxy_may_call_its_client_anything(live: Live, said: str) -> None:
 
 
 def test_secrets_that_worked_are_forgotten_rather_than_kept_without_a_bound() -> None:
-    familiar = Familiar(2)
+    familiar = KnownTokens(2)
     familiar.note([b"a", b"b"])
     familiar.note([b"a", b"c"])
     assert [each in familiar for each in (b"a", b"b", b"c")] == [True, False, True]
@@ -102,7 +102,7 @@ def test_secrets_that_worked_are_forgotten_rather_than_kept_without_a_bound() ->
 def test_runs_that_share_a_token_wait_for_orders_each_at_its_rate_and_all_within_a_larger_one(
     rates: Rates,
 ) -> None:
-    familiar = Familiar()
+    familiar = KnownTokens()
     familiar.note([hash_secret("job")])
     taken = 0
     for number in range(10 * BURST * int(RUNS)):

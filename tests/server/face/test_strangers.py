@@ -19,9 +19,9 @@ from spikeguard_server.http.app import BESIDE, _callers, _workers
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.http.rate_limits import Rates
-from spikeguard_server.http.routes.messages import JUDGES, MAX_STRANGERS, MessageDoor
+from spikeguard_server.http.routes.messages import JUDGES, MAX_STRANGERS, OpenEndpoint
 from spikeguard_server.identity.permissions import hash_secret
-from spikeguard_server.ingest import Monitors, Turns
+from spikeguard_server.ingest import FairQueue, Monitors
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
 
@@ -34,7 +34,7 @@ PROMPT_S = 5.0
 class Entrance:
     """A door, a token that has worked there, and how often one was looked up."""
 
-    door: MessageDoor
+    door: OpenEndpoint
     token: str
     looked: int = 0
 
@@ -46,8 +46,8 @@ def entrance(engine: sql.Engine) -> Entrance:
     services = Services(
         Settings(), engine, Metrics(CollectorRegistry()), Monitors(), None, Calls(1), Calls(1)
     )
-    services.familiar.note([hash_secret(token)])
-    found = Entrance(MessageDoor(services, Turns(1, 1), Rates(1000.0)), token)
+    services.known_tokens.note([hash_secret(token)])
+    found = Entrance(OpenEndpoint(services, FairQueue(1, 1), Rates(1000.0)), token)
 
     def note(*given: object) -> None:
         found.looked += "FROM tokens" in str(given[2])

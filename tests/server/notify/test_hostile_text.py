@@ -16,7 +16,7 @@ from spikeguard_server.domain.policy.symptom import FirstMove
 from spikeguard_server.log_limits import LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry
-from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 from tests.server.notify.listener import Listener
 
@@ -24,7 +24,7 @@ NOW = datetime(2026, 3, 14, tzinfo=UTC)
 TOPICS = frozenset({Topic.PROPOSED})
 
 
-def message(text: str) -> Message:
+def message(text: str) -> ChannelMessage:
     waiting = Waiting(
         "gpt#1.1",
         1,
@@ -37,14 +37,16 @@ def message(text: str) -> Message:
         60.0,
         (text,),
     )
-    spike = Spike(
+    spike = SpikeNews(
         "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "lingering spike", text,
         FirstMove(text, 3), 3, 4, 2.0, 5.0, 1.0, 9, 0, NOW, None,
         waiting=waiting, cause=text, last_command=text, decided=f"rejected by {text}",
     )  # fmt: skip
     title = title_of(TOPICS, "gpt", "live", spike, "default")
     links = {"dashboard": "https://guard.example/"}
-    return Message("default/gpt#1", 1, TOPICS, "default", "gpt", "live", title, NOW, spike, links)
+    return ChannelMessage(
+        "default/gpt#1", 1, TOPICS, "default", "gpt", "live", title, NOW, spike, links
+    )
 
 
 def channels(listener: Listener) -> dict[str, dict[str, Any]]:

@@ -11,13 +11,13 @@ import pytest
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.notification.topics import Topic, Urgency
 from spikeguard_server.domain.policy.symptom import FirstMove
-from spikeguard_server.notify.message import Message, Spike, Waiting, title_of
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 
 AT = datetime(2026, 3, 14, 3, 0, tzinfo=UTC)
 
 
-def spike(**changes: Any) -> Spike:
-    known = Spike(
+def spike(**changes: Any) -> SpikeNews:
+    known = SpikeNews(
         id="gpt#1", kind=Kind.DIVERGENT, confidence=0.5, reason="finite again", state="open",
         outcome=None, heading="divergent spike", summary="The loss rose",
         first=FirstMove("grad_norm", 250), onset_step=250, peak_step=250, pre_loss=2.1,
@@ -49,5 +49,7 @@ def test_a_title_says_that_a_command_did_not_hold_where_it_asks_for_the_next(
 def test_a_divergence_below_the_confidence_to_act_at_pages_nobody(
     sure: bool, urgency: Urgency
 ) -> None:
-    told = Message("k", 1, frozenset({Topic.OPENED}), "p", "gpt", "live", "t", AT, spike(sure=sure))
+    told = ChannelMessage(
+        "k", 1, frozenset({Topic.OPENED}), "p", "gpt", "live", "t", AT, spike(sure=sure)
+    )
     assert told.urgency is urgency

@@ -13,7 +13,7 @@ from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.reports import Due, claim_report, due_reports, settle_report
+from spikeguard_server.store.reports import DueReport, claim_report, due_reports, settle_report
 from tests.server.store.jobs import Job, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
 
@@ -38,7 +38,7 @@ def clone(engine: sql.Engine, until: int) -> None:
         )
 
 
-def claimed(engine: sql.Engine, for_s: float) -> Due:
+def claimed(engine: sql.Engine, for_s: float) -> DueReport:
     """The one post-mortem that is due, claimed as a replica does."""
     with engine.begin() as connection:
         [due] = due_reports(connection, 10)

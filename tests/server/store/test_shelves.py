@@ -14,7 +14,13 @@ from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.partitions import Kind, drop_shelf, make_shelf, old_shelves, partition
+from spikeguard_server.store.partitions import (
+    PartitionKind,
+    drop_shelf,
+    make_shelf,
+    old_shelves,
+    partition,
+)
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
 
@@ -137,7 +143,7 @@ def test_a_message_that_is_written_while_its_shelf_is_to_go_keeps_the_shelf(
 
     def drop() -> bool:
         with engine.begin() as connection:
-            return drop_shelf(connection, Kind.SAMPLES, shelf, 30.0)
+            return drop_shelf(connection, PartitionKind.SAMPLES, shelf, 30.0)
 
     with ThreadPoolExecutor() as pool:
         with engine.begin() as gate:
@@ -172,7 +178,7 @@ def test_who_is_still_on_a_shelf_is_found_without_reading_all_segments(engine: s
         sql.event.listen(
             connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
         )
-        assert drop_shelf(connection, Kind.SAMPLES, shelf, 30.0)
+        assert drop_shelf(connection, PartitionKind.SAMPLES, shelf, 30.0)
         connection.rollback()
     looks = [(statement, values) for statement, values in asked if "segments" in statement]
     assert len(looks) == 2
@@ -189,8 +195,8 @@ def test_nothing_goes_unless_it_is_asked_for(engine: sql.Engine) -> None:
     assert value(engine, "select count(*) from samples") == 400
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_the_newest_shelf_is_never_old(engine: sql.Engine, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(PartitionKind))
+def test_the_newest_shelf_is_never_old(engine: sql.Engine, kind: PartitionKind) -> None:
     trained(engine)
     with engine.begin() as connection:
         connection.execute(sql.text("update attempts set last_message_at = '2000-01-01'"))
@@ -224,13 +230,13 @@ def test_every_kind_goes_by_its_own_time(engine: sql.Engine) -> None:
     let_go(engine, Settings(keep_layers_days=7.0, keep_rollups_days=365.0))
     assert value(engine, "select count(*) from layer_norms") == 0
     assert value(engine, "select count(*) from samples") == 400
-    here = {name.split(".")[1] for name in (partition(k, shelf) for k in Kind)}
+    here = {name.split(".")[1] for name in (partition(k, shelf) for k in PartitionKind)}
     assert here & parts(engine) == {f"pieces_{shelf:%Y%m%d}", f"rollups_{shelf:%Y%m%d}"}
 
 
 def test_a_shelf_is_made_once_and_takes_what_its_week_brings(engine: sql.Engine) -> None:
     with engine.begin() as connection:
-        for kind in Kind:
+        for kind in PartitionKind:
             name = partition(kind, this_week(engine))
             connection.execute(sql.text(f"drop table {name}"))
         connection.execute(sql.text("delete from shelves"))
@@ -240,5 +246,5 @@ def test_a_shelf_is_made_once_and_takes_what_its_week_brings(engine: sql.Engine)
     trained(engine)
     assert value(engine, "select count(*) from samples") == 400
     stored_apart = "select attstorage from pg_attribute where attname = 'loss' and attrelid = "
-    name = partition(Kind.SAMPLES, this_week(engine))
+    name = partition(PartitionKind.SAMPLES, this_week(engine))
     assert value(engine, f"{stored_apart} '{name}'::regclass") == "e"

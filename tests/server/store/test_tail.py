@@ -12,7 +12,7 @@ from spikeguard_protocol import AttemptEnded, RunId, Samples
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.detection import Kept, load_detection
+from spikeguard_server.ingest.detection import KeptMonitor, load_detection
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
@@ -94,7 +94,7 @@ def test_more_runs_than_are_remembered_whole_need_no_samples_either(engine: sql.
     for number, one in enumerate(kept.values()):
         assert one is not None
         memory.keep(UUID(int=number), one)
-    memory.keep(UUID(int=2), Kept(1, 1, Monitor()))
+    memory.keep(UUID(int=2), KeptMonitor(1, 1, Monitor()))
     assert [memory.take(UUID(int=n)) is None for n in range(3)] == [True, False, False]
 
 

@@ -21,7 +21,7 @@ SKEW_S: Final = 60  # of two clocks of ours
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SignInAttempt:
     """What the browser keeps meanwhile."""
 
     secret: str
@@ -60,14 +60,14 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Callback:
     """What the browser brings back from the provider."""
 
     code: str
     issuer: str  # empty: it does not say
 
 
-def read_attempt(cookie: str, now_s: float) -> Attempt | None:
+def read_attempt(cookie: str, now_s: float) -> SignInAttempt | None:
     """What a cookie keeps; None for none, for another thing and for one that is too old."""
     try:
         secret, begun_at, next_path, project, fresh = json.loads(
@@ -80,7 +80,7 @@ def read_attempt(cookie: str, now_s: float) -> Attempt | None:
         return None
     if not secret.isascii() or not now_s - LASTS_S <= begun_at <= now_s + SKEW_S:
         return None
-    return Attempt(secret, begun_at, next_path, project, fresh)
+    return SignInAttempt(secret, begun_at, next_path, project, fresh)
 
 
 def _text(content: bytes) -> str:

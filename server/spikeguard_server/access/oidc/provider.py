@@ -23,7 +23,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key, KeySet
 
 from spikeguard_server.access.oidc.addresses import is_careful
-from spikeguard_server.access.oidc.attempt import AT_ONCE, CALLBACK, Answer, Attempt
+from spikeguard_server.access.oidc.attempt import AT_ONCE, CALLBACK, Callback, SignInAttempt
 from spikeguard_server.access.oidc.id_token import Expected, read_id_token
 from spikeguard_server.access.oidc.id_token import signing_keys as read_keys
 from spikeguard_server.access.oidc.identity import Identity, not_believed
@@ -77,7 +77,7 @@ class Provider:
         is held meanwhile."""
         return await run_sync(asked, limiter=self._room)
 
-    def address(self, attempt: Attempt) -> str:
+    def address(self, attempt: SignInAttempt) -> str:
         """Where a browser signs in; raise `ProviderUnready`."""
         endpoint = self._describe().authorization_endpoint
         asked = {
@@ -94,7 +94,7 @@ class Provider:
             asked |= {"prompt": "login", "max_age": "0"}
         return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
 
-    def identify(self, answer: Answer, attempt: Attempt, now_s: float) -> Identity:
+    def identify(self, answer: Callback, attempt: SignInAttempt, now_s: float) -> Identity:
         """Who signed in; raise `Forbidden` or `ProviderUnready`."""
         found = self._describe()
         if (answer.issuer or found.names_itself) and answer.issuer != self._issuer:

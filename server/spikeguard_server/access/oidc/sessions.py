@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.access.grants import (
     Grant,
-    Opened,
+    OpenedSession,
     checked_person,
     issue_token,
     start_session,
@@ -61,7 +61,7 @@ def open_oidc_session(
     parent = _grant(connection, account, person, access, grant_s)
     by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.OIDC)
     ago_s = LONG_AGO_S if account.signed_in_s is None else account.signed_in_s
-    opened = Opened(parent, parent, ago_s, how=", by OIDC")
+    opened = OpenedSession(parent, parent, ago_s, how=", by OIDC")
     secret, made = start_session(connection, access.role, access.project, by, lasts_s, opened)
     return secret, made.expires_in_s or lasts_s
 

@@ -44,7 +44,7 @@ TOLD: Mapping[Fault, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChainFault:
     """The first entry of a run that does not fit."""
 
     number: int
@@ -56,7 +56,7 @@ class Checked:
     """What a run's entries came to."""
 
     entries: int
-    finding: Finding | None
+    finding: ChainFault | None
 
 
 def digest_of(previous: bytes | None, content: str) -> bytes:
@@ -75,19 +75,19 @@ def check_chain(entries: Iterable[ChainedEntry], heads: Heads) -> Checked:
         count += 1
         previous = entry.digest
     cut = min((number for number in heads if number > count), default=None)
-    return Checked(count, None if cut is None else Finding(cut, Fault.CUT))
+    return Checked(count, None if cut is None else ChainFault(cut, Fault.CUT))
 
 
 def _fault(
     entry: ChainedEntry, expected: int, previous: bytes | None, heads: Heads
-) -> Finding | None:
+) -> ChainFault | None:
     stored, recomputed = entry.digest, digest_of(previous, entry.content)
     if entry.number != expected:
-        return Finding(expected, Fault.MISSING)
+        return ChainFault(expected, Fault.MISSING)
     if stored is None:
-        return Finding(expected, Fault.UNCHAINED)
+        return ChainFault(expected, Fault.UNCHAINED)
     if stored != recomputed:
-        return Finding(expected, Fault.CHANGED)
+        return ChainFault(expected, Fault.CHANGED)
     if not heads.get(expected, frozenset()) <= {entry.digest}:
-        return Finding(expected, Fault.REWRITTEN)
+        return ChainFault(expected, Fault.REWRITTEN)
     return None

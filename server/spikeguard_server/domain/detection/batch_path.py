@@ -40,7 +40,7 @@ def next_length(length: int, calm: int) -> int:
 
 
 @dataclass(slots=True)
-class Stretch:
+class RowBatch:
     """Finite rows of one signal, of steps that increase from the baseline's newest on."""
 
     baseline: Baseline
@@ -103,7 +103,7 @@ class Stretch:
         baseline.unfitted = rows - fits.starts[made - 1] if made else baseline.unfitted + rows
         baseline.fit = fits.fit(made)
 
-    def lay_out(self, settings: DetectionSettings, before: Stretch | None = None) -> Rows:
+    def lay_out(self, settings: DetectionSettings, before: RowBatch | None = None) -> Rows:
         """Its rows behind those of the baseline, with the windows that lines go through.
 
         `before`: another one that was laid out, maybe of the same steps.
@@ -121,7 +121,7 @@ class Stretch:
         )
         return self._rows
 
-    def _abscissae(self, rows: int, before: Stretch | None) -> Array:
+    def _abscissae(self, rows: int, before: RowBatch | None) -> Array:
         """Of the old rows and of the first `rows` new ones."""
         if before is not None and before._rows is not None:
             known = before._rows.places
@@ -183,7 +183,7 @@ class Rows:
         return StretchFits(baseline.fit, lines, starts, blank, rows, len(baseline.waiting))
 
 
-def fit_together(stretches: Sequence[Stretch], settings: DetectionSettings) -> None:
+def fit_together(stretches: Sequence[RowBatch], settings: DetectionSettings) -> None:
     """Fit the lines of several signals in one stack: most of its cost is numpy's for each call."""
     laid = [stretch.lay_out(settings, stretches[0]) for stretch in stretches]
     windows = [rows.windows() for rows in laid]

@@ -23,7 +23,7 @@ NEWEST = 64  # rows that move the curve, where they surely lie off it
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class TrendCurve:
     """level + slope * (1 - exp(-power * x)) / power, with x = log(step + 1) - place."""
 
     place: float
@@ -35,7 +35,7 @@ class Curve:
     def at(self, place: float) -> float:
         return self.level + self.slope * _warp(place - self.place, self.power)
 
-    def moved(self, places: Sequence[float], values: Sequence[float], scale: float) -> Curve:
+    def moved(self, places: Sequence[float], values: Sequence[float], scale: float) -> TrendCurve:
         """The curve, moved to its newest rows as far as their noise, `scale`, does not explain."""
         rests = [value - self.at(place) for place, value in zip(places, values, strict=True)]
         if not rests:
@@ -103,7 +103,7 @@ class History:
         self.means = [mean + by for mean in self.means]
         self.value_sum += by * self.count
 
-    def curve(self) -> Curve | None:
+    def curve(self) -> TrendCurve | None:
         """Drawn by least squares through the newest blocks, in the power that fits them best.
 
         Where a newer part is surely flatter than the curve ends, by that part: a loss that has
@@ -122,7 +122,7 @@ class History:
                 curve = line
         return curve
 
-    def _drawn(self, first: float, power: float) -> tuple[Curve, float]:
+    def _drawn(self, first: float, power: float) -> tuple[TrendCurve, float]:
         """The curve through the blocks from `first` on, and the standard error of its slope."""
         rows = [i for i, place in enumerate(self.places) if place >= first]
         places, means = [self.places[i] for i in rows], [self.means[i] for i in rows]
@@ -135,7 +135,7 @@ def _pairs(values: Sequence[float]) -> list[float]:
 
 def _least_squares(
     places: Sequence[float], values: Sequence[float], power: float
-) -> tuple[Curve, float]:
+) -> tuple[TrendCurve, float]:
     """Curve and standard error of its slope; NaN where the values are too large.
 
     Products, because a power of a huge float raises where a product only becomes infinite.
@@ -148,5 +148,5 @@ def _least_squares(
     slope = sum(x * y for x, y in away) / spread
     square = sum((y - slope * x) * (y - slope * x) for x, y in away)
     falling = min(0.0, slope)
-    curve = Curve(end, level - falling * centre, falling, power, square / count)
+    curve = TrendCurve(end, level - falling * centre, falling, power, square / count)
     return curve, math.sqrt(square / (count - 2) / spread)

@@ -15,7 +15,7 @@ from spikeguard_server.domain.detection.baseline import Baseline
 from spikeguard_server.domain.detection.batch_path import (
     FEWEST,
     LONGEST,
-    Stretch,
+    RowBatch,
     is_ready,
     next_length,
 )
@@ -95,12 +95,12 @@ class Leading:
 
     def stretch(
         self, steps: Sequence[int], places: Sequence[float], values: Sequence[float]
-    ) -> Stretch:
+    ) -> RowBatch:
         """Rows in a row, as far as they are finite; `places`: abscissae of the steps."""
         levels = _levels(values)
         if len(levels) < len(steps):
             steps, places = steps[: len(levels)], places[: len(levels)]
-        return Stretch(self.baseline, steps, places, levels)
+        return RowBatch(self.baseline, steps, places, levels)
 
     def look_at_all(
         self,
@@ -108,7 +108,7 @@ class Leading:
         places: Sequence[float],
         values: Sequence[float],
         settings: DetectionSettings,
-        fitted: Stretch | None = None,
+        fitted: RowBatch | None = None,
     ) -> list[tuple[int, float]]:
         """Judge and keep values of increasing steps; the rows that make precursors, with their z.
 
@@ -129,7 +129,7 @@ class Leading:
             row += 1
         return warnings
 
-    def _take_calm(self, stretch: Stretch, most: int, settings: DetectionSettings) -> int:
+    def _take_calm(self, stretch: RowBatch, most: int, settings: DetectionSettings) -> int:
         """Take the calm rows before the first that is not; returns how many they are."""
         calm = stretch.look(settings.confirm_z, settings, most=most)
         stretch.take(calm)

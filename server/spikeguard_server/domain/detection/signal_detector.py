@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange
 from spikeguard_server.domain.detection.baseline import Baseline, median
-from spikeguard_server.domain.detection.batch_path import Stretch, is_ready
+from spikeguard_server.domain.detection.batch_path import RowBatch, is_ready
 from spikeguard_server.domain.detection.detectors.contract import Verdict
 from spikeguard_server.domain.detection.fit import Fit, abscissa
 from spikeguard_server.domain.detection.outliers import MIDDLE, Lone, Suspect
@@ -107,7 +107,7 @@ class TrendTest:
 
     def look_at_calm(
         self,
-        stretch: Stretch,
+        stretch: RowBatch,
         batches: Sequence[BatchRange | None],
         settings: DetectionSettings,
     ) -> list[float]:
@@ -206,7 +206,7 @@ class TrendTest:
             self.lift_from = None
 
     def _lift_by(
-        self, stretch: Stretch, batches: Sequence[BatchRange | None], settings: DetectionSettings
+        self, stretch: RowBatch, batches: Sequence[BatchRange | None], settings: DetectionSettings
     ) -> int:
         """`_lift` over a stretch, as far as the lift opens no incident; returns how far."""
         gains, rises = stretch.gains(settings.drift_slack, settings.drift_clip)

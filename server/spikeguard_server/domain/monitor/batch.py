@@ -11,7 +11,7 @@ from math import nan
 import numpy as np
 
 from spikeguard_protocol import Signal
-from spikeguard_server.domain.detection.batch_path import FEWEST, Stretch, fit_together, is_ready
+from spikeguard_server.domain.detection.batch_path import FEWEST, RowBatch, fit_together, is_ready
 from spikeguard_server.domain.detection.fit import abscissae
 from spikeguard_server.domain.detection.precursors import LEADING
 from spikeguard_server.domain.detection.sample import SampleColumns
@@ -34,7 +34,7 @@ def take_calm(state: State, samples: SampleColumns, events: list[Event]) -> int:
     steps, losses = samples.steps, samples.column(_LOSS, nan)
     plain = _plain(state, samples, losses)
     places = abscissae(steps[:plain])
-    loss = Stretch(detector.baseline, steps[:plain], places, losses[:plain])
+    loss = RowBatch(detector.baseline, steps[:plain], places, losses[:plain])
     leading = _leading_stretches(state, samples[:plain], places)
     fit_together([loss, *leading.values()], settings)
     z = detector.look_at_calm(loss, samples.batches, settings)
@@ -49,9 +49,9 @@ def take_calm(state: State, samples: SampleColumns, events: list[Event]) -> int:
 
 def _leading_stretches(
     state: State, rows: SampleColumns, places: Sequence[float]
-) -> dict[str, Stretch]:
+) -> dict[str, RowBatch]:
     """Those of the leading signals that are worth one."""
-    found = dict[str, Stretch]()
+    found = dict[str, RowBatch]()
     for name in LEADING:
         has, own = rows.having(name)
         if len(own) >= FEWEST and is_ready(state.leading_of(name).baseline, state.settings):
@@ -94,7 +94,7 @@ def _take_leading(
     state: State,
     rows: SampleColumns,
     places: Sequence[float],
-    leading: Mapping[str, Stretch],
+    leading: Mapping[str, RowBatch],
     z: Sequence[float],
     events: list[Event],
 ) -> None:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from spikeguard_protocol import Kind, Outcome, Signal, Verb
 from spikeguard_server.domain.detection.batch_path import FEWEST, LONGEST, next_length
 from spikeguard_server.domain.detection.detectors.contract import Detector
-from spikeguard_server.domain.detection.detectors.plugged import Choice, Plugin
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice, Plugin
 from spikeguard_server.domain.detection.precursors import LEADING
 from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.domain.detection.settings import DetectionSettings
@@ -67,9 +67,9 @@ class Monitor:
 
     def __init__(self, settings: DetectionSettings = DetectionSettings()) -> None:  # noqa: B008
         self._state = State(settings)
-        self._choice = Choice(settings)
+        self._choice = DetectorChoice(settings)
 
-    def use(self, choice: Choice) -> bool:
+    def use(self, choice: DetectorChoice) -> bool:
         """Judge by `choice` from the next sample on; what was learnt of the run stays known.
 
         Returns whether that changes anything.
@@ -172,7 +172,7 @@ class Monitor:
         monitor = cls()
         loaded = monitor._state = thaw(state)
         own = {name: signal.choice for name, signal in loaded.own.items()}
-        monitor._choice = Choice(loaded.settings, None, dict(loaded.precursors), own)
+        monitor._choice = DetectorChoice(loaded.settings, None, dict(loaded.precursors), own)
         if loaded.plugged is not None and find is not None:
             name, values = loaded.plugged.name, loaded.plugged.values
             plugin = Plugin(name, find(name), dict(values))

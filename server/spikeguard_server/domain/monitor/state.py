@@ -24,7 +24,7 @@ import numpy as np
 
 from spikeguard_server.domain.detection.baseline import Baseline
 from spikeguard_server.domain.detection.detectors.contract import Detector
-from spikeguard_server.domain.detection.detectors.plugged import Choice, Plugged, Unread
+from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice, Plugged, Unread
 from spikeguard_server.domain.detection.own_signals import OwnSignal, chosen
 from spikeguard_server.domain.detection.precursors import Leading
 from spikeguard_server.domain.detection.settings import DetectionSettings
@@ -84,7 +84,7 @@ class State:
         own = self.precursors.get(name)
         return self.settings if own is None else replace(self.settings, precursor_z=own)
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: DetectorChoice) -> None:
         """Judge by `choice` from now on. A detector that is new here learns the rows known so far,
         one that is known goes on."""
         self.settings, self.precursors = choice.settings, dict(choice.precursors)

@@ -47,7 +47,7 @@ class NewSilence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeliveryVerdict:
     """What to do with a message. `wait_s` counts where it is held."""
 
     act: Act
@@ -82,7 +82,7 @@ class Said:
     last_s_ago: float | None = None
 
 
-_SEND = Verdict(Act.SEND)
+_SEND = DeliveryVerdict(Act.SEND)
 _AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
 _ALSO = {Topic.APPROVED_ONCE: Topic.PROPOSED}  # whoever is asked is asked for the second yes too
 BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
@@ -111,7 +111,7 @@ def judge(
     *,
     silence: Hush | None = None,
     quiet: Hush | None = None,
-) -> Verdict:
+) -> DeliveryVerdict:
     """What to do with a message to `channel` about `topics` of `subject`.
 
     `silence` is one that somebody put over it, `quiet` the policy's quiet hours, given where they
@@ -120,12 +120,14 @@ def judge(
     taken_down = said.times > 0 and bool(topics & LAST)
     reasons = [uninterested(channel, topic, subject.run) for topic in sorted(topics)]
     if reasons and reasons[0] and all(reasons) and not (taken_down and channel.enabled):
-        return Verdict(Act.DROP, reasons[0])  # whoever put it there could not read the channel
+        return DeliveryVerdict(
+            Act.DROP, reasons[0]
+        )  # whoever put it there could not read the channel
     if said.times == 0 and (reason := _needless(channel, topics, subject)):
-        return Verdict(Act.DROP, reason)
+        return DeliveryVerdict(Act.DROP, reason)
     for hush in (silence, quiet):
         if hush is not None and not taken_down:
-            return Verdict(Act.HOLD, hush.reason, hush.left_s)
+            return DeliveryVerdict(Act.HOLD, hush.reason, hush.left_s)
     return _paced(channel, topics, said)
 
 
@@ -144,7 +146,7 @@ def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> s
     return None
 
 
-def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> Verdict:
+def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> DeliveryVerdict:
     """One message an incident at a time; one that asks something or ends it waits but shortly."""
     if said.last_s_ago is None or topics & _AT_ONCE:
         return _SEND
@@ -154,7 +156,7 @@ def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> Verdict:
     if left <= 0:
         return _SEND
     why = "one message was just sent" if presses else "cooldown"
-    return Verdict(Act.HOLD, f"{why}: {wait:.0f} s between two of one incident", left)
+    return DeliveryVerdict(Act.HOLD, f"{why}: {wait:.0f} s between two of one incident", left)
 
 
 def backoff_s(failures: int, asked_s: float | None = None) -> float:

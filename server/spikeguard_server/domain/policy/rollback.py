@@ -22,7 +22,7 @@ from spikeguard_server.domain.policy.skipping import (
     returned_to_skip,
     span_to_skip,
 )
-from spikeguard_server.domain.policy.targeting import Choice, choose_target, rollbacks
+from spikeguard_server.domain.policy.targeting import ChosenTarget, choose_target, rollbacks
 from spikeguard_server.domain.suspicion import SHOWN, Mark
 
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
@@ -66,7 +66,7 @@ def lr_steps(situation: Situation, policy: Policy) -> int:
 
 
 def _skip(
-    choice: Choice, finding: Finding, situation: Situation, policy: Policy
+    choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
 ) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
     if with_its_batches(finding, situation):
@@ -109,7 +109,7 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
 
 
 def _lr(
-    choice: Choice, finding: Finding, situation: Situation, policy: Policy
+    choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
 ) -> tuple[float | None, int | None]:
     """After a spike that came back, going back alone only repeats it, unless another cause than
     before is known; a rate that did it is lowered at once."""
@@ -130,7 +130,7 @@ def _lr(
 
 
 def _lowered_before(
-    choice: Choice, finding: Finding, situation: Situation
+    choice: ChosenTarget, finding: Finding, situation: Situation
 ) -> tuple[float, int] | None:
     """The rate as it was lowered at the same batches: there it reached past what was raised, and
     the end of that is not known yet."""
@@ -142,7 +142,9 @@ def _lowered_before(
     return last.lr_factor, max(1, last.step + last.lr_steps - choice.target.step)
 
 
-def _past(mark: Mark, rate: Rate, factor: float, steps: int, choice: Choice) -> tuple[float, int]:
+def _past(
+    mark: Mark, rate: Rate, factor: float, steps: int, choice: ChosenTarget
+) -> tuple[float, int]:
     """The factor that takes back what was seen, and steps that reach past it; over their last
     tenth the rate climbs."""
     if rate is Rate.LOWER and mark.ratio is not None:
@@ -156,7 +158,7 @@ def _past(mark: Mark, rate: Rate, factor: float, steps: int, choice: Choice) -> 
     return max(LEAST_FACTOR, factor), steps
 
 
-def _reason(choice: Choice, action: Rollback, finding: Finding, situation: Situation) -> str:
+def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences

@@ -27,7 +27,7 @@ UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target ma
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenTarget:
     """A target, and in words why this one."""
 
     target: Target
@@ -37,7 +37,7 @@ class Choice:
 
 def choose_target(
     situation: Situation, policy: Policy, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
-) -> Choice | None:
+) -> ChosenTarget | None:
     """The target to go back to; None where nothing usable precedes the cause.
 
     `mark`: where the cause shows, if it is known.
@@ -48,14 +48,18 @@ def choose_target(
         return None
     nearest = usable[-1]
     if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
-        return Choice(nearest, f"{_placed(nearest, incident)}, the newest from before the cause")
+        return ChosenTarget(
+            nearest, f"{_placed(nearest, incident)}, the newest from before the cause"
+        )
     gap = cause_step(incident) - nearest.step
     if (
         back is GoBack.HEALTHY
         and few_batches(incident, policy.few_steps)
         and gap <= policy.near_steps
     ):
-        return Choice(nearest, f"{_placed(nearest, incident)}, the newest from before it", True)
+        return ChosenTarget(
+            nearest, f"{_placed(nearest, incident)}, the newest from before it", True
+        )
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, situation, policy)
     return _newest_healthy(usable, incident)
@@ -117,26 +121,26 @@ def rollbacks(situation: Situation) -> list[tuple[Rollback, CommandState]]:
     return [(p.action, p.state) for p in situation.of_incident if isinstance(p.action, Rollback)]
 
 
-def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> Choice:
+def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> ChosenTarget:
     """The target nearest to the wanted distance: twice as far costs more than it mends."""
     incident = situation.incident
     back = min(policy.optimizer_back_steps, int(situation.step * policy.optimizer_back_share))
     wanted = cause_step(incident) - back
     target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
-    return Choice(
+    return ChosenTarget(
         target,
         f"{_placed(target, incident)}: the optimizer's state is suspect, so the target nearest to "
         f"{back} steps back is wanted",
     )
 
 
-def _newest_healthy(usable: list[Target], incident: Incident) -> Choice:
+def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
     healthy = _healthy(usable)
     if healthy:
         target = _newest(healthy)
-        return Choice(target, f"{_placed(target, incident)}, the newest healthy one")
+        return ChosenTarget(target, f"{_placed(target, incident)}, the newest healthy one")
     target = _newest(usable)
-    return Choice(
+    return ChosenTarget(
         target,
         f"{_placed(target, incident)}; no target from before the spike has proved healthy, "
         f"this one is {target.health} and the newest that precedes it",

@@ -49,7 +49,7 @@ from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.history import Row
 from spikeguard_server.store.reads.incidents import (
     CommandFacts,
-    Evidence,
+    EvidenceRows,
     read_commands,
     read_evidence,
 )
@@ -250,7 +250,7 @@ def layers_body(row: Row, signal: str, found: Sequence[LayerRow]) -> LayersBody:
     )
 
 
-def _evidence(row: Row, evidence: Evidence) -> EvidenceBody:
+def _evidence(row: Row, evidence: EvidenceRows) -> EvidenceBody:
     return EvidenceBody(
         first_moves=dict(zip(row.move_names, row.move_steps, strict=True)),
         worst_z=dict(zip(row.z_names, row.z_values, strict=True)),

@@ -23,7 +23,7 @@ from spikeguard_server.http.bodies.run_shapes import (
 )
 from spikeguard_server.store.reads.history import (
     Row,
-    SegmentRow,
+    SegmentLine,
     current_line,
     read_point,
     read_segments,
@@ -85,7 +85,7 @@ def _attempt(row: Row) -> AttemptBody:
     )
 
 
-def _segment(entry: SegmentRow, current: bool) -> SegmentBody:
+def _segment(entry: SegmentLine, current: bool) -> SegmentBody:
     return SegmentBody(
         attempt=entry.id.attempt,
         number=entry.id.number,

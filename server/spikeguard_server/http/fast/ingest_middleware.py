@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.http.quotas import Shares
+from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.request_limits import LIMITS, Counted
 from spikeguard_server.http.request_metrics import GONE, note
 from spikeguard_server.metrics import Metrics
@@ -27,7 +27,7 @@ BODY_S: Final = 60.0  # from the first part of a body to the last
 HeaderList = list[tuple[bytes, bytes]]
 
 
-class Door(Protocol):
+class MessageEndpoint(Protocol):
     """Who may send, and what becomes of it."""
 
     async def admit(self, secret: str | None, host: str) -> bytes:
@@ -37,19 +37,19 @@ class Door(Protocol):
         """The answer's body and headers; raises `ServiceError`, `ProtocolError`."""
 
 
-class Express:
-    """Hands messages to `door` and everything else to the app."""
+class IngestMiddleware:
+    """Hands messages to `endpoint` and everything else to the app."""
 
     def __init__(
         self,
         app: ASGIApp,
-        door: Door,
+        endpoint: MessageEndpoint,
         refuse: Callable[[Exception], Response],
         headers: Mapping[str, str],
         metrics: Metrics,
     ) -> None:
-        self._app, self._door, self._refuse, self._metrics = app, door, refuse, metrics
-        self._inflow = Shares(MAX_INFLOW, "bytes of messages are on their way")
+        self._app, self._endpoint, self._refuse, self._metrics = app, endpoint, refuse, metrics
+        self._inflow = SharedQuota(MAX_INFLOW, "bytes of messages are on their way")
         self._headers = [(b"content-type", b"application/json"), *_encoded(headers.items())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,12 +58,12 @@ class Express:
             return
         began, status = perf_counter(), 500
         try:
-            bearer = await self._door.admit(_secret(scope), _host(scope))
+            bearer = await self._endpoint.admit(_secret(scope), _host(scope))
             body = await _body(Counted(receive, LIMITS[PATH]), self._inflow, bearer)
             if body is None:  # nobody is there any more
                 status = GONE
                 return
-            answer, extra = await self._door.take(bearer, body, _host(scope))
+            answer, extra = await self._endpoint.take(bearer, body, _host(scope))
             del body
         except Exception as error:
             refusal = self._refuse(error)
@@ -76,7 +76,7 @@ class Express:
             note(self._metrics, "POST", PATH, status, perf_counter() - began)
 
 
-async def _body(receive: Receive, inflow: Shares, bearer: bytes) -> bytes | None:
+async def _body(receive: Receive, inflow: SharedQuota, bearer: bytes) -> bytes | None:
     """The whole body; None if the connection ended before it did."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
@@ -90,7 +90,9 @@ async def _body(receive: Receive, inflow: Shares, bearer: bytes) -> bytes | None
         ) from None
 
 
-async def _rest(message: Message, receive: Receive, inflow: Shares, bearer: bytes) -> bytes | None:
+async def _rest(
+    message: Message, receive: Receive, inflow: SharedQuota, bearer: bytes
+) -> bytes | None:
     """A body that comes in parts, of which `message` is the first."""
     parts: list[bytes] = []
     try:

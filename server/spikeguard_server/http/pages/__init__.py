@@ -5,7 +5,7 @@ outside is escaped; a form works only from the page it was made for.
 """
 
 from spikeguard_server.http.pages.render import (
-    Page,
+    HtmlPage,
     confirm_page,
     docs_page,
     docs_script,
@@ -16,7 +16,7 @@ from spikeguard_server.http.pages.render import (
 )
 
 __all__ = [
-    "Page",
+    "HtmlPage",
     "confirm_page",
     "docs_page",
     "docs_script",

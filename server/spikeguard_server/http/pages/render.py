@@ -28,7 +28,7 @@ _TONES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HtmlPage:
     """Who looks at a page, and what leads away from it."""
 
     caller: Caller | None
@@ -50,7 +50,7 @@ class Page:
 
 
 def login_page(
-    page: Page,
+    page: HtmlPage,
     *,
     key: str,
     next_path: str = "",
@@ -63,7 +63,7 @@ def login_page(
     return _render("login.html", page, key=key, **facts)
 
 
-def sign_in_page(page: Page, *, name: str, link_s: float) -> str:
+def sign_in_page(page: HtmlPage, *, name: str, link_s: float) -> str:
     """What a sign-in link leads to: one button."""
     return _render("signin.html", page, name=name, link_s=link_s)
 
@@ -79,7 +79,7 @@ def docs_script() -> bytes:
 
 
 def confirm_page(
-    page: Page,
+    page: HtmlPage,
     incident: Mapping[str, Any],
     command: Mapping[str, Any],
     *,
@@ -99,7 +99,7 @@ def confirm_page(
     return _render("confirm.html", page, key=key, refusal=refusal, **facts)
 
 
-def refusal_page(page: Page, refusal: ServiceError) -> str:
+def refusal_page(page: HtmlPage, refusal: ServiceError) -> str:
     """An error as a person reads it."""
     return _render("refusal.html", page, refusal=refusal)
 
@@ -110,7 +110,7 @@ def style() -> str:
     return (files("spikeguard_server.http.pages") / "templates" / "style.css").read_text()
 
 
-def _render(template: str, page: Page, **facts: Any) -> str:
+def _render(template: str, page: HtmlPage, **facts: Any) -> str:
     return _environment().get_template(template).render({**page.facts(), **facts})
 
 

@@ -13,7 +13,7 @@ from spikeguard_server.errors import Conflict, NotFound, StillTraining
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, RunBody, Shape, example
 from spikeguard_server.http.bodies.runs import run_body
 from spikeguard_server.http.dependencies import CallerDep, RunDep, Services, ServicesDep, person_of
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.ingest.archive import (
     REMOVE_S,
@@ -48,9 +48,11 @@ Wanted = Annotated[ArchiveWanted, Body(default_factory=ArchiveWanted)]
 
 @router.post(
     "/v1/runs/{project}/{name}/archive", summary="Archive a run", response_model=RunBody,
-    response_class=Answer, responses=_PUT_AWAY,
+    response_class=JsonReply, responses=_PUT_AWAY,
 )  # fmt: skip
-def post_archive(services: ServicesDep, caller: CallerDep, run: RunDep, wanted: Wanted) -> Answer:
+def post_archive(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: Wanted
+) -> JsonReply:
     """Lists, metrics and quotas leave it out until somebody brings it back or it trains again. It
     can still be read. Refused while an attempt of it lives."""
     with services.engine.begin() as connection:
@@ -60,9 +62,11 @@ def post_archive(services: ServicesDep, caller: CallerDep, run: RunDep, wanted: 
 
 @router.post(
     "/v1/runs/{project}/{name}/unarchive", summary="Bring a run back", response_model=RunBody,
-    response_class=Answer, responses=_BROUGHT_BACK,
+    response_class=JsonReply, responses=_BROUGHT_BACK,
 )  # fmt: skip
-def post_unarchive(services: ServicesDep, caller: CallerDep, run: RunDep, wanted: Wanted) -> Answer:
+def post_unarchive(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: Wanted
+) -> JsonReply:
     """Lists and metrics show it again."""
     with services.engine.begin() as connection:
         key = unarchive_run(connection, run, person_of(caller), wanted.reason)
@@ -82,6 +86,6 @@ def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -
     return Response(status_code=204)
 
 
-def _shown(services: Services, connection: sql.Connection, key: UUID) -> Answer:
+def _shown(services: Services, connection: sql.Connection, key: UUID) -> JsonReply:
     row = read_run(connection, key, services.silent_after)
-    return Answer(run_body(row, services.silent_after))
+    return JsonReply(run_body(row, services.silent_after))

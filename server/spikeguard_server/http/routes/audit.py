@@ -20,7 +20,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     page_wanted,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.reads.history import PageWanted, recorded_run
 from spikeguard_server.store.reads.runs import read_audit
 from spikeguard_server.store.tables.core import FLEET
@@ -37,11 +37,11 @@ _ONE_PROJECT = Forbidden(
 
 @router.get(
     "/v1/runs/{project}/{name}/audit", summary="What happened to a run",
-    response_model=AuditList, response_class=Answer, responses=_NO_RUN,
+    response_model=AuditList, response_class=JsonReply, responses=_NO_RUN,
 )  # fmt: skip
 def get_run_audit(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> Answer:
+) -> JsonReply:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
     page = page_wanted(limit, cursor, int)
     with services.engine.connect() as connection:
@@ -50,11 +50,11 @@ def get_run_audit(
 
 @router.get(
     "/v1/audit", summary="What happened beside the runs", response_model=AuditList,
-    response_class=Answer, responses=refusals(_ONE_PROJECT),
+    response_class=JsonReply, responses=refusals(_ONE_PROJECT),
 )  # fmt: skip
 def get_audit(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
-) -> Answer:
+) -> JsonReply:
     """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
     what, when, why. Newest first."""
     if caller.project is not None:
@@ -67,7 +67,7 @@ def get_audit(
         return _entries(connection, FLEET, page)
 
 
-def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> Answer:
+def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> JsonReply:
     found, more = read_audit(connection, key, page)
     items = [AuditEntry.model_validate(row) for row in found]
-    return Answer(AuditList(items=items, next_cursor=more))
+    return JsonReply(AuditList(items=items, next_cursor=more))

@@ -29,7 +29,7 @@ from spikeguard_server.http.dependencies import (
     page_wanted,
     person_of,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.upkeep import drop_channel, put_channel
@@ -65,23 +65,23 @@ def _read(connection: sql.Connection, project: str, name: str) -> ChannelBody:
     "/v1/channels",
     summary="List channels",
     response_model=ChannelList,
-    response_class=Answer,
+    response_class=JsonReply,
 )
 def get_channels(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> Answer:
+) -> JsonReply:
     """Where the people of a project are told, without the secrets of the targets."""
     caller.check_project(project)
     with services.engine.connect() as connection:
         found = read_channels(connection, project)
-    return Answer(ChannelList(items=[_body(channel, row) for channel, row in found]))
+    return JsonReply(ChannelList(items=[_body(channel, row) for channel, row in found]))
 
 
 @router.put(
     "/v1/channels/{project}/{channel}",
     summary="Write a channel",
     response_model=ChannelBody,
-    response_class=Answer,
+    response_class=JsonReply,
 )
 def replace_channel(
     services: ServicesDep,
@@ -89,11 +89,11 @@ def replace_channel(
     project: Project,
     channel: ChannelName,
     wanted: ChannelWanted,
-) -> Answer:
+) -> JsonReply:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
     with services.engine.begin() as connection:
         put_channel(connection, project, channel, wanted.plain(), actor(caller), wanted.reason)
-        return Answer(_read(connection, project, channel))
+        return JsonReply(_read(connection, project, channel))
 
 
 @router.delete(
@@ -119,23 +119,23 @@ def delete_channel(
     "/v1/channels/{project}/{channel}/test",
     summary="Test a channel",
     response_model=TestBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=refusals(NO_CHANNEL, Busy("oncall was tested 1.2 s ago", "Wait a little")),
 )
 async def test_channel(
     request: Request, caller: CallerDep, project: Project, channel: ChannelName
-) -> Answer:
+) -> JsonReply:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
     button: Button = request.app.state.button
     tested = await button.press(project, channel, person_of(caller))
-    return Answer(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
+    return JsonReply(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
 
 
 @router.get(
     "/v1/deliveries",
     summary="What was told",
     response_model=DeliveryList,
-    response_class=Answer,
+    response_class=JsonReply,
 )
 def get_deliveries(
     services: ServicesDep,
@@ -145,7 +145,7 @@ def get_deliveries(
     channel: Annotated[str | None, Query(pattern=_NAME, examples=["oncall"])] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Answer:
+) -> JsonReply:
     """Every message of a project, sent or not, with the reason. Newest first."""
     caller.check_project(project)
     page = page_wanted(limit, cursor, datetime.fromisoformat, int)
@@ -153,7 +153,7 @@ def get_deliveries(
     with services.engine.connect() as connection:
         found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
     items = [_delivery(row) for row in found]
-    return Answer(DeliveryList(items=items, next_cursor=more))
+    return JsonReply(DeliveryList(items=items, next_cursor=more))
 
 
 def _delivery(row: Any) -> DeliveryBody:

@@ -24,7 +24,7 @@ from spikeguard_server.http.dependencies import (
     origin_of,
     person_of,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.ingest.decisions import Way, approve, reject
 from spikeguard_server.store.reads.costs import read_pace
 from spikeguard_server.store.reads.history import existing_run
@@ -79,7 +79,7 @@ def _check_reason(reason: str) -> None:
     _PATH + "/approve",
     summary="Approve a proposal",
     response_model=CommandBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=_REFUSALS,
 )
 def post_approval(
@@ -90,7 +90,7 @@ def post_approval(
     command: Number,
     approval: Approval,
     request: Request,
-) -> Answer:
+) -> JsonReply:
     """The run fetches the command and carries it out at a step boundary, on all ranks at once.
     Where the policy asks for two people, the first yes waits for another person's. What would be
     proposed now is found anew: a proposal that changed since is a 409 with the new revision, one
@@ -107,7 +107,7 @@ def post_approval(
     _PATH + "/reject",
     summary="Reject a proposal",
     response_model=CommandBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=_REFUSALS,
 )
 def post_rejection(
@@ -118,7 +118,7 @@ def post_rejection(
     command: Number,
     rejection: Rejection,
     request: Request,
-) -> Answer:
+) -> JsonReply:
     """Nothing is done. The policy proposes the same verb again after `ask_again_steps` at the
     earliest."""
     public_id = CommandId(IncidentId(run, number), command)
@@ -131,12 +131,12 @@ def _over_the_api(request: Request) -> Way:
     return Way("the API", origin_of(request))
 
 
-def _decided(services: Services, made: Decision) -> Answer:
+def _decided(services: Services, made: Decision) -> JsonReply:
     try:
         decide(services, made)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, made.command).model_dump()) from None
-    return Answer(read_body(services, made.command))
+    return JsonReply(read_body(services, made.command))
 
 
 def read_body(services: Services, command: CommandId) -> CommandBody:

@@ -31,7 +31,7 @@ from spikeguard_server.http.dependencies import (
     sign_in,
 )
 from spikeguard_server.http.event_feed import MOST, Feed, Follower
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.reads.feed import WINDOW, Happening, Seen, happened_since, read_seen
 from spikeguard_server.store.reads.history import existing_run
 
@@ -184,6 +184,6 @@ def _event(entry: Happening, seen: Seen) -> bytes:
     names = ("project", "run", "number", "at", "actor", "action", "subject", "before", "after")
     who = ("actor_kind", "token", "session", "known_by")
     body = {name: getattr(entry, name) for name in (*names, "reason", "changes", *who)}
-    data = Answer(body).body
+    data = JsonReply(body).body
     assert isinstance(data, bytes)
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (seen.write().encode(), entry.name.encode(), data)

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from spikeguard_server.errors import Unready
 from spikeguard_server.http.bodies.run_shapes import Shape, example
-from spikeguard_server.http.dependencies import Look, Services, ServicesDep
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.dependencies import DatabaseLook, Services, ServicesDep
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.migrations import require_schema
 from spikeguard_server.store.reads.standby import lag_s, takes_no_writes
 from spikeguard_server.store.roles import ways_around
@@ -40,26 +40,26 @@ class Readiness(Health):
     )
 
 
-@router.get("/healthz", summary="Alive", response_model=Health, response_class=Answer)
-async def get_health(services: ServicesDep) -> Answer:
+@router.get("/healthz", summary="Alive", response_model=Health, response_class=JsonReply)
+async def get_health(services: ServicesDep) -> JsonReply:
     """This process answers. It says nothing about the database."""
-    return Answer(Health(status="ok", primary=services.primary))
+    return JsonReply(Health(status="ok", primary=services.primary))
 
 
 @router.get(
     "/readyz",
     summary="Ready",
     response_model=Readiness,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=refusals(Unready("The database's disk is full", "Make room on the disk of Postgres")),
 )
-async def get_readiness(services: ServicesDep) -> Answer:
+async def get_readiness(services: ServicesDep) -> JsonReply:
     """The database is reachable, migrated, takes writes and has room for them, this process's
     ticker runs, and a standby is not far behind. True within seconds, however many ask."""
     look = await services.readiness.get(partial(_look, services))
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
-    return Answer(
+    return JsonReply(
         Readiness(
             status="ok", primary=services.primary, lag_s=look.lag_s,
             audit_protected=look.audit_protected,
@@ -67,7 +67,7 @@ async def get_readiness(services: ServicesDep) -> Answer:
     )  # fmt: skip
 
 
-def _look(services: Services) -> Look:
+def _look(services: Services) -> DatabaseLook:
     """What the database is like; raise `Unready`, or what it raises."""
     with services.engine.connect() as connection:
         if services.primary is None and takes_no_writes(connection):
@@ -84,4 +84,4 @@ def _look(services: Services) -> Look:
         raise Unready(
             f"The standby is {lag:.0f} s behind its primary", "Ask the primary, or wait for it"
         )
-    return Look(lag, protected)
+    return DatabaseLook(lag, protected)

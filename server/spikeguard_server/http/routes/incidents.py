@@ -24,8 +24,8 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
+    ListOrder,
     Number,
-    Order,
     OrderAsked,
     ProjectAsked,
     RunDep,
@@ -33,7 +33,7 @@ from spikeguard_server.http.dependencies import (
     page_wanted,
     project_asked,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.runs import Points, Signals, window
 from spikeguard_server.store.causes import read_layers
 from spikeguard_server.store.reads.history import existing_run
@@ -99,7 +99,7 @@ def _states(text: str | None) -> list[IncidentState]:
     "/v1/incidents",
     summary="List incidents",
     response_model=IncidentList,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=refusals(NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists them")),
 )
 def get_incidents(
@@ -122,8 +122,8 @@ def get_incidents(
     limit: Limit = 50,
     cursor: Cursor = None,
     project: ProjectAsked = None,
-    order: OrderAsked = Order.NEWEST,
-) -> Answer:
+    order: OrderAsked = ListOrder.NEWEST,
+) -> JsonReply:
     """Spikes of every run that the token may see, newest first. `order=attention` is one page
     without a cursor: open ones first, the projects in turn."""
     page = page_wanted(limit, cursor, datetime.fromisoformat, UUID, int)
@@ -133,35 +133,35 @@ def get_incidents(
     scope, states, more = project_asked(caller, project), _states(state), None
     with services.engine.connect() as connection:
         key = existing_run(connection, asked) if asked else None
-        if order is Order.ATTENTION:
+        if order is ListOrder.ATTENTION:
             found = list_incidents_by_attention(
                 connection, limit, project=scope, run_id=key, states=states
             )
         else:
             found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
         items = incident_bodies(connection, found)
-    return Answer(IncidentList(items=items, next_cursor=more))
+    return JsonReply(IncidentList(items=items, next_cursor=more))
 
 
 @router.get(
     "/v1/runs/{project}/{name}/incidents/{number}",
     summary="One incident with its evidence",
     response_model=IncidentDetail,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=NO_INCIDENT,
 )
-def get_incident(services: ServicesDep, run: RunDep, number: Number) -> Answer:
+def get_incident(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
     """What was seen, how it was classified and when, and every command that it led to."""
     with services.engine.connect() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        return Answer(incident_detail(connection, row))
+        return JsonReply(incident_detail(connection, row))
 
 
 @router.get(
     "/v1/runs/{project}/{name}/incidents/{number}/series",
     summary="Curves around an incident",
     response_model=SeriesBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=NO_INCIDENT,
 )
 def get_incident_series(
@@ -170,20 +170,20 @@ def get_incident_series(
     number: Number,
     signals: Signals = "loss,grad_norm,update_norm,lr",
     points: Points = 2000,
-) -> Answer:
+) -> JsonReply:
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
     with services.engine.connect() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         series = read_incident_series(connection, row.run_id, number, wanted)
-    return Answer(series_body(series, row))
+    return JsonReply(series_body(series, row))
 
 
 @router.get(
     "/v1/runs/{project}/{name}/incidents/{number}/layers",
     summary="Norms by layer around an onset",
     response_model=LayersBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=NO_INCIDENT,
 )
 def get_incident_layers(
@@ -196,14 +196,14 @@ def get_incident_layers(
     rows: Annotated[
         int, Query(ge=1, le=MOST_ROWS, description="steps before the onset, and as many from it on")
     ] = MOST_ROWS,
-) -> Answer:
+) -> JsonReply:
     """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
     with services.engine.connect() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         place, onset = (row.attempt, row.segment), row.onset_step
         around = (onset, rows)
         found = read_layers(connection, row.run_id, place, around, around, signal)
-    return Answer(layers_body(row, signal, found))
+    return JsonReply(layers_body(row, signal, found))
 
 
 @router.get(

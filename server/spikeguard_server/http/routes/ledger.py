@@ -13,7 +13,7 @@ from spikeguard_server.errors import NotFound
 from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT, TIME, Shape, example
 from spikeguard_server.http.dependencies import Cursor, Limit, RunDep, ServicesDep, page_wanted
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.reads.history import Row, existing_run
 from spikeguard_server.store.reads.ledger import COMMAND, read_ledger
 
@@ -75,21 +75,21 @@ _EMPTY: dict[str, Any] = dict.fromkeys(LedgerEntry.model_fields)
 
 @router.get(
     "/v1/runs/{project}/{name}/ledger", summary="What was done to a run and what it left out",
-    response_model=LedgerList, response_class=Answer,
+    response_model=LedgerList, response_class=JsonReply,
     responses=refusals(
         NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
     ),
 )  # fmt: skip
 def get_run_ledger(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> Answer:
+) -> JsonReply:
     """Every command that was delivered, with what became of it, and every batch that a rank left
     out, with its documents where the job names them. Newest first."""
     page = page_wanted(limit, cursor, datetime.fromisoformat, int, int, int)
     with services.engine.connect() as connection:
         found, more = read_ledger(connection, existing_run(connection, run), page)
     items = [_command(row, run) if kind == COMMAND else _batches(row) for kind, row in found]
-    return Answer(LedgerList(items=items, next_cursor=more))
+    return JsonReply(LedgerList(items=items, next_cursor=more))
 
 
 def _command(row: Row, run: RunId) -> LedgerEntry:

@@ -22,7 +22,7 @@ from spikeguard_server.http.dependencies import (
     origin_of,
     session_secret,
 )
-from spikeguard_server.http.pages import Page
+from spikeguard_server.http.pages import HtmlPage
 from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.pages import Text, confirmation
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
@@ -80,7 +80,7 @@ def _page(
     row: LinkRow,
     refusal: ServiceError | None = None,
 ) -> Response:
-    page = Page(None, services.settings.dashboard_url, _person(services, request, link, row))
+    page = HtmlPage(None, services.settings.dashboard_url, _person(services, request, link, row))
     return confirmation(
         services, page, link.command_id, "", refusal,
         revision=link.revision, spent=row.used_at is not None,

@@ -37,13 +37,13 @@ from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, sign_in
 from spikeguard_server.http.fast.json_reader import read_envelope, read_json
-from spikeguard_server.http.quotas import Shares
+from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.rate_limits import Rates, address_of
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, hash_secret, judge
-from spikeguard_server.ingest import Turns, receive
-from spikeguard_server.ingest.queue.urgency import Urgency
+from spikeguard_server.ingest import FairQueue, receive
+from spikeguard_server.ingest.queue.urgency import UrgentRuns
 
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
@@ -104,7 +104,7 @@ router = APIRouter(tags=["agents"])
 @router.post(
     "/v1/messages",
     summary="Take a message from an agent",
-    response_class=Answer,
+    response_class=JsonReply,
     responses={**_ACK, **_REFUSALS},
     openapi_extra=_BODY,
 )
@@ -113,7 +113,7 @@ def take_message() -> None:
     raise AssertionError("Express answers this call; it stands here for its description")
 
 
-class Known:
+class RecentTokens:
     """Secrets that were good a moment ago: their messages are read before they are judged again."""
 
     def __init__(self, seconds: float = KNOWN_S, most: int = MAX_KNOWN) -> None:
@@ -137,18 +137,18 @@ class Known:
 
 
 @dataclass
-class MessageDoor:
+class OpenEndpoint:
     """Takes messages: who may, in which order, and what is answered."""
 
     services: Services
-    turns: Turns
+    turns: FairQueue
     rates: Rates
-    known: Known = field(default_factory=Known)
-    urgency: Urgency = field(default_factory=Urgency)
+    known: RecentTokens = field(default_factory=RecentTokens)
+    urgency: UrgentRuns = field(default_factory=UrgentRuns)
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
     examiners: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(EXAMINERS))
-    strangers: Shares = field(
-        default_factory=lambda: Shares(MAX_STRANGERS, "unknown tokens wait to be looked up")
+    strangers: SharedQuota = field(
+        default_factory=lambda: SharedQuota(MAX_STRANGERS, "unknown tokens wait to be looked up")
     )
 
     async def admit(self, secret: str | None, host: str) -> bytes:
@@ -160,7 +160,7 @@ class MessageDoor:
         bearer = self.known.find(secret)
         if bearer is not None:
             return bearer
-        if hash_secret(secret or "") in self.services.familiar:
+        if hash_secret(secret or "") in self.services.known_tokens:
             return await run_sync(self._judge, secret, limiter=self.judges)
         return await self._examine(secret, address_of(host))
 
@@ -168,7 +168,7 @@ class MessageDoor:
         """Take one message; its acknowledgement and the headers to go with it.
 
         The token is judged once more in the message's own transaction (`access.TABLE` holds for it
-        as for every call); it is answered in the order of `Turns`, where the token is the client.
+        as for every call); the `FairQueue` orders the answers, and the token is its client.
         """
         self.services.metrics.message_bytes.inc(len(body))
         envelope = read_envelope(body)
@@ -221,7 +221,7 @@ class MessageDoor:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedDoor:
+class ReadOnlyEndpoint:
     """Where only reads are served: messages are told where to go."""
 
     primary: str

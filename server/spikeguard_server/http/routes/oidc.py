@@ -17,7 +17,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.oidc.access import accesses_of, chosen, read_accesses
-from spikeguard_server.access.oidc.attempt import CALLBACK, LASTS_S, Answer, Attempt, read_attempt
+from spikeguard_server.access.oidc.attempt import (
+    CALLBACK,
+    LASTS_S,
+    Callback,
+    SignInAttempt,
+    read_attempt,
+)
 from spikeguard_server.access.oidc.identity import Identity, not_believed
 from spikeguard_server.access.oidc.sessions import Account, end_lost_accesses, open_oidc_session
 from spikeguard_server.access.person_names import read_person
@@ -51,7 +57,7 @@ async def begin(
     provider = _provider(services)
     path = safe_next(services.settings, next)
     now_s = await run_in_threadpool(_now, services)
-    attempt = Attempt(new_secret(), int(now_s), path, project, fresh)
+    attempt = SignInAttempt(new_secret(), int(now_s), path, project, fresh)
     try:
         address = await _ask(services, request, partial(provider.address, attempt))
     except ServiceError as refusal:
@@ -88,7 +94,7 @@ async def finish(
                 f"The identity provider did not sign you in ({printable(error)[:60] or 'no code'})",
                 "Sign in again, or with an access token",
             )
-        asked = partial(provider.identify, Answer(code, iss), attempt, now_s)
+        asked = partial(provider.identify, Callback(code, iss), attempt, now_s)
         identity = await _ask(services, request, asked)
         secret, lasts_s = await run_in_threadpool(_open, services, identity, attempt)
     except ServiceError as refusal:
@@ -116,7 +122,7 @@ def _refused(services: Services, request: Request, path: str, refusal: ServiceEr
     return login_form(services, request, next_path=path, refusal=refusal)
 
 
-def _open(services: Services, identity: Identity, attempt: Attempt) -> tuple[str, float]:
+def _open(services: Services, identity: Identity, attempt: SignInAttempt) -> tuple[str, float]:
     """A session for whom the provider has signed in; raise `Forbidden`."""
     settings = services.settings
     given = read_accesses(settings.oidc_roles)

@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse
 
 from spikeguard_server.errors import NotFound
 from spikeguard_server.http.pages import docs_page, docs_script
-from spikeguard_server.http.responses import Answer
+from spikeguard_server.http.responses import JsonReply
 
 router = APIRouter(include_in_schema=False)
 PAGE_POLICY: Final = (
@@ -62,7 +62,7 @@ def _written(app: FastAPI) -> Written:
         if not hasattr(app.state, "written"):
             document = app.openapi()
             page = docs_page(document).encode()
-            app.state.written = Written(bytes(Answer(document).body), page)
+            app.state.written = Written(bytes(JsonReply(document).body), page)
         written: Written = app.state.written
         return written
 

@@ -15,8 +15,8 @@ from fastapi.concurrency import run_in_threadpool
 from spikeguard_server.errors import Busy
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
-from spikeguard_server.http.responses import Answer, refusals
-from spikeguard_server.ingest.order_waiters import MAX_WAITS, Bell
+from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
 from spikeguard_server.store.reads.orders import has_orders
 from spikeguard_server.store.tables.core import run_key
 
@@ -27,7 +27,7 @@ Seconds = Annotated[
 ]
 
 
-class Waiting(Shape):
+class OrderWait(Shape):
     """Whether the next acknowledgement may bring an order."""
 
     model_config = example({"waiting": True})
@@ -38,8 +38,8 @@ class Waiting(Shape):
 @router.get(
     "/v1/runs/{project}/{name}/orders",
     summary="Wait for an order",
-    response_model=Waiting,
-    response_class=Answer,
+    response_model=OrderWait,
+    response_class=JsonReply,
     responses=refusals(Busy("Too many wait already", "Ask again later", limit=MAX_WAITS)),
 )
 async def wait_for_orders(
@@ -48,18 +48,18 @@ async def wait_for_orders(
     run: RunDep,
     request: Request,
     wait_s: Seconds = LONGEST_S,
-) -> Answer:
+) -> JsonReply:
     """Answers as soon as a command of the run changes; then send a message to get the order."""
-    bell: Bell = request.app.state.bell
+    waiters: OrderWaiters = request.app.state.order_waiters
     key = run_key(run)
-    wait = bell.join(key)
+    wait = waiters.join(key)
     try:
         async with services.lookups.one_of(caller.grant):
             waiting = await run_in_threadpool(_look, services.engine, key)
-        waiting = waiting or await bell.rings(wait, min(wait_s, LONGEST_S))
+        waiting = waiting or await waiters.changed(wait, min(wait_s, LONGEST_S))
     finally:
-        bell.leave(wait)
-    return Answer(Waiting(waiting=waiting))
+        waiters.leave(wait)
+    return JsonReply(OrderWait(waiting=waiting))
 
 
 def _look(engine: sql.Engine, key: UUID) -> bool:

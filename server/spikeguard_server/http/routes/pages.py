@@ -34,7 +34,7 @@ from spikeguard_server.http.dependencies import (
     person_of,
     session_secret,
 )
-from spikeguard_server.http.pages import Page, confirm_page, login_page, sign_in_page, style
+from spikeguard_server.http.pages import HtmlPage, confirm_page, login_page, sign_in_page, style
 from spikeguard_server.http.proxies import signed_in
 from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.sessions import check_on_this_machine, log_in
@@ -59,9 +59,9 @@ LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it wa
 Text = Annotated[str, Form(max_length=2000)]
 
 
-def page_of(services: Services, caller: Caller | None) -> Page:
+def page_of(services: Services, caller: Caller | None) -> HtmlPage:
     """Who looks, and where the dashboard is."""
-    return Page(caller, services.settings.dashboard_url)
+    return HtmlPage(caller, services.settings.dashboard_url)
 
 
 def login_form(
@@ -169,7 +169,7 @@ def show_sign_in(services: ServicesDep, request: Request, link: Link) -> Respons
     check_on_this_machine(request)
     with services.engine.connect() as connection:
         holder = holder_of_link(connection, link)
-    page = Page(None, services.settings.dashboard_url)
+    page = HtmlPage(None, services.settings.dashboard_url)
     html = sign_in_page(page, name=holder.person or "", link_s=holder.expires_in_s or 0.0)
     return HTMLResponse(html)
 
@@ -254,7 +254,7 @@ def _confirm(
 
 def confirmation(
     services: Services,
-    page: Page,
+    page: HtmlPage,
     command: CommandId,
     key: str,
     refusal: ServiceError | None = None,

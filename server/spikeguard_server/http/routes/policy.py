@@ -22,7 +22,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.policy_file import Form, read_policy_text
@@ -53,22 +53,22 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
 
 
 @router.get(
-    "/v1/policy", summary="The policy in force", response_model=PolicyBody, response_class=Answer
+    "/v1/policy", summary="The policy in force", response_model=PolicyBody, response_class=JsonReply
 )
 def get_policy(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> Answer:
+) -> JsonReply:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
     caller.check_project(project)
     with services.engine.connect() as connection:
-        return Answer(policy_body(connection, project))
+        return JsonReply(policy_body(connection, project))
 
 
 @router.put(
     "/v1/policy/document",
     summary="Put a policy in force as it is written",
     response_model=PolicyBody,
-    response_class=Answer,
+    response_class=JsonReply,
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -86,7 +86,7 @@ async def replace_by_document(
     project: ProjectAsked = DEFAULT_PROJECT,
     form: Annotated[Form, Query(alias="format")] = Form.TOML,
     reason: ReasonAsked = None,
-) -> Answer:
+) -> JsonReply:
     """A TOML or YAML file as it stands; what is left out takes its default."""
     caller.check_project(project)
     try:
@@ -98,20 +98,20 @@ async def replace_by_document(
 
 def _put(
     services: Services, project: str, text: str, form: Form, by: str, reason: str | None
-) -> Answer:
+) -> JsonReply:
     with services.engine.begin() as connection:
         put_policy(connection, project, read_policy_text(text, form), by, reason=reason)
-        return Answer(policy_body(connection, project))
+        return JsonReply(policy_body(connection, project))
 
 
 @router.post(
     "/v1/policy/halt",
     summary="Throw the kill switch",
     response_model=PolicyBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=_SWITCHED,
 )
-def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answer:
+def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> JsonReply:
     """From now on nothing is approved and nothing delivered in the project, and what was approved
     and not delivered is taken back. What a run was given before, it may still carry out."""
     return _switch(services, caller, wanted, halted=True)
@@ -121,48 +121,48 @@ def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answ
     "/v1/policy/resume",
     summary="Lift the kill switch",
     response_model=PolicyBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=_SWITCHED,
 )
-def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> Answer:
+def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> JsonReply:
     """Proposals are made anew; nothing that was taken back comes back by itself."""
     return _switch(services, caller, wanted, halted=False)
 
 
-def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool) -> Answer:
+def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool) -> JsonReply:
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
         throw_switch(
             connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
         )
-        return Answer(policy_body(connection, wanted.project))
+        return JsonReply(policy_body(connection, wanted.project))
 
 
 @router.get(
     "/v1/policy/scorecard",
     summary="What the shadow would have done",
     response_model=ScorecardBody,
-    response_class=Answer,
+    response_class=JsonReply,
 )
 def get_scorecard(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> Answer:
+) -> JsonReply:
     """The newest 500 decisions of verbs in shadow mode, each as it looks in hindsight."""
     caller.check_project(project)
     with services.engine.connect() as connection:
-        return Answer(scorecard_body(project, read_shadows(connection, project)))
+        return JsonReply(scorecard_body(project, read_shadows(connection, project)))
 
 
 @router.put(
     "/v1/policy",
     summary="Put a policy in force",
     response_model=PolicyBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=refusals(
         Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2)
     ),
 )
-def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> Answer:
+def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> JsonReply:
     """What is left out takes its default. Proposals made before keep the version they name."""
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
@@ -170,4 +170,4 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
             connection, wanted.project, wanted.policy, actor(caller), wanted.version,
             wanted.reason,
         )  # fmt: skip
-        return Answer(policy_body(connection, wanted.project))
+        return JsonReply(policy_body(connection, wanted.project))

@@ -8,7 +8,7 @@ from spikeguard_server.access.grants import drop_run_policy, put_run_policy
 from spikeguard_server.errors import Conflict, NotFound
 from spikeguard_server.http.bodies.access import PolicyBody, RunPolicyWanted
 from spikeguard_server.http.dependencies import CallerDep, ReasonAsked, RunDep, ServicesDep
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.policy import policy_body
 from spikeguard_server.http.routes.tokens import actor
 
@@ -19,17 +19,17 @@ _NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those 
 
 @router.get(
     PATH, summary="The policy in force for a run", response_model=PolicyBody,
-    response_class=Answer, responses=refusals(_NO_RUN),
+    response_class=JsonReply, responses=refusals(_NO_RUN),
 )  # fmt: skip
-def get_run_policy(services: ServicesDep, run: RunDep) -> Answer:
+def get_run_policy(services: ServicesDep, run: RunDep) -> JsonReply:
     """`scope` says whose it is."""
     with services.engine.connect() as connection:
-        return Answer(policy_body(connection, run.project, run.name))
+        return JsonReply(policy_body(connection, run.project, run.name))
 
 
 @router.put(
     PATH, summary="Put a policy in force for a run alone", response_model=PolicyBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=refusals(
         _NO_RUN,
         Conflict("Version 2 is in force, not 1", "Read it again, then change that one", current=2),
@@ -37,22 +37,22 @@ def get_run_policy(services: ServicesDep, run: RunDep) -> Answer:
 )  # fmt: skip
 def replace_run_policy(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunPolicyWanted
-) -> Answer:
+) -> JsonReply:
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
     with services.engine.begin() as connection:
         put_run_policy(connection, run, wanted.policy, actor(caller), wanted.version, wanted.reason)
-        return Answer(policy_body(connection, run.project, run.name))
+        return JsonReply(policy_body(connection, run.project, run.name))
 
 
 @router.delete(
     PATH, summary="Let a run follow its project's policy again", response_model=PolicyBody,
-    response_class=Answer, responses=refusals(_NO_RUN),
+    response_class=JsonReply, responses=refusals(_NO_RUN),
 )  # fmt: skip
 def remove_run_policy(
     services: ServicesDep, caller: CallerDep, run: RunDep, reason: ReasonAsked = None
-) -> Answer:
+) -> JsonReply:
     """Proposals made before keep the policy that they name."""
     with services.engine.begin() as connection:
         drop_run_policy(connection, run, actor(caller), reason)
-        return Answer(policy_body(connection, run.project, run.name))
+        return JsonReply(policy_body(connection, run.project, run.name))

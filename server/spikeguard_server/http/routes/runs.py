@@ -23,7 +23,7 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
-    Order,
+    ListOrder,
     OrderAsked,
     ProjectAsked,
     RunDep,
@@ -31,7 +31,7 @@ from spikeguard_server.http.dependencies import (
     page_wanted,
     project_asked,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import open_incident
 from spikeguard_server.store.reads.runs import (
@@ -76,7 +76,7 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
     return Window(read_signals(signals), first or 0, last, points)
 
 
-@router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=Answer)
+@router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=JsonReply)
 def get_runs(
     services: ServicesDep,
     caller: CallerDep,
@@ -85,8 +85,8 @@ def get_runs(
     project: ProjectAsked = None,
     state: RunState | None = None,
     archived: Annotated[bool, Query(description="those alone; else those that are not")] = False,
-    order: OrderAsked = Order.NEWEST,
-) -> Answer:
+    order: OrderAsked = ListOrder.NEWEST,
+) -> JsonReply:
     """The runs that the token may see, newest first. `order=attention` is one page without a
     cursor: those with an open incident first, then those that have not ended, the projects in
     turn."""
@@ -94,33 +94,33 @@ def get_runs(
     wanted = RunsWanted(project_asked(caller, project), state, archived)
     more = None
     with services.engine.connect() as connection:
-        if order is Order.ATTENTION:
+        if order is ListOrder.ATTENTION:
             found = list_runs_by_attention(connection, wanted, limit, services.silent_after)
         else:
             found, more = list_runs(connection, wanted, page, services.silent_after)
     items: list[RunBody] = [run_body(row, services.silent_after) for row in found]
-    return Answer(RunList(items=items, next_cursor=more))
+    return JsonReply(RunList(items=items, next_cursor=more))
 
 
 @router.get(
     "/v1/runs/{project}/{name}",
     summary="One run with its history",
     response_model=RunDetail,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=NO_RUN,
 )
-def get_run(services: ServicesDep, run: RunDep) -> Answer:
+def get_run(services: ServicesDep, run: RunDep) -> JsonReply:
     """Its attempts, its tree of segments, and what it can return to."""
     with services.engine.connect() as connection:
         row = read_run(connection, existing_run(connection, run), services.silent_after)
-        return Answer(run_detail(connection, row, services.silent_after))
+        return JsonReply(run_detail(connection, row, services.silent_after))
 
 
 @router.get(
     "/v1/runs/{project}/{name}/series",
     summary="Curves of a run",
     response_model=SeriesBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=NO_RUN,
 )
 def get_series(
@@ -130,11 +130,11 @@ def get_series(
     first: Step = None,
     last: Step = None,
     points: Points = 2000,
-) -> Answer:
+) -> JsonReply:
     """Steps `first` to `last` of every segment, the line that is trained now first."""
     wanted = window(signals, first, last, points)
     with services.engine.connect() as connection:
         key = existing_run(connection, run)
         series = read_series(connection, key, wanted)
         spike = open_incident(connection, key)
-    return Answer(series_body(series, spike))
+    return JsonReply(series_body(series, spike))

@@ -27,7 +27,7 @@ from spikeguard_server.http.dependencies import (
     on_this_machine,
     person_of,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.identity.permissions import read_secret
 
 router = APIRouter(tags=["access"])
@@ -64,12 +64,12 @@ def log_in(services: Services, token: str, name: str) -> SessionBody:
     "/v1/sessions",
     summary="Log in",
     response_model=SessionBody,
-    response_class=Answer,
+    response_class=JsonReply,
     responses=_LOGIN_REFUSALS,
 )
-def post_session(services: ServicesDep, login: Login) -> Answer:
+def post_session(services: ServicesDep, login: Login) -> JsonReply:
     """Exchange an access token for a session that carries your name."""
-    return Answer(log_in(services, login.token, login.name))
+    return JsonReply(log_in(services, login.token, login.name))
 
 
 _ELSEWHERE = Forbidden(
@@ -88,19 +88,19 @@ def check_on_this_machine(request: Request) -> None:
     "/v1/sessions/links",
     summary="Make a sign-in link",
     response_model=SignInLink,
-    response_class=Answer,
+    response_class=JsonReply,
     status_code=201,
     responses=refusals(_ELSEWHERE),
 )
 def post_link(
     services: ServicesDep, caller: CallerDep, request: Request, wanted: SignInLinkWanted
-) -> Answer:
+) -> JsonReply:
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
     check_on_this_machine(request)
     with services.engine.begin() as connection:
         secret = make_sign_in_link(connection, caller, person_of(caller))
     link = sign_in_url(str(request.base_url), secret, wanted.next)
-    return Answer(SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S), status_code=201)
+    return JsonReply(SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S), status_code=201)
 
 
 @router.delete(
@@ -118,10 +118,10 @@ def delete_session(services: ServicesDep, caller: CallerDep) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/v1/me", summary="Whose token this is", response_model=Me, response_class=Answer)
-def get_me(caller: CallerDep) -> Answer:
+@router.get("/v1/me", summary="Whose token this is", response_model=Me, response_class=JsonReply)
+def get_me(caller: CallerDep) -> JsonReply:
     """The name, the role and the scope behind the token that was sent."""
-    return Answer(
+    return JsonReply(
         Me(
             name=caller.person,
             role=caller.role,

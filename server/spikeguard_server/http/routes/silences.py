@@ -16,7 +16,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.channels import ProjectAsked
 from spikeguard_server.notify.upkeep import silence, speak_again
 from spikeguard_server.store.reads.notices import read_silence, read_silences
@@ -28,33 +28,33 @@ router = APIRouter(tags=["notifications"])
     "/v1/silences",
     summary="List silences",
     response_model=SilenceList,
-    response_class=Answer,
+    response_class=JsonReply,
 )
 def get_silences(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> Answer:
+) -> JsonReply:
     """Silences and maintenance windows in force or to come, the first to end first."""
     caller.check_project(project)
     with services.engine.connect() as connection:
         found = read_silences(connection, project)
-    return Answer(SilenceList(items=[_body(row) for row in found]))
+    return JsonReply(SilenceList(items=[_body(row) for row in found]))
 
 
 @router.post(
     "/v1/silences",
     summary="Silence something",
     response_model=SilenceBody,
-    response_class=Answer,
+    response_class=JsonReply,
     status_code=201,
 )
-def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted) -> Answer:
+def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted) -> JsonReply:
     """Nobody is told until it ends; what is still true then is told."""
     caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
     with services.engine.begin() as connection:
         number = silence(connection, new, person_of(caller))
         row = read_silence(connection, wanted.project, number)
-        return Answer(_body(row), status_code=201)
+        return JsonReply(_body(row), status_code=201)
 
 
 @router.delete(

@@ -19,7 +19,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     page_wanted,
 )
-from spikeguard_server.http.responses import Answer, refusals
+from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import DECIDERS, Caller
 from spikeguard_server.store.reads.history import write_cursor
@@ -38,11 +38,11 @@ def actor(caller: Caller) -> Actor:
     "/v1/tokens",
     summary="Make a token",
     response_model=TokenMade,
-    response_class=Answer,
+    response_class=JsonReply,
     status_code=201,
     responses=refusals(SignInAgain(7200.0, 600.0)),
 )
-def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> Answer:
+def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> JsonReply:
     """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
     may be named before it exists; only role agent takes one. It ends with the token that stands
     behind the caller at the latest, not with the caller's session; a training job's lasts
@@ -58,7 +58,7 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
     with services.engine.begin() as connection:
         secret, token = issue_token(connection, grant, actor(caller), wanted.reason, ceilings)
     shown = TokenBody.model_validate(token).model_dump()
-    return Answer(TokenMade(**shown, token=secret), status_code=201)
+    return JsonReply(TokenMade(**shown, token=secret), status_code=201)
 
 
 def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> None:
@@ -77,10 +77,10 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
         )
 
 
-@router.get("/v1/tokens", summary="List tokens", response_model=TokenList, response_class=Answer)
+@router.get("/v1/tokens", summary="List tokens", response_model=TokenList, response_class=JsonReply)
 def get_tokens(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
-) -> Answer:
+) -> JsonReply:
     """The tokens and sessions that work at present, newest first, without their secrets."""
     page = page_wanted(limit, cursor, int)
     before = page.after[0] if page.after else None
@@ -88,7 +88,7 @@ def get_tokens(
         found = list_tokens(connection, caller.project, limit=limit + 1, before=before)
     more = write_cursor([found[limit - 1].id]) if len(found) > limit else None
     items = [TokenBody.model_validate(token) for token in found[:limit]]
-    return Answer(TokenList(items=items, next_cursor=more))
+    return JsonReply(TokenList(items=items, next_cursor=more))
 
 
 @router.delete(

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Final
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.queue.rounds import Round
+from spikeguard_server.ingest.queue.rounds import ServiceOrder
 from spikeguard_server.store.fast.compute_lock import in_turn
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
@@ -42,7 +42,7 @@ class _Client:
     """What one client has waiting, by run."""
 
     lines: dict[Hashable, deque[_Job]] = field(default_factory=dict)
-    order: Round = field(default_factory=Round)  # of lines that nobody works on
+    order: ServiceOrder = field(default_factory=ServiceOrder)  # of lines that nobody works on
     count: int = 0  # messages that wait or are being taken
     working: int = 0  # of them, those that are being taken
     bytes: int = 0
@@ -74,13 +74,15 @@ class _Turn:
 
 
 @dataclass
-class Turns:
+class FairQueue:
     """A fixed number of threads that take messages in turn. Starts with the first message."""
 
     workers: int
     waiting: int  # messages at most, of all clients
     _clients: dict[Hashable, _Client] = field(default_factory=dict)
-    _order: Round = field(default_factory=Round)  # of clients with a line that is ready
+    _order: ServiceOrder = field(
+        default_factory=ServiceOrder
+    )  # of clients with a line that is ready
     _change: Condition = field(default_factory=Condition)
     _count: int = 0
     _bytes: int = 0
@@ -203,7 +205,7 @@ class Turns:
             if not mine.count:
                 del self._clients[turn.client]
             if not self._count:
-                self._order = Round()  # everyone came to rest
+                self._order = ServiceOrder()  # everyone came to rest
 
 
 def _do(job: _Job) -> Callable[[], None]:

@@ -17,7 +17,7 @@ _MOST = 2000  # keys remembered: those that spent most
 
 
 @dataclass(slots=True)
-class Round:
+class ServiceOrder:
     """Keys that are ready, in the order of what each has spent. Costs O(log n) a turn."""
 
     _spent: dict[Hashable, float] = field(default_factory=dict)  # seconds, on one common scale

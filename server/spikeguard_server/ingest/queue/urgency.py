@@ -25,7 +25,7 @@ class _Run:
     rests_until: float = -math.inf
 
 
-class Urgency:
+class UrgentRuns:
     """What the newest messages of each run looked like. Used by one thread."""
 
     def __init__(self) -> None:

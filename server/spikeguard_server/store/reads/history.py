@@ -35,7 +35,7 @@ class PageWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRow:
+class SegmentLine:
     """A segment with its attempt's number and id."""
 
     id: SegmentId
@@ -88,7 +88,7 @@ def attempt_ids(connection: sql.Connection, run_id: UUID) -> Mapping[int, str]:
     return {row.number: row.id for row in connection.execute(query)}
 
 
-def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
+def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentLine]:
     """The newest segments of a run, oldest first. Who looks at the run is shown each of them, and
     one query a segment brings its curve."""
     newest = _segments(run_id).limit(MAX_SEGMENTS)
@@ -97,7 +97,7 @@ def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
 
 def named_segments(
     connection: sql.Connection, run_id: UUID, places: Collection[tuple[int, int]]
-) -> list[SegmentRow]:
+) -> list[SegmentLine]:
     """The segments of these attempts and numbers, however old, oldest first."""
     here = sql.tuple_(segments.c.attempt, segments.c.segment).in_(places)
     found = connection.execute(_segments(run_id).where(here)).all()
@@ -118,7 +118,7 @@ def _segments(run_id: UUID) -> sql.Select[Any]:
     )
 
 
-def current_line(connection: sql.Connection, run_id: UUID, found: Sequence[SegmentRow]) -> Lineage:
+def current_line(connection: sql.Connection, run_id: UUID, found: Sequence[SegmentLine]) -> Lineage:
     """The path from the root to the segment that is trained now."""
     here = sql.select(runs.c.current_attempt, runs.c.current_segment)
     now = connection.execute(here.where(runs.c.run_id == run_id)).one()
@@ -135,5 +135,5 @@ def read_point(row: Row) -> SegmentPoint | None:
     return SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
 
 
-def _segment(row: Row) -> SegmentRow:
-    return SegmentRow(SegmentId(row.id, row.segment), row.attempt, read_point(row), row)
+def _segment(row: Row) -> SegmentLine:
+    return SegmentLine(SegmentId(row.id, row.segment), row.attempt, read_point(row), row)

@@ -43,7 +43,7 @@ class CommandFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class EvidenceRows:
     """What was measured of an incident, beside its own row."""
 
     revisions: Sequence[Row]
@@ -117,9 +117,9 @@ def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: 
     return row
 
 
-def read_evidence(connection: sql.Connection, row: Row) -> Evidence:
+def read_evidence(connection: sql.Connection, row: Row) -> EvidenceRows:
     """What backs an incident up."""
-    return Evidence(
+    return EvidenceRows(
         revisions=_revisions_of(connection, row),
         precursors=_precursors_of(connection, row),
         peaks=_peaks(connection, row),

@@ -31,7 +31,7 @@ from spikeguard_server.store.curves import Column, Curves, join, keep
 from spikeguard_server.store.fast.pipeline import read_arrays
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
-    SegmentRow,
+    SegmentLine,
     current_line,
     named_segments,
     read_segments,
@@ -140,7 +140,7 @@ def _copies(
     }
 
 
-def _span(entry: SegmentRow, window: Window) -> int:
+def _span(entry: SegmentLine, window: Window) -> int:
     """How many steps of a segment lie in the window, at most."""
     if entry.row.first_step is None or entry.row.last_step is None:
         return 0
@@ -216,7 +216,7 @@ def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) ->
     return curves.at(kept)
 
 
-def _shown(entry: SegmentRow, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
+def _shown(entry: SegmentLine, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
     columns = {name: curves.signals.get(name) for name in window.signals}
     nothing = [None] * len(curves)
     return {

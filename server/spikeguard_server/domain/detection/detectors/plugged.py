@@ -39,7 +39,7 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DetectorChoice:
     """What judges a run: the constants of detection, and the detector where it is not the default.
 
     The constants count with any detector for what comes after the onset.
