@@ -1,39 +1,23 @@
-"""How this process writes its log: each message is one line, and repetitions are left out.
+"""Where this process writes its log, and how often.
 
 While the database is away everything that this process does by itself fails several times a second:
-a message that is logged again and again is written once a minute, with how often it came. What
-comes from outside is escaped, and a traceback is indented, so that no text looks like another line.
+a message that is logged again and again is written once a minute, with how often it came.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections import OrderedDict
 from threading import Lock
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
-from spikeguard_protocol.escaping import printable
+from spikeguard_server.log_format import formatter_for
 
 EVERY_S: Final = 60.0
 MAX_KEPT: Final = 1000  # kinds of messages
 _Kind = tuple[str, int, str, str]
-
-
-class LineFormatter(logging.Formatter):
-    """One line a message; what is not printable in it is written as its escape."""
-
-    def __init__(self) -> None:
-        super().__init__("%(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line itself."""
-        return printable(super().formatMessage(record).rstrip())
-
-    def formatException(self, ei: Any) -> str:
-        """The traceback below it."""
-        lines = super().formatException(ei).split("\n")
-        return "\n".join(f"    {printable(line)}" for line in lines)
 
 
 class RepeatLimit(logging.Filter):
@@ -60,16 +44,11 @@ class RepeatLimit(logging.Filter):
         return passes
 
 
-def limit_repeats() -> None:
-    """Write what this process logs to standard error, repetitions left out."""
-    limit = RepeatLimit()
-    handler = logging.StreamHandler()
-    handler.addFilter(limit)
-    handler.setFormatter(LineFormatter())
-    ours = logging.getLogger("spikeguard_server")
-    ours.addHandler(handler)
-    ours.propagate = False
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
-        for other in logging.getLogger(name).handlers:
-            other.addFilter(limit)
-            other.setFormatter(LineFormatter())
+def write_log(form: str) -> None:
+    """Write what this process logs, its libraries included, to standard error in `form`
+    (`log_format.FORMS`; empty: text on a terminal, JSON elsewhere), repetitions left out."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatLimit())
+    handler.setFormatter(formatter_for(form, sys.stderr))
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.captureWarnings(True)

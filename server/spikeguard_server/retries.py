@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 
 from spikeguard_server.store.outage import outage_of
 
@@ -11,7 +12,12 @@ _log = logging.getLogger(__name__)
 
 
 def survive(work: Callable[[], object], what: str) -> None:
-    """Do `work`; a failure is logged and keeps nothing else waiting."""
+    """Do `work`; a failure is logged with what `work` learned of its run, and keeps nothing else
+    waiting."""
+    copy_context().run(_try, work, what)
+
+
+def _try(work: Callable[[], object], what: str) -> None:
     try:
         work()
     except Exception as error:

@@ -24,6 +24,7 @@ from spikeguard_protocol import Role
 from spikeguard_protocol.order_signature import KEY_WORDS, read_order_keys
 from spikeguard_server.access.oidc.access import read_accesses
 from spikeguard_server.access.oidc.addresses import is_careful
+from spikeguard_server.log_format import FORMS
 
 PREFIX = "SPIKEGUARD_"
 OWNER = PREFIX + "OWNER_DATABASE_URL"
@@ -178,6 +179,9 @@ class Settings:
     decisions_by: str = _text(
         "anybody", "`named`: only tokens, proxies and providers that name a person decide"
     )
+    log_format: str = _text(
+        "", "of the log: `json`, one object a line, or `text`; unset: text on a terminal alone"
+    )
 
 
 _DATABASES = ("database_url", "owner_database_url")
@@ -202,6 +206,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
     _check_oidc(found)
     _check_deciders(found.get("decisions_by", "anybody"))
+    _check_log_format(found.get("log_format", ""))
     key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
     found["link_key"] = _link_key(key)
     found["order_key"] = _order_key(
@@ -326,6 +331,11 @@ def _check_url(name: str, text: str) -> None:
 def _check_deciders(text: str) -> None:
     if text not in ("anybody", "named"):
         raise SettingError(PREFIX + "DECISIONS_BY", "is anybody or named", f"Got {text!r:.80}")
+
+
+def _check_log_format(text: str) -> None:
+    if text and text not in FORMS:
+        raise SettingError(PREFIX + "LOG_FORMAT", "is json or text", f"Got {text!r:.80}")
 
 
 def _order_key(text: str) -> str:

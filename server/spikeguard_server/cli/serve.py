@@ -24,7 +24,7 @@ from spikeguard_server.http.app import create_app
 from spikeguard_server.http.connections import bounded_http, raise_descriptor_limit
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.http.event_feed import Feed
-from spikeguard_server.log_limits import limit_repeats
+from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.store.database import opened, settings_of
 from spikeguard_server.store.migrations import NewerSchema
@@ -41,6 +41,7 @@ def run(options: Namespace) -> int:
         settings = require_database(read_settings())
     except SettingError as error:
         raise CommandFailed(str(error)) from error
+    write_log(settings.log_format)
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
     with opened(settings, migrated=False) as engine:
@@ -97,7 +98,6 @@ def serve(
     raise_descriptor_limit(settings)
     app = create_app(settings, engine)
     config = server_config(app)
-    limit_repeats()
     if not settings.primary_url:
         _warn(engine)
     Server(config, app.state.feed, on_stop).run(sockets=[listener])
@@ -110,6 +110,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         app,
         http=bounded_http(services.settings, services.metrics),
         ws="none",
+        log_config=None,  # `write_log` says where, and in which form
         log_level="warning",
         server_header=False,
         proxy_headers=False,  # `routes.proxied.Peer` has to see who opened the connection

@@ -8,9 +8,9 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final, Protocol
 
+_log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.2
 FIRST_PAUSE_S: Final = 0.5  # by then a stop of the whole machine has reached us as well
 LONGEST_PAUSE_S: Final = 10.0
@@ -100,11 +101,11 @@ class Supervisor:
         if self._stopping.wait(pause_s):
             return False
         counted = f"{len(ends)} of {limit.most} within {limit.within_s:g} s"
-        _say(f"{child.name} ended and is started again ({counted}); its log: {child.log}")
+        _log.warning(f"{child.name} ended and is started again ({counted}); its log: {child.log}")
         try:
             child.restart()
         except Exception as error:  # it has ended, and the next look counts that
-            _say(f"{child.name} could not be started: {error}")
+            _log.warning(f"{child.name} could not be started: {error}")
         return True
 
     def _give_up(self, child: Child, limit: RestartLimit, times: int) -> None:
@@ -117,7 +118,3 @@ class Supervisor:
             "again within SPIKEGUARD_CHILD_RESTARTS_WITHIN_S"
         )
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _say(text: str) -> None:
-    print(f"spikeguard: {text}", file=sys.stderr, flush=True)

@@ -35,6 +35,7 @@ from spikeguard_server.cli.up_dashboard import dashboard, installed
 from spikeguard_server.cli.up_login import Login, prepare_login
 from spikeguard_server.cli.up_ready import Announcement, announce_when_ready
 from spikeguard_server.identity.permissions import new_secret
+from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import LEAST_LINK_KEY, SettingError, Settings, read_settings
 from spikeguard_server.store.database import STATE, default_directory, opened
 from spikeguard_server.store.schema import prepare
@@ -89,6 +90,7 @@ def _start(stack: ExitStack, options: Namespace, supervisor: Supervisor) -> None
     stack.enter_context(_owned(directory))
     place = _place(stack, options, directory)
     settings = _settings(place)
+    write_log(settings.log_format)
     children: list[Child] = []
     if not settings.database_url:
         database = stack.enter_context(postgres.running(database_directory(directory)))

@@ -54,6 +54,8 @@ from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages import refusal_page
 from spikeguard_server.http.proxies import Peer
 from spikeguard_server.http.rate_limits import RateLimit, Rates
+from spikeguard_server.http.request_ids import HEADER as REQUEST_ID
+from spikeguard_server.http.request_ids import RequestIds
 from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers, PlainCookies
 from spikeguard_server.http.request_metrics import Measured
 from spikeguard_server.http.responses import JsonReply, answer_of
@@ -64,6 +66,7 @@ from spikeguard_server.ingest import FairQueue, Monitors
 from spikeguard_server.ingest.order_waiters import MAX_WAITS, OrderWaiters
 from spikeguard_server.jobs.audit_heads import HeadWriter
 from spikeguard_server.jobs.ticker import Ticker
+from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.button import AT_DESK as BUTTONS_AT_DESK
 from spikeguard_server.notify.button import Button
@@ -153,6 +156,7 @@ def create_app(
         metrics=services.metrics,
     )  # fmt: skip
     app.add_middleware(Peer, settings=settings)
+    app.add_middleware(RequestIds)
     return app
 
 
@@ -354,4 +358,6 @@ def _answer(request: Request, told: ServiceError) -> Response:
         answer = HTMLResponse(page, status_code=told.status, headers=told.headers)
     for name, value in request.app.state.services.headers.items():
         answer.headers.setdefault(name, value)
+    if (request_id := context().get("request_id")) is not None:
+        answer.headers[REQUEST_ID] = str(request_id)  # a 500 comes by none of our middleware
     return answer

@@ -20,6 +20,7 @@ from spikeguard_server.errors import ServiceError
 from spikeguard_server.ingest.detection import Detection, KeptMonitor, detection_of, read_monitor
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.log_format import add_context
 from spikeguard_server.store import audit
 from spikeguard_server.store.detectors import StateRow
 from spikeguard_server.store.stored_text import storable
@@ -67,6 +68,7 @@ def _begin_anew(intake: Intake, step: int, failure: str) -> None:
         with intake.connection.begin_nested():
             tell(intake, [Closed(step, Outcome.RUN_ENDED, judgement)])
     except Exception:
+        add_context(incident=incident.number)
         _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
 
 

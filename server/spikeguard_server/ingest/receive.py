@@ -29,6 +29,7 @@ from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segmen
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
+from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.clock import steady_s, watch_of
 from spikeguard_server.store.deleted_runs import Former, former_run
@@ -79,6 +80,7 @@ def receive(
     in the same transaction unless it is None. Raises `SequenceGap` for a message that leaves a
     hole, `Unready` for a detector state that this version cannot read, `NotSignedIn`, `Forbidden`.
     """
+    add_context(run=str(message.run_id))  # of long ones nobody knows it before
     received = Received(message, now, settings, monitors, bearer)
     try:
         return _receive(engine, received)

@@ -21,6 +21,7 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up
 from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
@@ -46,6 +47,7 @@ def let_time_pass(
     now = now or database_now(connection)
     if run is None:
         return
+    add_context(run=str(run.id))
     detection = _detection(connection, run, settings, now)
     for attempt in attempts_of(connection, run_id):
         intake = Intake(connection, settings, now, run, attempt, detection)

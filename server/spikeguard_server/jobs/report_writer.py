@@ -14,6 +14,7 @@ from typing import Final
 import sqlalchemy as sql
 
 from spikeguard_server.jobs.postmortem_facts import gather
+from spikeguard_server.log_format import add_context
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive
 from spikeguard_server.store.clock import database_now
@@ -64,6 +65,7 @@ def _write(engine: sql.Engine, claim: DueReport) -> None:
         run = lock_run(connection, run_id)
         if run is None:  # deleted meanwhile
             return
+        add_context(run=str(run.id), incident=number)
         facts = gather(connection, run, number, database_now(connection))
     documents = {form: render(facts, form) for form in ReportFormat}
     with engine.begin() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from spikeguard_protocol import Kind
 from spikeguard_server.domain.notification.channel import channel_from_mapping
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.symptom import FirstMove
-from spikeguard_server.log_limits import LineFormatter
+from spikeguard_server.log_format import JsonFormatter, LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
@@ -102,3 +103,17 @@ def test_the_servers_log_holds_one_line_a_message_and_indents_what_is_below(text
     assert first.startswith("ERROR spikeguard_server: run ")
     assert all(line.startswith("    ") for line in below)
     assert acted_on("\n".join([first, *below])) == []
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_log_of_json_is_one_line_of_ascii_that_holds_the_text_as_it_was(text: str) -> None:
+    try:
+        raise RuntimeError(text)
+    except RuntimeError:
+        told = sys.exc_info()
+    record = logging.LogRecord("spikeguard_server", 40, "", 0, "run %s failed", (text,), told)
+    line = JsonFormatter().format(record)
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"run {text} failed"
+    assert text in json.loads(line)["exception"]

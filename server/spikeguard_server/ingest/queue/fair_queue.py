@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread
@@ -98,7 +99,7 @@ class FairQueue:
 
         `size`: bytes that are held until it is done.
         """
-        job = _Job(work, size, Future())
+        job = _Job(partial(copy_context().run, work), size, Future())  # whose request it is
         with self._change:
             self._check(client, line, size)
             self._count, self._bytes = self._count + 1, self._bytes + size

@@ -1,0 +1,142 @@
+"""The log of a real server process: one record a line, with the request and the run it is about."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_protocol import Role, encode
+from spikeguard_server.access.grants import Grant, issue_token
+from spikeguard_server.cli.sockets import listen
+from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.store.engine import open_engine
+from tests.server.conftest import Databases
+from tests.server.face.conftest import Job, Live
+
+HOSTILE = "/v1/runs/default/%1b[31m%0aERROR%20spikeguard_server:%20all%20is%20well%E2%80%AE"
+LIMIT_S = 60.0
+
+
+@contextmanager
+def serving(engine: sql.Engine, log: Path, **settings: str) -> Iterator[Live]:
+    """`spikeguard serve` as its own process, its standard error in `log`."""
+    with engine.begin() as connection:
+        tokens = {role: issue_token(connection, Grant(role), "test")[0] for role in Role}
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SPIKEGUARD")}
+    url = engine.url.render_as_string(hide_password=False)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port", str(port)],
+            env={**kept, "DATABASE_URL": url, **settings}, stdout=file, stderr=file,
+        )  # fmt: skip
+    live = Live(f"http://127.0.0.1:{port}", engine, tokens)
+    try:
+        _await_ready(live, process, log)
+        yield live
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _await_ready(live: Live, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        assert process.poll() is None, log.read_text()
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{live.url}/readyz").status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture
+def engine(databases: Databases, tmp_path: Path) -> Iterator[sql.Engine]:
+    """Of a database that a test may break."""
+    made = open_engine(Settings(database_url=databases.make(f"logs_{tmp_path.name[-9:]}")))
+    yield made
+    made.dispose()
+
+
+def lose_tables(engine: sql.Engine) -> None:
+    """From here on whatever asks the database fails."""
+    with engine.begin() as connection:
+        connection.execute(sql.text("DROP SCHEMA public CASCADE"))
+
+
+@pytest.mark.slow
+def test_a_log_that_no_terminal_reads_is_one_json_object_a_line(
+    engine: sql.Engine, tmp_path: Path
+) -> None:
+    """A message that fails is logged with its request and its run."""
+    with serving(engine, tmp_path / "log") as live:
+        job = Job(live, "failing", project="vision").start()
+        job.train(3)
+        lose_tables(engine)
+        assert job.agents is not None
+        job.agents.headers["X-Request-Id"] = "trace-7"
+        failed = job.post(encode(job.message(job.steps(1))))
+    assert (failed.status_code, failed.headers["X-Request-Id"]) == (500, "trace-7")
+    records: list[dict[str, Any]] = [
+        json.loads(line) for line in (tmp_path / "log").read_text().splitlines()
+    ]
+    told = [record for record in records if record.get("request_id") == "trace-7"]
+    assert [record["message"] for record in told] == ["POST /v1/messages failed"]
+    assert (told[0]["run"], told[0]["level"]) == ("vision/failing", "ERROR")
+    assert (told[0]["logger"], told[0]["time"][-6:]) == ("spikeguard_server.http.app", "+00:00")
+    assert told[0]["exception"].startswith("Traceback")
+    assert all("request_id" not in r for r in records if r["message"].startswith("tick"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_hostile_path_stays_in_its_line(engine: sql.Engine, tmp_path: Path, form: str) -> None:
+    with serving(engine, tmp_path / "log", SPIKEGUARD_LOG_FORMAT=form) as live:
+        lose_tables(engine)
+        with live.client(Role.VIEWER) as client:
+            failed = client.get(HOSTILE)
+    assert failed.status_code == 500
+    lines = (tmp_path / "log").read_text().splitlines()
+    about = [line for line in lines if "all is well" in line]
+    assert about
+    if form == "json":
+        assert failed.headers["X-Request-Id"] in {
+            json.loads(line).get("request_id") for line in about
+        }
+        assert all(json.loads(line) and line.isascii() and line.isprintable() for line in lines)
+    else:
+        assert "\\x1b[31mERROR spikeguard_server: all is well\\u202e" in about[0]
+        assert not any(line.startswith("ERROR spikeguard_server:") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b"two words", b"x" * 129, b"tab\there", "\u00e9".encode()], ids=repr
+)
+def test_a_request_id_that_is_not_fit_to_be_written_is_replaced(live: Live, given: bytes) -> None:
+    for path in ("/healthz", "/v1/runs/default/none"):
+        answer = httpx.get(live.url + path, headers={b"X-Request-Id": given})
+        assert answer.headers.get_list("X-Request-Id") == [answer.headers["X-Request-Id"]]
+        assert answer.headers["X-Request-Id"].encode() != given
+        assert len(answer.headers["X-Request-Id"]) == 16
+
+
+def test_a_request_id_that_is_fit_is_answered(live: Live) -> None:
+    refused = httpx.post(f"{live.url}/v1/messages", headers={"X-Request-Id": "a/b=7"})
+    assert (refused.status_code, refused.headers["X-Request-Id"]) == (401, "a/b=7")
+
+
+def test_a_form_of_the_log_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(SettingError, match=r"SPIKEGUARD_LOG_FORMAT is json or text.*'xml'"):
+        read_settings({"SPIKEGUARD_LOG_FORMAT": "xml"})
