@@ -146,11 +146,18 @@ def heed(engine: sql.Engine) -> None:
     sql.event.listen(engine, "after_cursor_execute", _after)
     sql.event.listen(engine, "commit", _commit)
     sql.event.listen(engine, "rollback", _forget)
+    sql.event.listen(engine, "checkin", _leave)
 
 
 def _heed(raw: Any, record: Any) -> None:
     del raw
     record.info[_HEEDED] = True
+
+
+def _leave(raw: Any, record: Any) -> None:
+    """Nothing of one who neither committed nor rolled back goes with the next one's transaction."""
+    del raw
+    record.info.pop(_QUEUED, None)
 
 
 def _before(connection: sql.Connection, *_: Any) -> None:
