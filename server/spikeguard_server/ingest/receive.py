@@ -80,7 +80,7 @@ def receive(
     in the same transaction unless it is None. Raises `SequenceGap` for a message that leaves a
     hole, `Unready` for a detector state that this version cannot read, `NotSignedIn`, `Forbidden`.
     """
-    add_context(run=str(message.run_id))  # of long ones nobody knows it before
+    add_context(run=str(message.run_id))
     received = Received(message, now, settings, monitors, bearer)
     try:
         return _receive(engine, received)
