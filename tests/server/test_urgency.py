@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import tracemalloc
@@ -58,6 +59,8 @@ def test_what_cannot_be_read_is_not_urgent() -> None:
     for strange in ("{}", '{"loss":[]}', '{"project":1,"run":"r"}', "[" * 100_000, "", "nul"):
         assert read_envelope(strange.encode()) is None
     assert read_envelope(b"\xff") is None
+    for name in ("../x", "", "x\n", "x" * 65):
+        assert read_envelope(json.dumps({"project": "p", "run": name}).encode()) is None
     word = b'{"project":"p","run":"r","records":[{"signals":{"loss":["much"]}}]}'
     assert read_envelope(word) == Envelope(("p", "r"), None)
     assert not UrgentRuns().of("run", None, 0.0)

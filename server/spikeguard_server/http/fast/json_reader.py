@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from spikeguard_protocol import plain_json
+from spikeguard_protocol.identity import NAME_PATTERN
 
-_NAME: Final = msgspec.Meta(max_length=64)
+_NAME: Final = msgspec.Meta(max_length=64, pattern=rf"\A(?:{NAME_PATTERN.pattern})\Z")
 LONGEST: Final = 640 * 1024  # bytes that are looked at; an agent seals 512 kB
 _QUICK: Final = msgspec.json.Decoder()
 

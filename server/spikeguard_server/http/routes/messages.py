@@ -17,6 +17,7 @@ from spikeguard_protocol import (
     WAIT_HEADER,
     Message,
     ProtocolError,
+    RunId,
     Samples,
     decode_message,
     encode,
@@ -44,6 +45,7 @@ from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, hash_secret, judge
 from spikeguard_server.ingest import FairQueue, receive
 from spikeguard_server.ingest.queue.urgency import UrgentRuns
+from spikeguard_server.log_format import add_context
 
 KNOWN_S: Final = 30.0
 MAX_KNOWN: Final = 10_000  # secrets
@@ -173,6 +175,8 @@ class OpenEndpoint:
         self.services.metrics.message_bytes.inc(len(body))
         envelope = read_envelope(body)
         line = host if envelope is None else envelope.run
+        if envelope is not None:
+            add_context(run=str(RunId(*envelope.run)))
         try:
             waiting = self.turns.take(bearer, line, len(body), partial(self._store, body, bearer))
         except Busy:
