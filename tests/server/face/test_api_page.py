@@ -41,7 +41,7 @@ def test_the_page_shows_every_call_that_the_server_takes(
     live: Live, opened: tuple[Any, list[str], list[str]]
 ) -> None:
     page, _, _ = opened
-    paths = httpx.get(f"{live.url}/openapi.json").json()["paths"]
+    paths = httpx.get(f"{live.url}/openapi.json", timeout=60).json()["paths"]
     assert page.locator(".opblock").count() == sum(len(calls) for calls in paths.values())
 
 

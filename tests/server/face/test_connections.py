@@ -257,7 +257,7 @@ def test_answers_that_are_left_unread_hold_a_bounded_memory(databases: Databases
         databases.lent() as database, ExitStack() as held,
         serving(Settings(database_url=database, max_unread_bytes=2**20)) as url,
     ):  # fmt: skip
-        whole = len(httpx.get(f"{url}/openapi.json").content)
+        whole = len(httpx.get(f"{url}/openapi.json", timeout=60).content)
         waiting = [leave_unread(port_of(url), held) for _ in range(12 * 2**20 // (4 * whole))]
         time.sleep(4 * TAKE_S)
         assert len(read_all(waiting[0])) < whole
@@ -283,7 +283,7 @@ def test_no_second_call_is_taken_while_the_answer_to_the_first_is_unread(served:
 def test_who_needs_no_token_has_nothing_made_anew(served: Served) -> None:
     """Documents of 300 kB, each a tenth of a second of a core to write."""
     for page in ("/openapi.json", "/docs"):
-        assert httpx.get(f"{served.live.url}{page}").status_code == 200
+        assert httpx.get(f"{served.live.url}{page}", timeout=60).status_code == 200
     began = sum(served.process.cpu_times()[:2])
     with served.live.client() as nobody:
         for _ in range(60):
