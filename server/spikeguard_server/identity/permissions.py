@@ -112,6 +112,8 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", "/approve/{token}"): _PUBLIC,
     ("GET", _CONFIRM): _DECIDE,
     ("POST", _CONFIRM): _DECIDE,
+    ("GET", "/incident/{project}/{name}/{number}"): _READ,
+    ("POST", "/incident/{project}/{name}/{number}"): _DECIDE,
     ("GET", "/v1/policy"): _READ.by(Scope.QUERY),
     ("PUT", "/v1/policy"): _ADMIN.by(Scope.BODY),
     ("PUT", "/v1/policy/document"): _ADMIN.by(Scope.QUERY),

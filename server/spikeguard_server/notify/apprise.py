@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from spikeguard_server.notify.addresses import Network
 from spikeguard_server.notify.wire import DeliveryFailed
 
 TIMEOUT_S: Final = 40.0
+PICTURE: Final = "curve.png"  # its name in a mail
 SENT, NOT_SENT, BAD_URL, REFUSED = 0, 3, 4, 5
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH")
 
@@ -29,6 +31,7 @@ class Text:
     title: str
     body: str  # plain, one fact a line
     html: str  # the same as a mail shows it
+    picture: bytes = b""  # PNG that the HTML names; empty = it names none
 
 
 def send_by_apprise(url: str, text: Text, kind: str, networks: Sequence[Network], key: str) -> None:
@@ -37,7 +40,8 @@ def send_by_apprise(url: str, text: Text, kind: str, networks: Sequence[Network]
     `kind` is one of Apprise's: info, success, warning, failure. `key` names the conversation.
     """
     given = {
-        "url": url, **asdict(text), "kind": kind, "key": key,
+        "url": url, "kind": kind, "key": key, **asdict(text),
+        "picture": b64encode(text.picture).decode(),
         "networks": [str(network) for network in networks],
     }  # fmt: skip
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

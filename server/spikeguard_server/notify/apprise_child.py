@@ -15,12 +15,13 @@ import site
 import ssl
 import sys
 import sysconfig
+from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from spikeguard_server.notify.addresses import Network, TargetRefused, check_address, read_networks
-from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, REFUSED, SENT
+from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, PICTURE, REFUSED, SENT
 
 CONNECTIONS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 PROGRAMS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork"})
@@ -89,6 +90,14 @@ def _takes_html(channel: Any) -> bool:
     return channel.secure_protocol == "mailtos" and "html" in forms
 
 
+def _pictures(content: bytes) -> list[Any]:
+    """What is attached: the picture that the HTML names."""
+    from apprise.attachment.memory import AttachMemory
+
+    made: Any = AttachMemory  # typed nowhere
+    return [made(content, name=PICTURE, mimetype="image/png")] if content else []
+
+
 def main() -> int:
     """Send what standard input says."""
     given = json.load(sys.stdin)
@@ -106,11 +115,14 @@ def main() -> int:
     for channel in box:
         if channel.secure_protocol == "mailtos":  # the one of its kinds that knows threads
             vars(channel)["headers"].update(thread_headers(given["key"]))
+            vars(channel)["inline"] = True  # a picture stands in the text that names it
     kind = apprise.NotifyType(given["kind"])
+    pictures: list[Any] = []
     body, form = given["body"], apprise.NotifyFormat.TEXT  # escaped where a service takes markup
     if all(_takes_html(channel) for channel in box):  # as text its spaces would never break a line
         body, form = given["html"], apprise.NotifyFormat.HTML
-    if box.notify(body, given["title"], notify_type=kind, body_format=form):
+        pictures = _pictures(b64decode(given["picture"]))
+    if box.notify(body, given["title"], notify_type=kind, body_format=form, attach=pictures):
         return SENT
     return REFUSED if guard.refused else NOT_SENT
 

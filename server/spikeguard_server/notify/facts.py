@@ -17,16 +17,14 @@ from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outco
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import WAITING
-from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.notification.delivery import Said, Subject
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.cost import Cost, cost_of
 from spikeguard_server.domain.policy.finding import checks_of, diagnose
-from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.symptom import first_move_of
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.wording import count, number, plural
+from spikeguard_server.report.wording import count, duration, number, plural
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.conversations import Conversation
@@ -99,7 +97,7 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | N
         escalations=read_escalations(connection, row.run_id, row.number),
         waiting=_waiting(connection, row, waiting[-1].row) if waiting else None,
         sure=row.confidence >= policy.act_confidence,
-        cause=_cause(incident, policy),
+        cause=diagnose(incident, policy).advice,
         last_command=_last(known),
         decided=_decided(known),
         came_back=incident.came_back,
@@ -118,32 +116,36 @@ def _waiting(connection: sql.Connection, incident: Row, row: Row) -> Waiting:
         brief=action_phrase(action, brief=True),
         reason=paragraphs(row.reason),
         cost_steps=cost.steps,
-        cost_s=cost.seconds,
-        cost_more=_more(cost, pace.policy.currency),
+        price=_price(cost, pace.policy.currency),
         expires_in_s=max(0.0, row.expires_in_s),
+        a_minute=_a_minute(cost, pace.policy.currency),
+        pace=_pace(cost),
         checks=checks_of(pace.incident, pace.policy, pace.data),
         approvals=row.approvals,
         first_approved_by=row.first_approved_by,
     )
 
 
-def _cause(incident: Incident, policy: Policy) -> str:
-    finding = diagnose(incident, policy)
-    return finding.advice if finding.known else ""
+def _price(cost: Cost, currency: str) -> str:
+    """`260 steps (2.2 min), 12.00 USD`."""
+    money = "" if cost.money is None else f", {cost.money:,.2f} {currency}"
+    return f"{plural(cost.steps, 'step')} ({duration(cost.seconds)}){money}"
 
 
-def _more(cost: Cost, currency: str) -> str:
-    """What it costs beside steps and time, and what waiting adds."""
-    words = "" if cost.money is None else f", {cost.money:,.2f} {currency}"
-    if cost.waiting_steps:
-        money = "" if cost.waiting_money is None else f" and {cost.waiting_money:,.2f} {currency}"
-        words += f"; each minute of waiting adds {plural(cost.waiting_steps, 'step')}{money}"
-    if cost.pace.seconds is not None:
-        words += (
-            f" (at {number(cost.pace.seconds, 3)} s a step, the median of "
-            f"{cost.pace.of_steps} before the spike)"
-        )
-    return words
+def _a_minute(cost: Cost, currency: str) -> str:
+    """What each minute of waiting adds; empty where that is nothing, or not known."""
+    if not cost.waiting_steps:
+        return ""
+    money = "" if cost.waiting_money is None else f" and {cost.waiting_money:,.2f} {currency}"
+    return f"{plural(cost.waiting_steps, 'step')}{money}"
+
+
+def _pace(cost: Cost) -> str:
+    """How time is reckoned; empty where it is not known."""
+    if cost.pace.seconds is None:
+        return ""
+    pace, steps = number(cost.pace.seconds, 3), cost.pace.of_steps
+    return f"Reckoned at {pace} s a step, the median of {steps} before the spike"
 
 
 def _newest(known: Sequence[CommandFacts]) -> Row | None:
@@ -192,6 +194,8 @@ def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dic
     if waiting is not None:
         path = f"/confirm/{quote(run.project)}/{quote(run.name)}/{incident.number}/{waiting}"
         found["Decide"] = settings.public_url.rstrip("/") + path
+    place = f"{quote(run.project)}/{quote(run.name)}/{incident.number}"
+    found["Open"] = f"{settings.public_url.rstrip('/')}/incident/{place}"
     if settings.dashboard_url:
         which = quote(f"{run.project}/{run.name}", safe="")
         base = settings.dashboard_url.rstrip("/")

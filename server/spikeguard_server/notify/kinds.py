@@ -18,7 +18,7 @@ from spikeguard_server.domain.notification.channel import Channel, ChannelKind
 from spikeguard_server.domain.notification.topics import Urgency
 from spikeguard_server.notify.addresses import Network
 from spikeguard_server.notify.apprise import Text, send_by_apprise
-from spikeguard_server.notify.mail import mail_html
+from spikeguard_server.notify.mail import mail_html, mail_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.wire import post_json, send
 
@@ -161,8 +161,15 @@ def _alertmanager(channel: Channel, message: ChannelMessage, by: Carriage) -> No
 
 def _apprise(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
-    text = Text(message.title, message.body(), mail_html(message))
+    picture = mail_picture(message)
+    text = Text(message.title, message.body(), mail_html(message, drawn=bool(picture)), picture)
     send_by_apprise(channel.target["url"], text, kind, by.networks, message.key)
+
+
+def shows_picture(channel: Channel) -> bool:
+    """Whether a message there has room for the curve: in a mail."""
+    url = str(channel.target.get("url", "")).lower()
+    return channel.kind is ChannelKind.APPRISE and url.startswith(("mailto:", "mailtos:"))
 
 
 _APPRISE_KIND = {Urgency.INFO: "info", Urgency.WARNING: "warning", Urgency.URGENT: "failure"}

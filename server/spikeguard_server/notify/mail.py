@@ -1,29 +1,50 @@
-"""A message as the HTML of a mail: what to decide first, then one fact a paragraph.
+"""A message as the HTML of a mail: five lines, what to press, the curve, then the rest.
 
-Invariants: pure; every value is escaped by the one function that writes text as HTML; no picture,
-no script, nothing that is fetched.
+Invariants: every value is escaped by the one function that writes text as HTML; no script, nothing
+that is fetched: the picture travels with the mail.
 """
 
 from __future__ import annotations
 
-from spikeguard_protocol.escaping import html_text
-from spikeguard_server.notify.links import LABEL
-from spikeguard_server.notify.message import ChannelMessage
+import logging
 
+from spikeguard_protocol.escaping import html_text
+from spikeguard_server.notify.apprise import PICTURE
+from spikeguard_server.notify.links import LABEL
+from spikeguard_server.notify.message import ChannelMessage, brief
+
+_log = logging.getLogger(__name__)
 _PAGE = "font:16px/1.5 -apple-system,'Segoe UI',Roboto,sans-serif;max-width:40em;margin:0 auto"
+_CURVE = "width:100%;max-width:34em;height:auto"
 _BUTTON = (
     "display:inline-block;padding:12px 24px;border-radius:8px;background:#1d5fd1;color:#ffffff;"
     "text-decoration:none;font-weight:600"
 )
 
 
-def mail_html(message: ChannelMessage) -> str:
-    """The mail of `message`, whose title is its subject."""
+def mail_picture(message: ChannelMessage) -> bytes:
+    """The curve as PNG; empty where there is none. A mail without it is better than none."""
+    picture = message.picture
+    if picture is None or not any(curve.steps for curve in picture.curves):
+        return b""
+    from spikeguard_server.report.plots import PHONE, png_of  # matplotlib: 0.7 s at every start
+
+    try:
+        return png_of(picture, PHONE, dpi=200)
+    except Exception:
+        _log.exception("notifier: the picture of %s", picture.id)
+        return b""
+
+
+def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
+    """The mail of `message`, whose title is its subject; `drawn`: with its picture."""
     first, *rest = message.lines()
-    links = dict(message.links)
+    links, five = dict(message.links), len(brief(message.spike)) - 1 if message.spike else 0
     parts = [f"<p><b>{html_text(first)}</b></p>"]
+    parts += [f"<p>{html_text(line)}</p>" for line in rest[:five]]
     parts += _ways_to_decide(links.pop("Decide", None), links.pop(LABEL, None))
-    parts += [f"<p>{html_text(line)}</p>" for line in rest]
+    parts += [f'<p><img src="cid:{PICTURE}" alt="The curve" style="{_CURVE}"></p>'] * drawn
+    parts += [f"<p>{html_text(line)}</p>" for line in rest[five:]]
     parts += [
         f'<p><a href="{html_text(url)}">{html_text(name)}</a></p>' for name, url in links.items()
     ]

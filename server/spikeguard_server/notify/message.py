@@ -1,7 +1,6 @@
 """What a channel is told: one message about one incident, or about a run, as it stands now.
 
-Law: pure facts and their words. A message carries no curve and no configuration: whoever may look
-follows its link.
+Law: pure facts and their words. A message carries no configuration, and a curve only in a mail.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from spikeguard_server.domain.notification.topics import (
     urgency_of,
 )
 from spikeguard_server.domain.policy.symptom import FirstMove
+from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
 
 
@@ -36,9 +36,10 @@ class Waiting:
     brief: str  # the same for a title
     reason: Sequence[str]  # its paragraphs
     cost_steps: int
-    cost_s: float | None
-    cost_more: str  # in money, what waiting adds, and how it is reckoned; empty = unknown
+    price: str  # the cost in steps, time and money
     expires_in_s: float
+    a_minute: str = ""  # what each minute of waiting adds; empty = nothing, or not known
+    pace: str = ""  # how time is reckoned; empty = not known
     checks: tuple[str, ...] = ()  # to look at before approving
     approvals: int = 1  # people who have to say yes
     first_approved_by: str | None = None  # of two
@@ -91,6 +92,7 @@ class ChannelMessage:
     spike: SpikeNews | None = None
     links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
     job: str | None = None  # what to look at where its job may have died
+    picture: IncidentPicture | None = None  # for a channel that shows one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))
@@ -190,16 +192,11 @@ def _of_run(message: ChannelMessage) -> Sequence[str]:
 
 
 def _of_spike(spike: SpikeNews) -> Sequence[str]:
-    lines = [
-        f"{spike.summary}.",
-        f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
-        f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. Onset at step "
-        f"{count(spike.onset_step)}{_losses(spike)}",
-    ]
+    lines = [*brief(spike)]
     if spike.job is not None:
         lines.append(spike.job)
-    if spike.cause and spike.waiting is None:  # a proposal's reason says it too
-        lines.append(spike.cause)
+    if (waiting := spike.waiting) is not None:
+        lines += [*_people(waiting), *(f"Check first: {check}" for check in waiting.checks)]
     if spike.recurrences:
         came = f"Came back {plural(spike.recurrences, 'time')}" if spike.came_back else "Stayed"
         lines.append(f"{came} after a command")
@@ -207,24 +204,43 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         once = spike.waiting is not None and spike.waiting.first_approved_by is not None
         whom = "No second person" if once else "Nobody"
         lines.append(f"{whom} has answered; escalation {spike.escalations}")
-    if spike.last_command:
+    if spike.last_command and waiting is not None:
         lines.append(spike.last_command)
-    if (waiting := spike.waiting) is not None:
-        lines += [
-            f"Proposed: {waiting.sentence}",
-            *_why(*waiting.reason),
-            *_people(waiting),
-            *(f"Check first: {check}" for check in waiting.checks),
-            f"Costs {plural(waiting.cost_steps, 'step')} ({duration(waiting.cost_s)})"
-            f"{waiting.cost_more}; expires in {duration(waiting.expires_in_s)}, then nothing is "
-            "done",
-        ]
+    if waiting is not None:
+        lines += _why(*(said for said in waiting.reason if said != spike.cause))
+    lines.append(
+        f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. Onset at step "
+        f"{count(spike.onset_step)}{_losses(spike)}"
+    )
+    if waiting is not None and waiting.pace:
+        lines.append(waiting.pace)
     return lines
 
 
-def _why(first: str = "", *rest: str) -> Sequence[str]:
+def brief(spike: SpikeNews) -> Sequence[str]:
+    """What is needed to decide, in five lines: what happened, the verdict, the cause, the action
+    with its price, and what waiting costs and until when it can."""
+    lines = [
+        f"{spike.summary}.",
+        f"{word(spike.kind.value).capitalize()} ({spike.confidence:.0%}): {spike.reason}",
+    ]
+    if spike.cause:
+        lines.append(spike.cause)
+    if (waiting := spike.waiting) is not None:
+        lines += [f"Proposed: {waiting.sentence}. Costs {waiting.price}", _waiting(waiting)]
+    elif spike.last_command:
+        lines.append(spike.last_command)
+    return lines
+
+
+def _waiting(waiting: Waiting) -> str:
+    adds = f"; each minute adds {waiting.a_minute}" if waiting.a_minute else ", at no further cost"
+    return f"Can wait {duration(waiting.expires_in_s)}{adds}. Then it expires: nothing is done"
+
+
+def _why(*said: str) -> Sequence[str]:
     """One paragraph a line."""
-    return [f"Why: {first}", *rest]
+    return [f"Why: {said[0]}", *said[1:]] if said else []
 
 
 def _people(waiting: Waiting) -> Sequence[str]:

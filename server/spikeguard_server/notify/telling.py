@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Kind, ProtocolError
+from spikeguard_protocol import Kind, ProtocolError, RunId
 from spikeguard_server.domain.notification.channel import Channel
 from spikeguard_server.domain.notification.delivery import (
     GIVE_UP_AFTER,
@@ -32,9 +32,10 @@ from spikeguard_server.domain.notification.delivery import (
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.facts import message_of, read_facts, said
-from spikeguard_server.notify.kinds import Carriage, carry
+from spikeguard_server.notify.kinds import Carriage, carry, shows_picture
 from spikeguard_server.notify.links import with_link
 from spikeguard_server.notify.message import ChannelMessage
+from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import find_channel, silence_over
@@ -51,6 +52,7 @@ from spikeguard_server.store.conversations import (
     settle,
 )
 from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.incidents import read_incident
 
 _log = logging.getLogger(__name__)
 
@@ -152,6 +154,10 @@ def _prepare(connection: sql.Connection, held: Conversation, settings: Settings)
         return Untold(channel.kind.value, Result.HELD)
     facts = with_link(connection, facts, held, channel, settings)
     message = message_of(facts, held.pending, held.told + 1, held.key.incident)
+    if shows_picture(channel) and held.key.incident:
+        run = RunId(facts.told.project, facts.told.name)
+        row = read_incident(connection, held.key.run_id, run, held.key.incident)
+        message = replace(message, picture=picture_of(connection, row))
     networks = read_networks(settings.notify_networks)
     return Ready(held, channel, message, Carriage(networks, held.told > 0, now.timestamp()))
 

@@ -6,20 +6,23 @@ aware datetimes in UTC. Nothing here is text for a reader yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from spikeguard_protocol import (
     Action,
     BatchRange,
     CommandState,
     Kind,
+    Rollback,
     RunId,
     SegmentId,
     SegmentReason,
 )
 from spikeguard_server.domain.events import Precursor
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import Cost
 from spikeguard_server.domain.policy.data_sources import NOTHING_NAMED, DataRecord
@@ -101,6 +104,41 @@ class AttemptFact:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+class Pictured(Protocol):
+    """What the picture of an incident shows."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def incident(self) -> Incident: ...
+    @property
+    def curves(self) -> tuple[RecordedCurve, ...]: ...
+    @property
+    def rollbacks(self) -> Sequence[tuple[int, int]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentPicture:
+    """An incident as it stands, as far as its picture shows it."""
+
+    id: str  # public, `gpt-124m-7#3`
+    incident: Incident
+    curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
+    rollbacks: Sequence[tuple[int, int]] = ()  # (from, to) in steps, of those carried out
+
+
+def rollbacks_of(
+    commands: Iterable[tuple[Action, CommandState, int | None]],
+) -> Sequence[tuple[int, int]]:
+    """(from, to) in steps of every rollback that was carried out; `commands`: action, state and
+    the step at which it was applied."""
+    return [
+        (applied_step, action.step)
+        for action, state, applied_step in commands
+        if isinstance(action, Rollback) and state in EXECUTED and applied_step is not None
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class PostMortem:
     """One closed incident, whole."""
@@ -132,3 +170,8 @@ class PostMortem:
     def id(self) -> str:
         """The incident's public id, `gpt-124m-7#3`."""
         return f"{self.run}#{self.incident.number}"
+
+    @property
+    def rollbacks(self) -> Sequence[tuple[int, int]]:
+        """(from, to) in steps of every rollback that was carried out."""
+        return rollbacks_of((c.action, c.state, c.applied_step) for c in self.commands)

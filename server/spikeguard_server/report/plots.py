@@ -23,10 +23,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from spikeguard_protocol import Rollback, Signal
-from spikeguard_server.domain.lifecycle.command_life import EXECUTED
-from spikeguard_server.report.facts import PostMortem, RecordedCurve
-from spikeguard_server.report.style import COLOURS
+from spikeguard_protocol import Signal
+from spikeguard_server.report.facts import Pictured, RecordedCurve
+from spikeguard_server.report.style import COLOURS, FONTS, THEMES
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.wording import SIGMA, number
 
@@ -51,6 +50,21 @@ _SETTINGS_LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How large the picture is, in inches, and how much it says."""
+
+    width: float
+    panel: float  # height for each part of its height
+    above: float  # the panels, for the legend
+    legend: int  # entries a line
+    ticks: int  # of steps, at most
+
+
+PAGE = Size(9.2, 1.9, 0.4, legend=4, ticks=8)
+PHONE = Size(3.9, 1.0, 0.4, legend=2, ticks=4)
+
+
+@dataclass(frozen=True, slots=True)
 class PlottedRun:
     """A part of one curve, either kept or undone by a rollback."""
 
@@ -59,17 +73,30 @@ class PlottedRun:
     undone: bool
 
 
-def png_of(facts: PostMortem) -> bytes:
-    """The picture on white, for Markdown."""
+def png_of(facts: Pictured, size: Size = PAGE, dpi: int = 100) -> bytes:
+    """The picture on white, for Markdown and mails."""
     out = io.BytesIO()
     with _settings():
-        figure = figure_of(facts)
+        figure = figure_of(facts, size)
         FigureCanvasAgg(figure)
-        figure.savefig(out, format="png", dpi=100, facecolor="white", metadata={"Software": None})
+        figure.savefig(out, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     return out.getvalue()
 
 
-def svg_of(facts: PostMortem) -> str:
+def svg_image(facts: Pictured) -> bytes:
+    """The picture as an image of its own, for a page as wide as a phone, light or dark as its
+    reader's screen is."""
+    out = io.StringIO()
+    with _settings():
+        figure = figure_of(facts, PHONE)
+        FigureCanvasSVG(figure)
+        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
+    image = _inline(out.getvalue(), f"Loss and gradient norm around {facts.id}")
+    end = image.index(">", image.index("<svg")) + 1
+    return f"{image[:end]}<style>{THEMES}text{{font-family:{FONTS}}}</style>{image[end:]}".encode()
+
+
+def svg_of(facts: Pictured) -> str:
     """The picture as an inline SVG element whose colours are the page's CSS variables."""
     out = io.StringIO()
     with _settings():
@@ -79,14 +106,15 @@ def svg_of(facts: PostMortem) -> str:
     return _inline(out.getvalue(), f"Loss and gradient norm around {facts.id}")
 
 
-def figure_of(facts: PostMortem) -> Figure:
+def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
     """The figure: loss above; below it the gradient norm, where one was measured."""
     norm = next((s.value for s in NORMS if any(s in curve.values for curve in facts.curves)), None)
     heights = [2.0] if norm is None else [2.0, 1.0]
-    inches = 1.9 * sum(heights)
-    figure = Figure(figsize=(9.2, inches))
-    top, bottom = 1 - 0.4 / inches, 0.5 / inches
-    figure.subplots_adjust(left=0.075, right=0.975, top=top, bottom=bottom, hspace=0.06)
+    inches = size.panel * sum(heights)
+    figure = Figure(figsize=(size.width, inches))
+    top, bottom = 1 - size.above / inches, 0.5 / inches
+    left, right = 0.69 / size.width, 1 - 0.23 / size.width
+    figure.subplots_adjust(left=left, right=right, top=top, bottom=bottom, hspace=0.06)
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     loss = panels[0][0]
     _draw_signal(loss, facts, Signal.LOSS.value)
@@ -101,10 +129,10 @@ def figure_of(facts: PostMortem) -> Figure:
         _scale_norm(below, facts, norm)
         below.set_ylabel(norm.replace("_", " "))
     for row in panels:
-        _finish(row[0], facts)
+        _finish(row[0], facts, size)
     _label_onset(loss, facts)
     panels[-1][0].set_xlabel("step")
-    _legend(figure, loss)
+    _legend(figure, loss, size)
     return figure
 
 
@@ -127,7 +155,7 @@ def _inline(svg: str, label: str) -> str:
 # --- what is drawn ---
 
 
-def _stretches(facts: PostMortem, signal: str) -> Iterator[PlottedRun]:
+def _stretches(facts: Pictured, signal: str) -> Iterator[PlottedRun]:
     """Every curve, cut where a rollback undid what followed; the cut point belongs to both."""
     for curve in facts.curves:
         steps, values = _thinned(curve, signal)
@@ -151,10 +179,10 @@ def _drawable(value: float) -> float:
     return value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value)
 
 
-def _draw_signal(axes: Axes, facts: PostMortem, signal: str) -> None:
+def _draw_signal(axes: Axes, facts: Pictured, signal: str) -> None:
     branched = any(curve.kept_to is not None for curve in facts.curves)
     kept = "kept" if branched else "measured"
-    undone = "undone by the rollback" if _rollbacks(facts) else "left behind at a restart"
+    undone = "undone by the rollback" if facts.rollbacks else "left behind at a restart"
     for stretch in _stretches(facts, signal):
         if not stretch.steps:
             continue
@@ -189,7 +217,7 @@ def _mark_non_finite(axes: Axes, stretch: PlottedRun) -> None:
         )
 
 
-def _draw_trend(axes: Axes, facts: PostMortem) -> None:
+def _draw_trend(axes: Axes, facts: Pictured) -> None:
     trend, steps = facts.incident.trend, _span(facts)
     if trend is None or steps is None:
         return
@@ -211,12 +239,12 @@ def _draw_trend(axes: Axes, facts: PostMortem) -> None:
     )
 
 
-def _span(facts: PostMortem) -> tuple[int, int] | None:
+def _span(facts: Pictured) -> tuple[int, int] | None:
     steps = [step for curve in facts.curves for step in (curve.steps[:1] + curve.steps[-1:])]
     return (min(steps), max(steps)) if steps and min(steps) < max(steps) else None
 
 
-def _draw_peak(axes: Axes, facts: PostMortem) -> None:
+def _draw_peak(axes: Axes, facts: Pictured) -> None:
     incident = facts.incident
     if incident.peak_loss is None or not math.isfinite(_drawable(incident.peak_loss)):
         return
@@ -226,7 +254,7 @@ def _draw_peak(axes: Axes, facts: PostMortem) -> None:
     axes.annotate(
         f"peak {number(incident.peak_loss)}",
         at,
-        xytext=(-8 if left else 8, -3),
+        xytext=(-8 if left else 8, 4),
         textcoords="offset points",
         ha="right" if left else "left",
         fontsize=8.5,
@@ -234,29 +262,18 @@ def _draw_peak(axes: Axes, facts: PostMortem) -> None:
     )
 
 
-def _fraction(facts: PostMortem, step: int) -> float:
+def _fraction(facts: Pictured, step: int) -> float:
     """Where `step` lies on the axis, from 0 to 1."""
     span = _span(facts)
     return 0.0 if span is None else (step - span[0]) / (span[1] - span[0])
 
 
-def _rollbacks(facts: PostMortem) -> list[tuple[int, int]]:
-    """(from, to) in steps of every rollback that was carried out."""
-    return [
-        (command.applied_step, command.action.step)
-        for command in facts.commands
-        if isinstance(command.action, Rollback)
-        and command.state in EXECUTED
-        and command.applied_step is not None
-    ]
-
-
-def _draw_rollbacks(axes: Axes, facts: PostMortem) -> None:
-    for i, (start, end) in enumerate(_rollbacks(facts)):
+def _draw_rollbacks(axes: Axes, facts: Pictured) -> None:
+    for i, (start, end) in enumerate(facts.rollbacks):
         _arrow_back(axes, facts, start, end, 0.07 + 0.11 * i)
 
 
-def _arrow_back(axes: Axes, facts: PostMortem, start: int, end: int, height: float) -> None:
+def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float) -> None:
     across = axes.get_xaxis_transform()
     style = {
         "arrowstyle": "-|>",
@@ -282,7 +299,7 @@ def _arrow_back(axes: Axes, facts: PostMortem, start: int, end: int, height: flo
     )
 
 
-def _label_onset(axes: Axes, facts: PostMortem) -> None:
+def _label_onset(axes: Axes, facts: Pictured) -> None:
     onset = facts.incident.onset_step
     left = _fraction(facts, onset) > 0.15
     axes.annotate(
@@ -301,12 +318,12 @@ def _label_onset(axes: Axes, facts: PostMortem) -> None:
 # --- how the axes look ---
 
 
-def _finite(facts: PostMortem, signal: str) -> list[float]:
+def _finite(facts: Pictured, signal: str) -> list[float]:
     stretches = _stretches(facts, signal)
     return [v for stretch in stretches for v in stretch.values if math.isfinite(v)]
 
 
-def _scale_loss(axes: Axes, facts: PostMortem) -> None:
+def _scale_loss(axes: Axes, facts: Pictured) -> None:
     values = _finite(facts, Signal.LOSS.value)
     if not values:
         return
@@ -320,7 +337,7 @@ def _scale_loss(axes: Axes, facts: PostMortem) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(6))
 
 
-def _scale_norm(axes: Axes, facts: PostMortem, signal: str) -> None:
+def _scale_norm(axes: Axes, facts: Pictured, signal: str) -> None:
     if any(value > 0 for value in _finite(facts, signal)):
         _logarithmic(axes)
 
@@ -332,7 +349,7 @@ def _logarithmic(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: Axes, facts: PostMortem) -> None:
+def _finish(axes: Axes, facts: Pictured, size: Size) -> None:
     axes.axvline(
         facts.incident.onset_step, color=LIGHT["alarm"], linewidth=0.9, alpha=0.75, zorder=1.5
     )
@@ -341,21 +358,21 @@ def _finish(axes: Axes, facts: PostMortem) -> None:
     axes.patch.set_alpha(0.0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(size.ticks, integer=True))
     axes.tick_params(which="both", length=0)
     axes.margins(x=0.01)
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def _legend(figure: Figure, axes: Axes, size: Size) -> None:
     """One entry a label, above the panels, where it covers nothing."""
     named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(
         list(named.values()),
         list(named),
         loc="upper left",
-        bbox_to_anchor=(0.065, 1.0),
+        bbox_to_anchor=(0.6 / size.width, 1.0),
         borderaxespad=0.2,
-        ncols=4,
+        ncols=size.legend,
         frameon=False,
         fontsize=8.5,
         handlelength=1.8,

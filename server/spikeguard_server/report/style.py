@@ -22,12 +22,18 @@ def _variables(theme: int) -> str:
     return "".join(f"--{name}:{pair[theme]};" for name, pair in COLOURS.items())
 
 
-STYLE = (
+FONTS = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif'
+THEMES = (
     f":root{{{_variables(0)}}}\n"
     f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}\n"
-    """*{box-sizing:border-box}
+)
+STYLE = (
+    THEMES
+    + """*{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
- font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+ font:16px/1.55 """
+    + FONTS
+    + """}
 main{max-width:58rem;margin:0 auto;padding:3rem 1.5rem 4rem}
 h1{font-size:1.65rem;line-height:1.25;margin:0 0 .75rem;letter-spacing:-.01em;text-wrap:balance}
 h2{font-size:1.1rem;margin:2.5rem 0 .75rem;padding-top:1rem;border-top:1px solid var(--rule)}

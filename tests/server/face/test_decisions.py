@@ -171,7 +171,7 @@ def test_looking_at_the_page_decides_nothing(live: Live, spiked: Job) -> None:
         assert "steps lost" in answer.text
         found = spiked.incident()
         assert f"{found['summary']}." in answer.text
-        assert f"Now {found['kind']}, {found['confidence']:.0%}" in answer.text
+        assert f"{found['kind'].capitalize()} ({found['confidence']:.0%}): " in answer.text
         assert "Why, as seen when it was proposed" in answer.text
         first = found["first_signal"]
         assert f"{first['signal'].replace('_', ' ')}, step {first['step']}" in answer.text

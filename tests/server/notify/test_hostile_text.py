@@ -33,10 +33,9 @@ def message(text: str) -> ChannelMessage:
         f"roll back to {text}",
         (text,),
         3,
-        4.0,
-        "",
+        "3 steps",
         60.0,
-        (text,),
+        checks=(text,),
     )
     spike = SpikeNews(
         "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "lingering spike", text,

@@ -18,6 +18,7 @@ from spikeguard_server.notify.kinds import Carriage, carry
 from spikeguard_server.notify.links import LABEL
 from spikeguard_server.notify.mail import mail_html
 from tests.hostile import HOSTILE
+from tests.server.notify.conftest import Desk
 from tests.server.notify.test_hostile_text import message
 
 
@@ -76,7 +77,26 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
     assert plain is not None
     assert "&nbsp;" not in rich.get_content()
     assert 'href="https://guard.example/confirm/1?a=b&amp;c=d"' in rich.get_content()
-    assert "Why: wait a while" in plain.get_content()
+    assert "Proposed: roll back to wait a while. Costs 3 steps" in plain.get_content()
+
+
+def test_a_mail_shows_the_curve_between_the_five_lines_and_the_rest(desk: Desk) -> None:
+    with receiving() as mailbox:
+        url = f"mailto://127.0.0.1:{mailbox.server_address[1]}?from=a@example.org&to=b@example.org"
+        desk.channel("apprise", target={"url": url})
+        assert desk.tell() == 1
+    assert desk.results() == ["sent"]
+    [mail] = mailbox.mails
+    [picture] = [part for part in mail.walk() if part.get_content_type() == "image/png"]
+    rich = mail.get_body(("html",))
+    assert rich is not None
+    html = rich.get_content()
+    assert f'src="cid:{str(picture["Content-ID"]).strip("<>")}"' in html
+    assert picture.get_content().startswith(b"\x89PNG")
+    assert len(mail.as_bytes()) < 200_000
+    order = ["The loss rose", "Proposed: ", "Can wait ", "confirm/default", "<img", "First to move"]
+    places = [html.index(words) for words in order]
+    assert places == sorted(places)
 
 
 def test_of_two_ways_to_decide_a_mail_says_which_needs_no_signing_in() -> None:

@@ -6,9 +6,11 @@ outside is escaped; a form works only from the page it was made for.
 
 from spikeguard_server.http.pages.render import (
     HtmlPage,
+    IncidentView,
     confirm_page,
     docs_page,
     docs_script,
+    incident_page,
     login_page,
     refusal_page,
     sign_in_page,
@@ -17,9 +19,11 @@ from spikeguard_server.http.pages.render import (
 
 __all__ = [
     "HtmlPage",
+    "IncidentView",
     "confirm_page",
     "docs_page",
     "docs_script",
+    "incident_page",
     "login_page",
     "refusal_page",
     "sign_in_page",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -12,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spikeguard_protocol import CommandState
+from spikeguard_protocol import CommandState, IncidentState
 from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.phrases import batches_phrase, ended_phrase, order_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
@@ -20,6 +21,7 @@ from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
 
+FOLLOWED = frozenset({CommandState.APPROVED, CommandState.DELIVERED, CommandState.APPLIED})
 _TONES = {
     **dict.fromkeys(("approved", "delivered"), "wait"),
     **dict.fromkeys(("applied", "judged"), "good"),
@@ -78,25 +80,50 @@ def docs_script() -> bytes:
     return (files(__package__) / "templates/docs.js").read_bytes()
 
 
+@dataclass(frozen=True, slots=True)
+class IncidentView:
+    """An incident as it stands, for the pages that show it."""
+
+    incident: Mapping[str, Any]  # as the API tells it, with its commands
+    lines: Sequence[str]  # what is needed to decide, as the messages say it
+    picture: bytes  # SVG; empty where nothing was measured
+    halted: bool  # the kill switch stops every approval
+    job: str | None  # what to look at where the run's job may have died
+    snoozed_s: float | None  # nobody is told of it for so long
+    age_s: float | None  # of the run's newest message
+    silent: bool  # whether that is too old to rely on
+
+    def facts(self) -> dict[str, Any]:
+        """What a template shows of it."""
+        address = f"data:image/svg+xml;base64,{b64encode(self.picture).decode()}"
+        named = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {**named, "picture": address if self.picture else ""}
+
+
+def incident_page(
+    page: HtmlPage, view: IncidentView, *, key: str, refusal: ServiceError | None = None
+) -> str:
+    """An incident at a glance; without a `key` nothing can be done from it."""
+    return _render("incident.html", page, key=key, refusal=refusal, **view.facts())
+
+
 def confirm_page(
     page: HtmlPage,
-    incident: Mapping[str, Any],
+    view: IncidentView,
     command: Mapping[str, Any],
     *,
     key: str,
-    halted: bool,
-    job: str | None = None,
     refusal: ServiceError | None = None,
     outdated: bool = False,
     spent: bool = False,
 ) -> str:
     """One command with its incident, and the two buttons while it waits; none for a link that was
-    used or is to a revision that is outdated."""
-    facts = {
-        "incident": incident, "command": command, "halted": halted, "outdated": outdated,
-        "spent": spent, "job": job,
-    }  # fmt: skip
-    return _render("confirm.html", page, key=key, refusal=refusal, **facts)
+    used or is to a revision that is outdated. A command that was approved is followed until it is
+    judged."""
+    going_on = CommandState(command["state"]) in FOLLOWED
+    follows = going_on and view.incident["state"] != IncidentState.CLOSED
+    facts = {"command": command, "outdated": outdated, "spent": spent, "follows": follows}
+    return _render("confirm.html", page, key=key, refusal=refusal, **view.facts(), **facts)
 
 
 def refusal_page(page: HtmlPage, refusal: ServiceError) -> str:

@@ -11,6 +11,7 @@ from spikeguard_server.http.routes import (
     decisions,
     events,
     health,
+    incident_pages,
     incidents,
     ledger,
     links,
@@ -46,6 +47,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     tokens.router,
     oidc.router,  # before the links, whose path takes any word
     pages.router,
+    incident_pages.router,
     links.router,
     scrape.router,
     health.router,

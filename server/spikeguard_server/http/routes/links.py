@@ -24,7 +24,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.pages import HtmlPage
 from spikeguard_server.http.routes.decisions import Decision, decide
-from spikeguard_server.http.routes.pages import Text, confirmation
+from spikeguard_server.http.routes.incident_pages import Text, confirmation, snooze
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
 from spikeguard_server.ingest.decisions import Way
@@ -59,9 +59,12 @@ def use_link(
         person = _person(services, request, link, row) or _typed(services, name)
         if services.named_only and person.known_by not in PROVEN:
             raise NameNotProven
-        way = Way(f"a link of channel {row.channel}", origin_of(request), link.id)
-        made = Decision(link.command_id, verdict, link.revision, person, way, reason)
-        decide(services, made)
+        if verdict == "snooze":  # decides nothing, and spends nothing
+            snooze(services, link.command_id.incident, person)
+        else:
+            way = Way(f"a link of channel {row.channel}", origin_of(request), link.id)
+            made = Decision(link.command_id, verdict, link.revision, person, way, reason)
+            decide(services, made)
     except ServiceError as refusal:
         return _page(services, request, link, row, refusal)
     return RedirectResponse(request.url.path, status_code=303)

@@ -1,42 +1,32 @@
-"""The pages: log in, log out, and decide on a command. No scripts, no state but the cookie.
+"""The pages to log in and out. No scripts, no state but the cookie.
 
 Law: GET shows, POST acts. A form works only from the page that was made for this session.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
-from spikeguard_protocol import CommandId, IncidentId, Outcome, RunId
 from spikeguard_server.access.grants import (
     close_session,
     holder_of_link,
     open_proxied_session,
     use_sign_in_link,
 )
-from spikeguard_server.errors import Forbidden, NotFound, ServiceError
-from spikeguard_server.http.bodies.incident_shapes import IncidentDetail
-from spikeguard_server.http.bodies.incidents import incident_detail
+from spikeguard_server.errors import Forbidden, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
-    CallerDep,
-    Number,
-    RunDep,
     Services,
     ServicesDep,
     find_by_secret,
-    origin_of,
-    person_of,
     session_secret,
 )
-from spikeguard_server.http.pages import HtmlPage, confirm_page, login_page, sign_in_page, style
+from spikeguard_server.http.pages import HtmlPage, login_page, sign_in_page, style
 from spikeguard_server.http.proxies import signed_in
-from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.sessions import check_on_this_machine, log_in
 from spikeguard_server.identity.permissions import (
     Caller,
@@ -45,18 +35,11 @@ from spikeguard_server.identity.permissions import (
     new_secret,
     same_key,
 )
-from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.incidents import read_incident
-from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.tokens import find_caller
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
-
-Text = Annotated[str, Form(max_length=2000)]
 
 
 def page_of(services: Services, caller: Caller | None) -> HtmlPage:
@@ -93,7 +76,7 @@ def login_form(
 
 def safe_next(settings: Settings, path: str) -> str:
     """Where to go after the login: a page of ours or the dashboard, else the login page."""
-    if path.startswith("/confirm/") and "\\" not in path and "\r" not in path and "\n" not in path:
+    if path.startswith(("/confirm/", "/incident/")) and not set("\\\r\n") & set(path):
         return path
     dashboard = settings.dashboard_url
     return path if dashboard and _origin(path) == _origin(dashboard) else "/login"
@@ -194,112 +177,6 @@ def do_logout(services: ServicesDep, request: Request) -> Response:
     answer = RedirectResponse("/login", status_code=303)
     answer.delete_cookie(COOKIE, path="/")
     return answer
-
-
-@router.get("/confirm/{project}/{name}/{number}/{command}", summary="The page that decides")
-def show_confirm(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    run: RunDep,
-    number: Number,
-    command: Number,
-) -> Response:
-    """One command with its incident; looking changes nothing."""
-    return _confirm(services, caller, request, CommandId(IncidentId(run, number), command))
-
-
-@router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
-def do_confirm(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    run: RunDep,
-    number: Number,
-    command: Number,
-    verdict: Text = "",
-    revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
-    reason: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
-) -> Response:
-    """Acts in the person's name, then shows what became of it."""
-    public_id = CommandId(IncidentId(run, number), command)
-    try:
-        if not same_key(key, _key(request, public_id)):
-            raise Forbidden(
-                "This form is not from this page, or your session is another", "Look again"
-            )
-        way = Way("the page", origin_of(request))
-        made = Decision(public_id, verdict, revision, person_of(caller), way, reason)
-        decide(services, made)
-    except ServiceError as refusal:
-        return _confirm(services, caller, request, public_id, refusal)
-    return RedirectResponse(request.url.path, status_code=303)
-
-
-def _key(request: Request, command: CommandId) -> str:
-    return form_key(session_secret(request) or "", f"confirm {command}")
-
-
-def _confirm(
-    services: Services,
-    caller: Caller,
-    request: Request,
-    command: CommandId,
-    refusal: ServiceError | None = None,
-) -> Response:
-    key = _key(request, command)
-    return confirmation(services, page_of(services, caller), command, key, refusal)
-
-
-def confirmation(
-    services: Services,
-    page: HtmlPage,
-    command: CommandId,
-    key: str,
-    refusal: ServiceError | None = None,
-    *,
-    revision: int | None = None,
-    spent: bool = False,
-) -> Response:
-    """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
-    `spent`: nothing can be decided here any more; a page without a person asks who they are."""
-    seen = _detail(services, command.incident.run, command.incident.number)
-    detail = seen.incident
-    shown = next((entry for entry in detail.commands if entry.number == command.number), None)
-    if shown is None:
-        raise NotFound(f"There is no command {command}", "Open it from its incident")
-    html = confirm_page(
-        page,
-        detail.model_dump(),
-        shown.model_dump(),
-        key=key,
-        halted=seen.halted,
-        job=seen.job,
-        refusal=refusal,
-        outdated=revision is not None and revision != shown.revision,
-        spent=spent,
-    )
-    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the page on a command is made of."""
-
-    incident: IncidentDetail
-    halted: bool  # the kill switch stops every approval
-    job: str | None  # what to look at where the run's job may have died
-
-
-def _detail(services: Services, run: RunId, number: int) -> _Seen:
-    with services.engine.connect() as connection:
-        key = existing_run(connection, run)
-        row = read_incident(connection, key, run, number)
-        halted = policy_of(connection, run.project, key).halted
-        told = read_told(connection, key, services.settings.history_after_s)
-        concerns = row.state != "closed" or row.outcome == Outcome.RUN_ENDED
-        return _Seen(incident_detail(connection, row), halted, told.job if concerns else None)
 
 
 @router.get("/pages/style.css", summary="The style sheet of the pages", include_in_schema=False)

@@ -1,0 +1,61 @@
+"""The picture of an incident as it stands, for a message and for the pages that decide.
+
+Invariants: reads only, from the copy that is kept with the incident; thinned, so that an incident
+of a million steps costs what one of a thousand does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import CommandState, IncidentId, RunId, SegmentId, SegmentReason, Signal
+from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of
+from spikeguard_server.store.commands import action_of
+from spikeguard_server.store.incidents import attempts_by_number, incident_of
+from spikeguard_server.store.reads.history import Row, current_line, read_segments
+from spikeguard_server.store.reads.incidents import read_commands
+from spikeguard_server.store.reads.series import Window, read_incident_series
+
+POINTS: Final = 1200  # of all segments together
+_SHOWN: Final = (Signal.LOSS.value, Signal.GRAD_NORM.value)
+
+
+def picture_of(connection: sql.Connection, row: Row) -> IncidentPicture:
+    """What the picture of the incident in `row` shows now."""
+    run_id, key = row.run_id, (row.run_id, row.number)
+    attempts = attempts_by_number(connection, run_id)
+    line = current_line(connection, run_id, read_segments(connection, run_id))
+    series = read_incident_series(connection, run_id, row.number, Window(_SHOWN, points=POINTS))
+    numbers = {id: number for number, id in attempts.ids.items()}
+    curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
+    curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))
+    commands = (facts.row for facts in read_commands(connection, [key]).get(key, []))
+    carried_out = (
+        (action_of(each.arguments), CommandState(each.state), each.applied_step)
+        for each in commands
+    )
+    return IncidentPicture(
+        id=str(IncidentId(RunId(row.project, row.name), row.number)),
+        incident=incident_of(row, attempts),
+        curves=tuple(curves),
+        rollbacks=rollbacks_of(carried_out),
+    )
+
+
+def _curve(
+    shown: Mapping[str, Any], numbers: Mapping[str, int], last_steps: Mapping[SegmentId, int | None]
+) -> RecordedCurve:
+    segment = SegmentId(shown["attempt"], shown["number"])
+    steps = tuple(shown["steps"])
+    kept_to = last_steps.get(segment, steps[0] - 1)
+    return RecordedCurve(
+        segment=segment,
+        attempt_number=numbers[segment.attempt],
+        reason=SegmentReason.START,
+        steps=steps,
+        values={name: tuple(column) for name, column in shown["values"].items()},
+        kept_to=None if kept_to is None or kept_to >= steps[-1] else kept_to,
+    )
