@@ -16,7 +16,9 @@ from markdown_it import MarkdownIt as CommonMark
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
+from spikeguard_server.http.pages.pictures import Pictures
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
+from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.plots import png_of, svg_of
 from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.writing import MOST_REVISIONS, document_of
@@ -572,3 +574,20 @@ def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
     text = render(replace(rolled_back, incident=early), ReportFormat.MARKDOWN)
     assert "never moved" not in str(text)
     assert "the loss rose later" in str(text)
+
+
+def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
+    rolled_back: PostMortem,
+) -> None:
+    pictures, id, curves = Pictures(), rolled_back.id, rolled_back.curves
+    picture = IncidentPicture(id, rolled_back.incident, curves, rolled_back.rollbacks)
+    drawn = pictures.svg("default", picture)
+    assert pictures.svg("default", replace(picture)) is drawn
+    assert pictures.svg("another", picture) is not drawn
+    longer = replace(
+        curves[-1],
+        steps=(*curves[-1].steps, curves[-1].steps[-1] + 1),
+        values={name: (*column, 9.0) for name, column in curves[-1].values.items()},
+    )
+    assert pictures.svg("default", replace(picture, curves=(*curves[:-1], longer))) != drawn
+    assert pictures.svg("default", replace(picture, curves=())) == b""

@@ -30,6 +30,7 @@ from spikeguard_server.http.dependencies import (
     session_secret,
 )
 from spikeguard_server.http.pages import HtmlPage, IncidentView, confirm_page, incident_page
+from spikeguard_server.http.pages.pictures import Pictures
 from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
@@ -50,6 +51,7 @@ from spikeguard_server.store.reads.runs import read_run
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
+_PICTURES: Final = Pictures()
 
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
@@ -219,13 +221,10 @@ class _Seen:
     silent: bool  # whether that is too old to rely on
 
     def view(self) -> IncidentView:
-        from spikeguard_server.report.plots import svg_image  # matplotlib: 0.7 s at every start
-
-        drawn = any(curve.steps for curve in self.picture.curves)
         return IncidentView(
             incident=self.detail.model_dump(),
             lines=self.lines,
-            picture=svg_image(self.picture) if drawn else b"",
+            picture=_PICTURES.svg(self.detail.project, self.picture),
             halted=self.halted,
             job=self.job,
             snoozed_s=self.snoozed_s,
