@@ -21,7 +21,13 @@ from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration, table
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, Role, RunId
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.paths import channel_path, confirm_path, incident_path, run_path
+from spikeguard_protocol.paths import (
+    channel_path,
+    confirm_path,
+    incident_page_path,
+    incident_path,
+    run_path,
+)
 
 DAY_S = 86_400.0
 MAX_LISTED = 1000
@@ -354,7 +360,8 @@ def _browser(options: Namespace) -> int:
 
 
 def _page_of(api: Api, text: str | None) -> str:
-    """The page that decides on a command, or on what an incident proposes."""
+    """The page that decides on a command, or on what an incident proposes; that of the incident
+    where it proposes nothing."""
     if text is None:
         return ""
     if "." in text.rpartition("#")[2]:
@@ -362,14 +369,14 @@ def _page_of(api: Api, text: str | None) -> str:
     incident = IncidentId.parse(text)
     proposal = api.get(incident_path(incident))["proposal"]
     if proposal is None:
-        raise CommandFailed(f"{incident} proposes nothing at present")
+        return incident_page_path(incident)
     return confirm_path(CommandId.parse(proposal["id"]))
 
 
 def _browser_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "id", metavar="ID", nargs="?",
-        help="go on to the page that decides on incident RUN#3 or command RUN#3.1 (quote it)",
+        help="go on to the page of incident RUN#3, or of command RUN#3.1 (quote it)",
     )  # fmt: skip
 
 

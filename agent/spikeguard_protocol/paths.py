@@ -33,6 +33,12 @@ def confirm_path(command: CommandId) -> str:
     return f"/confirm/{_part(run.project)}/{_part(run.name)}/{incident}/{command.number}"
 
 
+def incident_page_path(incident: IncidentId) -> str:
+    """The page that shows an incident at a glance."""
+    run = incident.run
+    return f"/incident/{_part(run.project)}/{_part(run.name)}/{incident.number}"
+
+
 def channel_path(project: str, name: str) -> str:
     """A channel of a project."""
     return f"/v1/channels/{_part(project)}/{_part(name)}"

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, CommandState, IncidentId, Kind, Outcome, RunId
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import WAITING
@@ -194,8 +195,7 @@ def _links(settings: Settings, incident: IncidentId, waiting: int | None) -> dic
     if waiting is not None:
         path = f"/confirm/{quote(run.project)}/{quote(run.name)}/{incident.number}/{waiting}"
         found["Decide"] = settings.public_url.rstrip("/") + path
-    place = f"{quote(run.project)}/{quote(run.name)}/{incident.number}"
-    found["Open"] = f"{settings.public_url.rstrip('/')}/incident/{place}"
+    found["Open"] = settings.public_url.rstrip("/") + incident_page_path(incident)
     if settings.dashboard_url:
         which = quote(f"{run.project}/{run.name}", safe="")
         base = settings.dashboard_url.rstrip("/")

@@ -39,8 +39,7 @@ from spikeguard_server.report.wording import (
     word,
 )
 
-PACE = frozenset({Signal.LR, Signal.TOKENS_PER_SECOND, Signal.STEP_TIME, Signal.UPDATE_DROPPED})
-MOST_REVISIONS = 10  # rows of the table of revisions
+MOST_REVISIONS = 5  # rows of the table of revisions
 _OUTCOMES: dict[Outcome | None, str] = {
     Outcome.HEALED: "The loss came back to its trend by itself.",
     Outcome.RECOVERED: "The loss came back to its trend after a command.",
@@ -187,10 +186,10 @@ def _evidence_said(facts: PostMortem) -> list[str]:
 
 
 def _signals(facts: PostMortem) -> Table:
-    """What each signal did, the first to move first."""
+    """What each signal that left its trend did, the first to move first."""
     incident, columns = facts.incident, 4 if facts.peaks else 3
     names = sorted(
-        {*incident.worst_z, *incident.first_moves, *(facts.peaks.keys() - PACE)},
+        {*incident.worst_z, *incident.first_moves},
         key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
     )
     header = ("signal", "first moved", "largest deviation", "largest value")[:columns]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from urllib.parse import unquote
 
 import pytest
 
@@ -70,6 +71,15 @@ def test_a_run_is_followed_until_it_ends(job: Job, typed: Typed) -> None:
     assert "live" in typed("watch", job.run, "--once")
     job.send(AttemptEnded("done"))
     assert "ended" in typed("watch", job.run, "--every", "0.2")
+
+
+def test_a_browser_is_led_to_the_decision_or_else_to_the_incident(job: Job, typed: Typed) -> None:
+    proposal = job.spike().incident()["proposal"]
+    confirm = f"/confirm/default/{job.run}/1/{proposal['number']}"
+    assert unquote(typed("browser", f"{job.run}#1")).strip().endswith(f"next={confirm}")
+    typed("reject", f"{job.run}#1", "--reason", "we wait")
+    first_view = f"/incident/default/{job.run}/1"
+    assert unquote(typed("browser", f"{job.run}#1")).strip().endswith(f"next={first_view}")
 
 
 def test_a_snoozed_incident_tells_nobody_until_then(
