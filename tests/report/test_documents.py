@@ -591,3 +591,11 @@ def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
     )
     assert pictures.svg("default", replace(picture, curves=(*curves[:-1], longer))) != drawn
     assert pictures.svg("default", replace(picture, curves=())) == b""
+
+
+def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
+    rolled_back: PostMortem,
+) -> None:
+    bent: Any = replace(rolled_back.curves[-1], values={"loss": ("x",) * 99})
+    picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
+    assert Pictures().svg("default", picture) == b""

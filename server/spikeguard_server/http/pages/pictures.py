@@ -6,12 +6,14 @@ matplotlib draws one at a time anyway.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from threading import Lock
 from typing import Final
 
 from spikeguard_server.report.facts import IncidentPicture
 
+_log = logging.getLogger(__name__)
 MOST: Final = 32  # some 40 kB each
 
 
@@ -39,7 +41,11 @@ class Pictures:
 def _draw(picture: IncidentPicture) -> bytes:
     from spikeguard_server.report.plots import svg_image  # matplotlib: 0.7 s at every start
 
-    return svg_image(picture)
+    try:
+        return svg_image(picture)
+    except Exception:  # whatever a job sent: one decides without a picture too
+        _log.exception("the picture of %s", picture.id)
+        return b""
 
 
 def _key(project: str, picture: IncidentPicture) -> str:
