@@ -579,7 +579,7 @@ def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
 def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
     rolled_back: PostMortem,
 ) -> None:
-    pictures, id, curves = Pictures(), rolled_back.id, rolled_back.curves
+    pictures, id, curves = Pictures(fresh_s=0.0), rolled_back.id, rolled_back.curves
     picture = IncidentPicture(id, rolled_back.incident, curves, rolled_back.rollbacks)
     drawn = pictures.svg("default", picture)
     assert pictures.svg("default", replace(picture)) is drawn
@@ -591,11 +591,16 @@ def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
     )
     assert pictures.svg("default", replace(picture, curves=(*curves[:-1], longer))) != drawn
     assert pictures.svg("default", replace(picture, curves=())) == b""
+    watched = Pictures()
+    drawn = watched.svg("default", picture)
+    assert watched.svg("default", replace(picture, curves=(*curves[:-1], longer))) is drawn
+    assert watched.svg("default", replace(picture, rollbacks=())) != drawn
 
 
 def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     rolled_back: PostMortem,
 ) -> None:
-    bent: Any = replace(rolled_back.curves[-1], values={"loss": ("x",) * 99})
+    words: Any = {"loss": ("x",) * 99}
+    bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
     assert Pictures().svg("default", picture) == b""

@@ -17,6 +17,8 @@ READS = {  # beside the modules of `store/reads`
     "policy_of",
     "find_caller",
     "list_tokens",
+    "silence_over",
+    "database_now",
     "action_of",
     "causes_of",
     "first_layer_of",

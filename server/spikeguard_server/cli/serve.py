@@ -12,7 +12,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Thread
+from importlib import import_module
+from threading import Thread, Timer
 from types import FrameType
 
 import sqlalchemy as sql
@@ -34,6 +35,7 @@ from spikeguard_server.store.schema import audit_warning, prepare
 
 _log = logging.getLogger(__name__)
 GRACE_S = 10  # for requests that are under way when we are told to stop
+LOAD_AFTER_S = 5.0
 # A thread that computes hands the interpreter on after so long, seconds. The event loop asks for it
 # some ten times a call; by the default, 0.005, many reads at once keep messages waiting for seconds
 # (`python -m benchmarks.overload`), while ingest is as fast with either.
@@ -104,9 +106,17 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     app = create_app(settings, engine)
     config = server_config(app)
+    _load_later("spikeguard_server.report.plots")
     if not settings.primary_url:
         _warn(engine)
     Server(config, app.state.feed, on_stop).run(sockets=[listener])
+
+
+def _load_later(module: str) -> None:
+    """What draws takes 0.7 s to load: not at the start, nor when somebody is paged."""
+    timer = Timer(LOAD_AFTER_S, import_module, [module])
+    timer.daemon = True
+    timer.start()
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:

@@ -1,41 +1,56 @@
 """The newest pictures of incidents, each drawn once for all who look.
 
-Invariants: bounded in number; whoever asks for a picture that is being drawn waits for it, since
-matplotlib draws one at a time anyway.
+Invariants: bounded in number, and in how often one is drawn; whoever asks for a picture that is
+being drawn waits for it, since matplotlib draws one at a time anyway.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from dataclasses import dataclass
 from threading import Lock
+from time import monotonic
 from typing import Final
 
 from spikeguard_server.report.facts import IncidentPicture
 
-_log = logging.getLogger(__name__)
 MOST: Final = 32  # some 40 kB each
+FRESH_S: Final = 2.0  # new samples alone have it drawn anew so often, at most
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    shows: str  # which samples
+    svg: bytes
+    at: float  # monotonic
 
 
 class Pictures:
     """Draws what has changed since somebody looked last."""
 
-    def __init__(self) -> None:
-        self._drawn = OrderedDict[str, bytes]()
+    def __init__(self, fresh_s: float = FRESH_S) -> None:
+        self._fresh_s = fresh_s
+        self._drawn = OrderedDict[str, _Drawn]()
         self._lock = Lock()
 
     def svg(self, project: str, picture: IncidentPicture) -> bytes:
-        """The picture as an image; empty where nothing was measured."""
+        """The picture as an image; empty where nothing was measured, or it cannot be drawn."""
         if not any(curve.steps for curve in picture.curves):
             return b""
-        key = _key(project, picture)
+        key, shows = _key(project, picture), _samples(picture)
         with self._lock:
-            if key not in self._drawn:
-                self._drawn[key] = _draw(picture)
+            known = self._drawn.get(key)
+            if known is None or self._outdated(known, shows):
+                known = self._drawn[key] = _Drawn(shows, _draw(picture), monotonic())
             self._drawn.move_to_end(key)
             while len(self._drawn) > MOST:
                 self._drawn.popitem(last=False)
-            return self._drawn[key]
+            return known.svg
+
+    def _outdated(self, known: _Drawn, shows: str) -> bool:
+        return known.shows != shows and monotonic() - known.at >= self._fresh_s
 
 
 def _draw(picture: IncidentPicture) -> bytes:
@@ -49,8 +64,14 @@ def _draw(picture: IncidentPicture) -> bytes:
 
 
 def _key(project: str, picture: IncidentPicture) -> str:
-    """Tells one state of one incident from another: samples are only ever added."""
+    """What changes it at once: another branch, another onset."""
+    segments = [(curve.segment, curve.kept_to) for curve in picture.curves]
     incident = picture.incident
-    curves = [(c.segment, c.kept_to, len(c.steps), c.steps[-1:]) for c in picture.curves]
-    marks = (incident.onset_step, incident.peak_step, incident.peak_loss, incident.trend)
-    return repr((project, picture.id, curves, marks, picture.rollbacks))
+    return repr((project, picture.id, segments, picture.rollbacks, incident.onset_step))
+
+
+def _samples(picture: IncidentPicture) -> str:
+    """Samples are only ever added."""
+    incident = picture.incident
+    ends = [(len(curve.steps), curve.steps[-1:]) for curve in picture.curves]
+    return repr((ends, incident.peak_step, incident.peak_loss, incident.trend))
