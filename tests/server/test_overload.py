@@ -78,7 +78,7 @@ def service(pool: sql.Engine) -> Iterator[Service]:
 def _await_ready(service: Service) -> None:
     for _ in range(600):
         try:
-            if httpx.get(f"{service.url}/readyz").status_code == 200:
+            if httpx.get(f"{service.url}/readyz", timeout=30).status_code == 200:
                 return
         except httpx.TransportError:
             assert service.process.poll() is None

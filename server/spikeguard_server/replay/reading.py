@@ -59,14 +59,14 @@ def _read(path: Path, wanted: Wanted) -> Log:
     try:
         if path.is_dir():
             return _folder(path, wanted)
+        if wanted.form is ReplayFormat.TENSORBOARD or (wanted.form is None and MARK in path.name):
+            return _pointed(path, _events(path), ReplayFormat.TENSORBOARD, wanted)
         data = _bytes(path)
         if path.suffix.lower() == ".wandb":
             raise CommandFailed(f"{path}: {EXPORT}")
         if wanted.form in (None, ReplayFormat.MLFLOW) and data.startswith(SQLITE_MAGIC):
             points, run = database_points(path, wanted.run)
             return _pointed(path, points, ReplayFormat.MLFLOW, wanted, f"run {run}")
-        if wanted.form is ReplayFormat.TENSORBOARD or (wanted.form is None and MARK in path.name):
-            return _pointed(path, list(event_points(path, data)), ReplayFormat.TENSORBOARD, wanted)
         return _text(path, data.decode("utf-8-sig"), wanted)
     except FileNotFoundError:
         raise CommandFailed(f"{path}: no such file") from None
@@ -75,13 +75,22 @@ def _read(path: Path, wanted: Wanted) -> Log:
         raise CommandFailed(f"{path}: cannot be read as {form} in UTF-8: {error}") from error
 
 
+def _events(path: Path) -> list[LogPoint]:
+    _check_size(path)
+    return list(event_points(path))
+
+
 def _bytes(path: Path) -> bytes:
+    _check_size(path)
+    return path.read_bytes()
+
+
+def _check_size(path: Path) -> None:
     size = path.stat().st_size
     if size > LARGEST:
         raise CommandFailed(
             f"{path}: {size:,} bytes, {LARGEST:,} at most: cut the log in parts, or thin it out"
         )
-    return path.read_bytes()
 
 
 def _text(path: Path, text: str, wanted: Wanted) -> Log:
@@ -103,7 +112,7 @@ def _folder(path: Path, wanted: Wanted) -> Log:
             f"{path}: a folder without event files and no MLflow run: "
             "give a file, or `spikeguard backtest` the folder"
         )
-    points = [point for one in files for point in event_points(one, _bytes(one))]
+    points = [point for one in files for point in _events(one)]
     return _pointed(path, points, ReplayFormat.TENSORBOARD, wanted)
 
 

@@ -71,7 +71,7 @@ def test_the_page_asks_its_own_server_for_three_files_and_makes_no_call(
 
 
 def test_the_page_lets_no_other_script_run(live: Live) -> None:
-    headers = httpx.get(f"{live.url}/docs").headers
+    headers = httpx.get(f"{live.url}/docs", timeout=30).headers
     policy = headers["content-security-policy"]
     assert "script-src 'self';" in policy
     assert "unsafe" not in policy
@@ -81,4 +81,4 @@ def test_the_page_lets_no_other_script_run(live: Live) -> None:
 
 
 def test_a_file_that_the_page_does_not_load_is_not_there(live: Live) -> None:
-    assert httpx.get(f"{live.url}/docs/redoc.standalone.js").status_code == 404
+    assert httpx.get(f"{live.url}/docs/redoc.standalone.js", timeout=30).status_code == 404

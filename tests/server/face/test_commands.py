@@ -133,7 +133,7 @@ def _wait(url: str) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
-            if httpx.get(url).status_code == 200:
+            if httpx.get(url, timeout=30).status_code == 200:
                 return
         except httpx.TransportError:
             time.sleep(0.1)
@@ -146,21 +146,21 @@ def test_a_token_is_made_used_listed_and_revoked(
     made = type_in(shared_url, "token", "create", "--role", "viewer", "--person", "Ada")
     secret = made.stdout.strip()
     header = {"Authorization": f"Bearer {secret}"}
-    assert httpx.get(f"{served}/v1/me", headers=header).json()["name"] == "Ada"
+    assert httpx.get(f"{served}/v1/me", headers=header, timeout=30).json()["name"] == "Ada"
     file = tmp_path / "secret"
     file.write_text("elsewhere-made-secret-0123456789\n")
     words = ["token", "register", "--role", "metrics", "--file", str(file), "--name", "prometheus"]
     for _ in range(2):  # the second time changes nothing
         assert say(shared_url, *words).returncode == 0
     scraper = {"Authorization": "Bearer elsewhere-made-secret-0123456789"}
-    assert httpx.get(f"{served}/metrics", headers=scraper).status_code == 200
+    assert httpx.get(f"{served}/metrics", headers=scraper, timeout=30).status_code == 200
     listed = say(shared_url, "token", "list").stdout
     assert "prometheus" in listed
     assert "Ada" in listed
     assert secret not in listed
     number = made.stderr.split()[1].rstrip(":")
     assert say(shared_url, "token", "revoke", number).returncode == 0
-    assert httpx.get(f"{served}/v1/me", headers=header).status_code == 401
+    assert httpx.get(f"{served}/v1/me", headers=header, timeout=30).status_code == 401
     assert say(shared_url, "token", "revoke", number).returncode == 1
 
 
@@ -170,15 +170,15 @@ def test_a_replica_that_starts_amid_an_upgrade_serves_on_and_is_not_ready(
     """The newer release has migrated; this process stands for one that had to start again."""
     with standing_at(shared_url, "9999"):
         time.sleep(READY_S)  # so old may the word be that all is well
-        assert httpx.get(f"{served}/readyz").status_code == 503
+        assert httpx.get(f"{served}/readyz", timeout=30).status_code == 503
         with serving(shared_url) as again:
             migrating = type_in(shared_url, "migrate")
             assert migrating.returncode == 1
             assert "stands at revision 9999" in migrating.stderr
             assert "Traceback" not in migrating.stderr
             _wait(f"{again}/healthz")
-            assert httpx.get(f"{again}/readyz").status_code == 503
-            assert httpx.get(f"{again}/v1/me").status_code == 401
+            assert httpx.get(f"{again}/readyz", timeout=30).status_code == 503
+            assert httpx.get(f"{again}/v1/me", timeout=30).status_code == 401
 
 
 @contextmanager

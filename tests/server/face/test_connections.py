@@ -89,7 +89,7 @@ def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz").close()
+            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=30).close()
         except httpx.TransportError:
             time.sleep(0.1)
     raise AssertionError("the server did not start")
@@ -297,7 +297,7 @@ def test_health_checks_and_agents_get_in_while_strangers_hold_every_connection(
     """The connection that rested longest makes room."""
     with ExitStack() as held:
         idle = [held.enter_context(served.dial()) for _ in range(3 * MOST)]
-        assert httpx.get(f"{served.live.url}/healthz").status_code == 200
+        assert httpx.get(f"{served.live.url}/healthz", timeout=30).status_code == 200
         job = Job(served.live, "among-strangers").start()
         job.train(5)
         assert served.process.num_fds() < MOST + 60
@@ -314,7 +314,7 @@ def test_one_address_holds_no_more_than_its_share(served: Served) -> None:
         assert b"Retry-After: " in answer
         for _ in range(MOST_PER_ADDRESS + 1):  # a proxy holds those of many
             held.enter_context(served.dial())
-        assert httpx.get(f"{served.live.url}/healthz").status_code == 200
+        assert httpx.get(f"{served.live.url}/healthz", timeout=30).status_code == 200
     with served.dial(STRANGER) as connection:
         assert ask(connection).startswith(b"HTTP/1.1 200 ")
 

@@ -210,12 +210,14 @@ def test_one_token_cannot_hold_all_streams_of_events(
 
         def follow(secret: str) -> int:
             headers = {"Authorization": f"Bearer {secret}"}
-            request = httpx.stream("GET", f"{address}/v1/events?project=p", headers=headers)
+            request = httpx.stream(
+                "GET", f"{address}/v1/events?project=p", headers=headers, timeout=30
+            )
             return open_streams.enter_context(request).status_code
 
         assert [follow(secrets[0]) for _ in range(2)] == [200, 200]
         login = {"token": secrets[0], "name": "Ada Lovelace"}
-        session = httpx.post(f"{address}/v1/sessions", json=login).json()["token"]
+        session = httpx.post(f"{address}/v1/sessions", json=login, timeout=30).json()["token"]
         assert [follow(session) for _ in range(2)] == [200, 429]
         assert follow(secrets[1]) == 200
 
@@ -230,7 +232,7 @@ def test_who_reads_much_at_once_keeps_neither_others_nor_the_health_check_waitin
         with engine.begin() as connection:
             mine, other = (issue_token(connection, Grant(Role.VIEWER), "test")[0] for _ in "ab")
         login = {"token": mine, "name": "Ada Lovelace"}
-        session = httpx.post(f"{address}/v1/sessions", json=login).json()["token"]
+        session = httpx.post(f"{address}/v1/sessions", json=login, timeout=30).json()["token"]
         calling = on.enter_context(ThreadPoolExecutor(20))
 
         def ask(path: str, secret: str, within_s: float = 60.0) -> int:

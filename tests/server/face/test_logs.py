@@ -56,7 +56,7 @@ def _await_ready(live: Live, process: subprocess.Popen[bytes], log: Path) -> Non
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text()
         with suppress(httpx.TransportError):
-            if httpx.get(f"{live.url}/readyz").status_code == 200:
+            if httpx.get(f"{live.url}/readyz", timeout=30).status_code == 200:
                 return
         time.sleep(0.05)
     raise AssertionError(log.read_text())
@@ -126,14 +126,14 @@ def test_a_hostile_path_stays_in_its_line(engine: sql.Engine, tmp_path: Path, fo
 )
 def test_a_request_id_that_is_not_fit_to_be_written_is_replaced(live: Live, given: bytes) -> None:
     for path in ("/healthz", "/v1/runs/default/none"):
-        answer = httpx.get(live.url + path, headers={b"X-Request-Id": given})
+        answer = httpx.get(live.url + path, headers={b"X-Request-Id": given}, timeout=30)
         assert answer.headers.get_list("X-Request-Id") == [answer.headers["X-Request-Id"]]
         assert answer.headers["X-Request-Id"].encode() != given
         assert len(answer.headers["X-Request-Id"]) == 16
 
 
 def test_a_request_id_that_is_fit_is_answered(live: Live) -> None:
-    refused = httpx.post(f"{live.url}/v1/messages", headers={"X-Request-Id": "a/b=7"})
+    refused = httpx.post(f"{live.url}/v1/messages", headers={"X-Request-Id": "a/b=7"}, timeout=30)
     assert (refused.status_code, refused.headers["X-Request-Id"]) == (401, "a/b=7")
 
 

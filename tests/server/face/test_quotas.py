@@ -44,7 +44,9 @@ class Site:
         )  # fmt: skip
         message = Message(project, run, attempt * 16, 1, 0.0, records)
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.post(f"{self.url}/v1/messages", content=encode(message), headers=headers)
+        return httpx.post(
+            f"{self.url}/v1/messages", content=encode(message), headers=headers, timeout=30
+        )
 
     def call(self, method: str, path: str, **body: Any) -> httpx.Response:
         """As a person."""
@@ -54,7 +56,9 @@ class Site:
         with self.engine.begin() as connection:
             secret = open_session(connection, caller, "Ada Lovelace", 60.0)[0]
         headers = {"Authorization": f"Bearer {secret}"}
-        return httpx.request(method, f"{self.url}{path}", headers=headers, json=body or None)
+        return httpx.request(
+            method, f"{self.url}{path}", headers=headers, json=body or None, timeout=30
+        )
 
     def age(self) -> None:
         """A day passes."""

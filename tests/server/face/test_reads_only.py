@@ -192,19 +192,22 @@ def _reprice(live: Live, run: str) -> None:
 def test_health_says_that_it_serves_reads_and_how_far_behind_it_is(
     live: Live, mirror: Live, standby_url: str
 ) -> None:
-    assert httpx.get(f"{mirror.url}/healthz").json() == {"status": "ok", "primary": live.url}
-    assert httpx.get(f"{live.url}/healthz").json()["primary"] is None
-    assert httpx.get(f"{live.url}/readyz").json()["lag_s"] is None
+    assert httpx.get(f"{mirror.url}/healthz", timeout=30).json() == {
+        "status": "ok",
+        "primary": live.url,
+    }
+    assert httpx.get(f"{live.url}/healthz", timeout=30).json()["primary"] is None
+    assert httpx.get(f"{live.url}/readyz", timeout=30).json()["lag_s"] is None
     caught_up(live, mirror)
-    ready = httpx.get(f"{mirror.url}/readyz")
+    ready = httpx.get(f"{mirror.url}/readyz", timeout=30)
     assert (ready.status_code, ready.json()["lag_s"] < 5.0) == (200, True), ready.text
     settings = Settings(database_url=standby_url, primary_url=live.url, most_lag_s=0.3)
     with _serving(live, settings) as strict, _paused(mirror.engine):
         Client(live.url, live.tokens[Role.ADMIN]).put_policy("of-standby", {})
-        await_that(lambda: httpx.get(f"{strict.url}/readyz").status_code == 503)
-        behind = httpx.get(f"{strict.url}/readyz").json()["error"]
+        await_that(lambda: httpx.get(f"{strict.url}/readyz", timeout=30).status_code == 503)
+        behind = httpx.get(f"{strict.url}/readyz", timeout=30).json()["error"]
         assert "behind its primary" in behind["message"]
-        assert httpx.get(f"{strict.url}/healthz").status_code == 200
+        assert httpx.get(f"{strict.url}/healthz", timeout=30).status_code == 200
 
 
 @contextmanager

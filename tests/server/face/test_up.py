@@ -126,8 +126,8 @@ def up() -> Iterator[Up]:
 def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(up: Up) -> None:
     process = up.start("--dashboard-port", "0")
     ready = up.ready()
-    assert httpx.get(f"{ready['server']}/readyz").status_code == 200
-    assert httpx.get(f"{ready['dashboard']}/_stcore/health").status_code == 200
+    assert httpx.get(f"{ready['server']}/readyz", timeout=30).status_code == 200
+    assert httpx.get(f"{ready['dashboard']}/_stcore/health", timeout=30).status_code == 200
     _the_dashboard_knows_no_more_than_it_must(up)
     _the_files_are_ours_alone(up, ready)
     _the_server_cannot_change_its_audit(up, ready)
@@ -159,7 +159,9 @@ def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
     place = {"SPIKEGUARD_SERVER", "SPIKEGUARD_PUBLIC_URL", "SPIKEGUARD_TOKEN"}
     assert given == {*place, "SPIKEGUARD_DASHBOARD_REFRESH"}
     server, token = environment["SPIKEGUARD_SERVER"], environment["SPIKEGUARD_TOKEN"]
-    me = httpx.get(f"{server}/v1/me", headers={"Authorization": f"Bearer {token}"}).json()
+    me = httpx.get(
+        f"{server}/v1/me", headers={"Authorization": f"Bearer {token}"}, timeout=30
+    ).json()
     assert me["role"] == "viewer"
 
 
@@ -178,7 +180,7 @@ def _the_server_cannot_change_its_audit(up: Up, ready: dict[str, Any]) -> None:
     url = json.loads((data / "up.json").read_text())["database_url"].replace("+psycopg", "")
     with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("alter table audit disable trigger all")
-    assert httpx.get(f"{ready['server']}/readyz").json()["audit_protected"] is True
+    assert httpx.get(f"{ready['server']}/readyz", timeout=30).json()["audit_protected"] is True
     verified = up.command("audit", "verify", "--directory", str(data), "--heads",
                           str(data / "audit-heads"))  # fmt: skip
     assert "fit their digests" in verified.stdout, verified.stderr
@@ -195,16 +197,18 @@ def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:
     )
     assert answer.status_code == 200, answer.text
     login = Path(ready["login_token_file"]).read_text().strip()
-    session = httpx.post(f"{ready['server']}/v1/sessions", json={"token": login, "name": "Ada"})
+    session = httpx.post(
+        f"{ready['server']}/v1/sessions", json={"token": login, "name": "Ada"}, timeout=30
+    )
     assert session.json()["role"] == "operator"
 
 
 def _approval_links_are_signed_with_its_own_key(up: Up, server: str) -> None:
     key = (up.directory / "data" / "link_key").read_text().strip()
     link = ApprovalLink("an-id", "default", "r", 1, 1, 1, int(time.time()) + 60)
-    stranger = httpx.get(f"{server}/approve/{write_link(link, 'x' * 43)}")
+    stranger = httpx.get(f"{server}/approve/{write_link(link, 'x' * 43)}", timeout=30)
     assert "This link was not made by this server" in stranger.text
-    ours = httpx.get(f"{server}/approve/{write_link(link, key)}")
+    ours = httpx.get(f"{server}/approve/{write_link(link, key)}", timeout=30)
     assert "This link is not known here" in ours.text  # well signed, but for no message of ours
 
 
@@ -276,12 +280,12 @@ def _admins_need_no_database(up: Up) -> None:
 def _its_link_signs_a_browser_in_once(up: Up, ready: dict[str, Any]) -> None:
     link = ready["sign_in_link"]
     assert link in up.log()
-    assert "Sign in as" in httpx.get(link).text
-    assert httpx.post(link).status_code == 303
-    assert "used already" in httpx.post(link).text
+    assert "Sign in as" in httpx.get(link, timeout=30).text
+    assert httpx.post(link, timeout=30).status_code == 303
+    assert "used already" in httpx.post(link, timeout=30).text
     another = up.command("browser")
     assert another.returncode == 0, another.stderr
-    assert httpx.post(another.stdout.strip()).status_code == 303
+    assert httpx.post(another.stdout.strip(), timeout=30).status_code == 303
 
 
 def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:

@@ -67,7 +67,7 @@ def answer(line: socket.socket) -> tuple[int, dict[str, object]]:
 def counted(url: str, tokens: dict[Role, str]) -> dict[str, float]:
     """Messages by their status."""
     headers = {"Authorization": f"Bearer {tokens[Role.METRICS]}"}
-    lines = httpx.get(f"{url}/metrics", headers=headers).text.splitlines()
+    lines = httpx.get(f"{url}/metrics", headers=headers, timeout=30).text.splitlines()
     mine = [n for n in lines if n.startswith("spikeguard_http_requests_total") and "messages" in n]
     return {n.split('status="')[1][:3]: float(n.rsplit(" ", 1)[1]) for n in mine}
 
@@ -79,7 +79,7 @@ def test_a_token_is_refused_before_anything_of_its_message_has_come(url: str) ->
 
 
 def test_one_that_is_refused_hears_why_though_it_sends_all_at_once(url: str) -> None:
-    refused = httpx.post(f"{url}/v1/messages", content=b" " * WHOLE)
+    refused = httpx.post(f"{url}/v1/messages", content=b" " * WHOLE, timeout=30)
     assert refused.status_code == 401
 
 
@@ -118,7 +118,7 @@ def refused(line: socket.socket) -> bool:
 
 def post(url: str, tokens: dict[Role, str], body: bytes) -> httpx.Response:
     headers = {"Authorization": f"Bearer {tokens[Role.AGENT]}"}
-    return httpx.post(f"{url}/v1/messages", content=body, headers=headers)
+    return httpx.post(f"{url}/v1/messages", content=body, headers=headers, timeout=30)
 
 
 def test_a_body_that_does_not_come_to_its_end_is_let_go(

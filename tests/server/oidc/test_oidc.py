@@ -421,7 +421,10 @@ def test_admin_tokens_need_a_sign_in_that_the_provider_says_was_a_moment_ago(des
 
 
 def test_without_a_provider_there_is_no_way_to_one(oidc_url: str) -> None:
-    with serving(Settings(database_url=oidc_url)) as url, httpx.Client(base_url=url) as client:
+    with (
+        serving(Settings(database_url=oidc_url)) as url,
+        httpx.Client(base_url=url, timeout=30) as client,
+    ):
         assert client.get("/login/oidc").status_code == 404
         assert client.get("/login/oidc/callback").status_code == 404
         assert "oidc" not in client.get("/login").text

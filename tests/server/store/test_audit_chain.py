@@ -374,13 +374,13 @@ def test_a_server_writes_heads_down_and_says_that_its_role_cannot_change_the_aud
     site.note("first")
     given = Settings(database_url=site.url, audit_heads_directory=str(tmp_path))
     with serving(given) as url:
-        assert httpx.get(f"{url}/readyz").json()["audit_protected"] is True
+        assert httpx.get(f"{url}/readyz", timeout=30).json()["audit_protected"] is True
     assert [json.loads(line)["number"] for f in tmp_path.iterdir() for line in f.open()] == [1]
 
 
 def test_a_server_of_one_role_says_that_its_audit_is_not_protected(database_url: str) -> None:
     with serving(Settings(database_url=database_url)) as url:
-        assert httpx.get(f"{url}/readyz").json()["audit_protected"] is False
+        assert httpx.get(f"{url}/readyz", timeout=30).json()["audit_protected"] is False
 
 
 def test_migrating_as_the_owner_takes_over_a_database_of_one_role(

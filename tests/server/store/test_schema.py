@@ -173,7 +173,7 @@ def test_a_server_says_why_its_database_keeps_it_from_being_ready(
         with engine.begin() as connection:
             make_empty(connection)
     with serving(Settings(database_url=database_url)) as url:
-        answer = httpx.get(f"{url}/readyz")
+        answer = httpx.get(f"{url}/readyz", timeout=30)
     assert answer.status_code == 503
     error = answer.json()["error"]
     assert told in error["remedy"]
