@@ -1,6 +1,6 @@
 """How fast a long run's curves and a long list of runs are read, over HTTP.
 
-A run of a million steps (its samples written as pieces and rolled up by the server's own code; no
+A run of a million steps (its samples written as chunks and rolled up by the server's own code; no
 agent could send them in minutes) and a thousand runs beside it. Windows of random place and width,
 from the whole run to a few thousand steps, 1 to 3 signals, at most 2,000 points each; then pages of
 1,000 runs. Every answer is checked: no more points than asked, both ends, and the extremes of the
@@ -34,14 +34,14 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.ingest.receive import UNKNOWN_START
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.chunks import SegmentKey, insert_piece, row_of
+from spikeguard_server.store.chunks import SegmentKey, insert_chunk, row_of
 from spikeguard_server.store.curves import Column, Curves
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.roll_ups import roll_up
 from spikeguard_server.store.runs import extend_segment, make_attempt, make_run, open_segment
 
 STEPS, RUNS, POINTS = 1_000_000, 1000, 2000
-PIECE = 200  # steps of a message
+CHUNK = 200  # steps of a message
 SIGNALS = ("loss", "grad_norm", "param_norm", "lr", "step_time")
 ATTEMPT = "00000000000000a1"
 
@@ -64,7 +64,7 @@ def curves(steps: int) -> Curves:
 
 
 def write_run(connection: sql.Connection, name: str, whole: Curves | None) -> None:
-    """A run with its samples in pieces, as messages leave them."""
+    """A run with its samples in chunks, as messages leave them."""
     now = connection.execute(sql.select(sql.func.now())).scalar_one()
     run = make_run(connection, RunId("default", name), now)
     make_attempt(connection, run, ATTEMPT, UNKNOWN_START, now=now, started_at=now)
@@ -73,8 +73,8 @@ def write_run(connection: sql.Connection, name: str, whole: Curves | None) -> No
         return
     key = SegmentKey(run.run_id, 1, 0)
     extend_segment(connection, run.run_id, 1, 0, 1, len(whole))
-    for part in whole.cut(PIECE):
-        insert_piece(connection, key, row_of(part))
+    for part in whole.cut(CHUNK):
+        insert_chunk(connection, key, row_of(part))
     while not roll_up(connection, key):
         pass
 
@@ -168,7 +168,7 @@ def _sizes(connection: sql.Connection) -> dict[str, int]:
     size = "select sum(pg_total_relation_size(inhrelid)) from pg_inherits where inhparent = "
     found = {
         name: connection.execute(sql.text(f"{size} '{name}'::regclass")).scalar_one()
-        for name in ("pieces", "rollups")
+        for name in ("chunks", "rollups")
     }
     return {f"{name}_bytes": int(size) for name, size in found.items()}
 

@@ -43,7 +43,7 @@ SERVER = Path(spikeguard_server.__file__).parent
 STORE = SERVER / "store"
 _PARTS = (tables_curves, tables_notices, tables_policies)  # their tables belong to the metadata
 REFERENCE = {
-    "shelves",
+    "weeks",
     "projects",
     "policies",
     "tokens",
@@ -53,12 +53,14 @@ REFERENCE = {
     "clock",
     "clock_jumps",
 }
-_TABLE = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|shelves\.)?(\w+)", re.I)
+_TABLE = re.compile(
+    r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|ONLY)\s+(?:public\.|partitions\.)?(\w+)", re.I
+)
 _ASKED = r"(?:%\(|\$\d)"
 _RUN = re.compile(rf"\brun_id\s*=\s*{_ASKED}|\brun_id(?:, [\w.]+)*\)? IN \(|\bINTO \w+ \(run_id\b")
 QUICK = [
     *(f"tests/server/store/test_{name}.py" for name in (
-        "commands", "ticker", "shelves", "upgrade",
+        "commands", "ticker", "weeks", "upgrade",
     )),
     *(f"tests/server/notify/test_{name}.py" for name in ("outbox", "people", "outdated", "counts")),
     *(f"tests/server/face/test_{name}.py" for name in (
@@ -81,7 +83,7 @@ def reach_of(text: str) -> Reach:
     """What `text` touches, by its tables and its conditions on the run."""
     known = {name.rpartition(".")[2] for name in metadata.tables} | {"samples"}
     touched = {name for name in _TABLE.findall(text) if name in known}
-    if not touched and not re.search(r"samples_between|shelves\.", text):
+    if not touched and not re.search(r"samples_between|partitions\.", text):
         return Reach.OTHER
     if touched and touched <= REFERENCE:
         return Reach.REFERENCE

@@ -1,6 +1,6 @@
 """What is put together, put away and let go while nobody waits for it.
 
-Law: one run or one shelf a transaction. What fails is logged, tried again the next time, and keeps
+Law: one run or one week a transaction. What fails is logged, tried again the next time, and keeps
 nothing else from being done.
 """
 
@@ -34,7 +34,12 @@ from spikeguard_server.store.outdated import (
     old_before,
     runs_with_old,
 )
-from spikeguard_server.store.partitions import PartitionKind, drop_shelf, make_shelf, old_shelves
+from spikeguard_server.store.partitions import (
+    PartitionKind,
+    drop_partition,
+    make_partitions,
+    old_weeks,
+)
 from spikeguard_server.store.roll_ups import roll_up, segments_behind, segments_unfinished
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET
@@ -59,34 +64,34 @@ def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
 
 
 def let_go(engine: sql.Engine, settings: Settings) -> None:
-    """Make this week's shelf, and drop those that are past their time."""
-    survive(partial(_make_shelf, engine), "this week's shelf")
+    """Make this week's partitions, and drop those that are past their time."""
+    survive(partial(_make_partitions, engine), "this week's partitions")
     for kind, days in (
         (PartitionKind.SAMPLES, settings.keep_samples_days),
         (PartitionKind.ROLLUPS, settings.keep_rollups_days),
         (PartitionKind.LAYERS, settings.keep_layers_days),
     ):
         if days > 0:
-            survive(partial(_let_go, engine, kind, days), f"shelves of {kind}")
+            survive(partial(_let_go, engine, kind, days), f"partitions of {kind}")
 
 
-def _make_shelf(engine: sql.Engine) -> None:
+def _make_partitions(engine: sql.Engine) -> None:
     with engine.begin() as connection:
-        make_shelf(connection)
+        make_partitions(connection)
 
 
 def _let_go(engine: sql.Engine, kind: PartitionKind, days: float) -> None:
     with engine.connect() as connection:
-        old = old_shelves(connection, kind, days)
-    for shelf in old:
-        survive(partial(_drop, engine, kind, shelf, days), f"dropping {kind} of {shelf}")
+        old = old_weeks(connection, kind, days)
+    for week in old:
+        survive(partial(_drop, engine, kind, week, days), f"dropping {kind} of {week}")
 
 
-def _drop(engine: sql.Engine, kind: PartitionKind, shelf: date, days: float) -> None:
+def _drop(engine: sql.Engine, kind: PartitionKind, week: date, days: float) -> None:
     if kind is PartitionKind.SAMPLES:
         with engine.connect() as connection:
-            unfinished = segments_unfinished(connection, shelf, ROLLED_AT_ONCE)
-            leaning = detectors_on(connection, shelf)
+            unfinished = segments_unfinished(connection, week, ROLLED_AT_ONCE)
+            leaning = detectors_on(connection, week)
         for run_id in leaning:
             with engine.begin() as connection:
                 write_down(connection, run_id)
@@ -94,9 +99,9 @@ def _drop(engine: sql.Engine, kind: PartitionKind, shelf: date, days: float) -> 
             while not _roll(engine, key, whole=True):
                 pass
         if len(unfinished) == ROLLED_AT_ONCE:
-            return  # the rest, and then the shelf, next time
+            return  # the rest, and then the partition, next time
     with engine.begin() as connection:
-        drop_shelf(connection, kind, shelf, days)
+        drop_partition(connection, kind, week, days)
 
 
 def forget(engine: sql.Engine, days: float) -> None:

@@ -1,7 +1,7 @@
-"""Pieces: the samples of some steps of a segment as one row, one array a signal.
+"""Chunks: the samples of some steps of a segment as one row, one array a signal.
 
-Law: every step of a segment lies in one piece. Steps past the newest are a piece of their own; a
-step that comes again is merged into the piece that holds it: what is stored stays, and only what
+Law: every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a
+step that comes again is merged into the chunk that holds it: what is stored stays, and only what
 was not measured before is filled in. Whoever writes holds the run's lock.
 """
 
@@ -28,13 +28,13 @@ from spikeguard_server.store.fast.pipeline import (
     read_arrays,
     statement,
 )
-from spikeguard_server.store.tables.samples import pieces
+from spikeguard_server.store.tables.samples import chunks
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
 BLOCKS_AT_ONCE: Final = 500  # roll-ups that are read at once
 # Roll-ups that are read of a run, the newest: of one whose steps lie far apart each sample has one.
 MOST_BLOCKS: Final = 20_000
-PIECE: Final = 1024  # steps of a piece that was put together from smaller ones, at most
+CHUNK: Final = 1024  # steps of a chunk that was put together from smaller ones, at most
 
 EXTRAS = ("extra_names", "extra_values")
 RANGES = ("even_first", "even_size", "batch_first", "batch_end")
@@ -47,23 +47,23 @@ _CASTS = {
 VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
 
 
-def shelf_of(kind: str) -> str:
-    """SQL of the shelf that rows of a segment lie on: its own, or the newest once that is gone."""
+def week_of(kind: str) -> str:
+    """SQL of the week whose partition takes a segment's rows: its own while that is kept."""
     return f"""coalesce(
-        (SELECT s.shelf FROM segments s JOIN shelves h ON h.starts = s.shelf
+        (SELECT s.week FROM segments s JOIN weeks h ON h.starts = s.week
          WHERE s.run_id = %(run_id)s AND s.attempt = %(attempt)s AND s.segment = %(segment)s
          AND h.{kind}_dropped_at IS NULL),
-        (SELECT max(starts) FROM shelves))"""
+        (SELECT max(starts) FROM weeks))"""
 
 
-WRITE_PIECE: Final = f"""
-INSERT INTO pieces (run_id, attempt, segment, first_step, shelf, last_step, {", ".join(COLUMNS)})
+WRITE_CHUNK: Final = f"""
+INSERT INTO chunks (run_id, attempt, segment, first_step, week, last_step, {", ".join(COLUMNS)})
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
-       {shelf_of("samples")}, %(last)s::bigint, {VALUES}
+       {week_of("samples")}, %(last)s::bigint, {VALUES}
 """
 
 
-PIECE_TYPES: Final = {
+CHUNK_TYPES: Final = {
     "run_id": KEY, "attempt": INT4, "segment": INT, "first": INT, "last": INT,
     **{f"{name}_column": FLOATS for name in COLUMNS},
     "steps_column": INTS, "extra_names_column": TEXTS, "even_first_column": INT,
@@ -71,7 +71,7 @@ PIECE_TYPES: Final = {
 }  # fmt: skip
 
 
-_WRITE_PIECE = statement("write piece", WRITE_PIECE, PIECE_TYPES)
+_WRITE_CHUNK = statement("write chunk", WRITE_CHUNK, CHUNK_TYPES)
 
 
 class SegmentKey(NamedTuple):
@@ -82,8 +82,8 @@ class SegmentKey(NamedTuple):
     segment: int
 
 
-def piece_of(samples: Samples) -> dict[str, Any]:
-    """What `WRITE_PIECE` takes beside the key of the segment."""
+def chunk_of(samples: Samples) -> dict[str, Any]:
+    """What `WRITE_CHUNK` takes beside the key of the segment."""
     signals, steps = samples.signals, samples.steps
     own = sorted(name for name in signals if name not in STANDARD_SIGNALS)
     found: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), None)
@@ -131,18 +131,18 @@ def row_of(curves: Curves) -> dict[str, Any]:
     return {**found, "first": int(steps[0]), "last": int(steps[-1])}
 
 
-def insert_piece(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
-    """Write one piece; nobody has a step of it."""
-    later(connection, _WRITE_PIECE, {**key._asdict(), **row})
+def insert_chunk(connection: sql.Connection, key: SegmentKey, row: dict[str, Any]) -> None:
+    """Write one chunk; nobody has a step of it."""
+    later(connection, _WRITE_CHUNK, {**key._asdict(), **row})
 
 
-def delete_pieces(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
-    """Delete the pieces that begin in [first, last]."""
-    connection.execute(sql.delete(pieces).where(_of(key), pieces.c.first_step.between(first, last)))
+def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
+    """Delete the chunks that begin in [first, last]."""
+    connection.execute(sql.delete(chunks).where(_of(key), chunks.c.first_step.between(first, last)))
 
 
 class ChunkHead(NamedTuple):
-    """Where a piece begins and ends, and how many steps it holds."""
+    """Where a chunk begins and ends, and how many steps it holds."""
 
     first: int
     last: int
@@ -152,9 +152,9 @@ class ChunkHead(NamedTuple):
 def heads(
     connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
 ) -> list[ChunkHead]:
-    """The pieces that hold any of [first, last], in order."""
-    c = pieces.c
-    dense = c.last_step - c.first_step + 1  # a piece names its steps where some are missing
+    """The chunks that hold any of [first, last], in order."""
+    c = chunks.c
+    dense = c.last_step - c.first_step + 1  # a chunk names its steps where some are missing
     count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
     query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
     query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
@@ -162,7 +162,7 @@ def heads(
 
 
 def in_parts(found: Sequence[ChunkHead]) -> Iterator[Sequence[ChunkHead]]:
-    """`found` in parts of `AT_ONCE` steps at most, or of one piece."""
+    """`found` in parts of `AT_ONCE` steps at most, or of one chunk."""
     begin = count = 0
     for place, head in enumerate(found):
         if place > begin and count + head.steps > AT_ONCE:
@@ -174,7 +174,7 @@ def in_parts(found: Sequence[ChunkHead]) -> Iterator[Sequence[ChunkHead]]:
 
 
 def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
-    c = pieces.c
+    c = chunks.c
     return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
 
 
@@ -186,14 +186,14 @@ def read_curves(
     names: Iterable[str] | None = None,
 ) -> Curves:
     """What is stored of steps [first, last]; `names`: of these signals only."""
-    rows = _read(connection, "pieces", key, first, last, names)
+    rows = _read(connection, "chunks", key, first, last, names)
     return join(_curves(row) for row in rows).between(first, last)
 
 
 def curves_in_parts(
     connection: sql.Connection, key: SegmentKey, first: int, last: int, names: Iterable[str]
 ) -> Iterator[Curves]:
-    """What is stored of steps [first, last], some pieces at a time."""
+    """What is stored of steps [first, last], some chunks at a time."""
     for part in in_parts(heads(connection, key, first, last)):
         yield read_curves(
             connection, key, max(first, part[0].first), min(last, part[-1].last), names
@@ -229,7 +229,7 @@ def _read(
     names: Iterable[str] | None,
     limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Pieces that hold any of [first, last], in order; of roll-ups the newest that begin there."""
+    """Chunks that hold any of [first, last], in order; of roll-ups the newest that begin there."""
     columns = ["first_step", "last_step", *_wanted(names)] + ["count"] * (table == "rollups")
     begins, order = "last_step >= %(first)s", "first_step"
     if table == "rollups":

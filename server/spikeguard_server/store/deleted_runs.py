@@ -20,9 +20,9 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import audit, detector_states, layer_norms, metadata
 from spikeguard_server.store.tables.run_counts import deleted_runs
-from spikeguard_server.store.tables.samples import pieces, rollups
+from spikeguard_server.store.tables.samples import chunks, rollups
 
-CURVES: Final = (pieces, rollups, layer_norms)  # partitioned, and large
+CURVES: Final = (chunks, rollups, layer_norms)  # partitioned, and large
 KEPT: Final = (audit, deleted_runs)
 ROWS: Final = 500  # of curves, in one transaction
 _D = deleted_runs.c

@@ -98,12 +98,12 @@ def save_state(connection: sql.Connection, run_id: UUID, row: StateRow) -> None:
     later(connection, _MOVE if row.state is None else _SAVE, values)
 
 
-def detectors_on(connection: sql.Connection, shelf: date) -> list[UUID]:
-    """Runs whose detector is reached from its bytes by samples that lie on the shelf."""
+def detectors_on(connection: sql.Connection, week: date) -> list[UUID]:
+    """Runs whose detector is reached from its bytes by samples that lie in the week."""
     g = tables.segments.c
     here = (g.run_id == _S.run_id) & (g.attempt == _S.attempt) & (g.segment == _S.segment)
-    on_shelf = sql.exists().where(here, g.shelf == shelf)
-    query = sql.select(_S.run_id).where(_S.state_step < _S.step, on_shelf)
+    in_week = sql.exists().where(here, g.week == week)
+    query = sql.select(_S.run_id).where(_S.state_step < _S.step, in_week)
     return list(connection.execute(query).scalars())
 
 

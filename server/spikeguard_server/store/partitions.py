@@ -1,9 +1,9 @@
-"""Shelves: a week's segments lie on one, and what they measured goes with it as whole partitions.
+"""Partitions by week: what a segment measured lies in those of the week it was opened in.
 
-Law: a shelf is dropped only when every attempt on it has been quiet for as long as its kind is
-kept, judged while nobody writes, and never the newest. Functions of the tables' owner make and drop
-partitions, so that the server's role needs to own none. Incidents with their copied samples, audit
-and reports lie on no shelf.
+Law: a week's partition is dropped only when every attempt of that week has been quiet for as long
+as its kind is kept, judged while nobody writes, and never the newest. Functions of the tables'
+owner make and drop partitions, so that the server's role needs to own none. Incidents with their
+copied samples, audit and reports lie in none.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sqlalchemy as sql
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import stored_before, unjumped_now
 from spikeguard_server.store.tables.core import FLEET, attempts, segments
-from spikeguard_server.store.tables.samples import shelves
+from spikeguard_server.store.tables.samples import weeks
 
-LOCK: Final = 0x5348454C46  # "SHELF"
+LOCK: Final = 0x5745454B53  # "WEEKS"
 LOCK_TIMEOUT_S: Final = 2  # for the moment in which a partition goes; tried again later
 
 
 class PartitionKind(StrEnum):
-    """What lies on shelves."""
+    """What lies in partitions by week."""
 
     SAMPLES = "samples"
     ROLLUPS = "rollups"
@@ -32,25 +32,25 @@ class PartitionKind(StrEnum):
 
 
 _TABLE: Final = {
-    PartitionKind.SAMPLES: "pieces",
+    PartitionKind.SAMPLES: "chunks",
     PartitionKind.ROLLUPS: "rollups",
     PartitionKind.LAYERS: "layer_norms",
 }
 
 
-def partition(kind: PartitionKind, shelf: date) -> str:
-    """The name of the table that holds one kind of one shelf."""
-    return f"shelves.{_TABLE[kind]}_{shelf:%Y%m%d}"
+def partition(kind: PartitionKind, week: date) -> str:
+    """The name of the table that holds one kind of one week."""
+    return f"partitions.{_TABLE[kind]}_{week:%Y%m%d}"
 
 
-def make_shelf(connection: sql.Connection) -> None:
-    """Make the shelf of this week, unless it is there, as if the database's clock never jumped.
+def make_partitions(connection: sql.Connection) -> None:
+    """Make this week's partitions, unless they are there, as if the database's clock never jumped.
 
     A segment lies on the newest one, and one of years ahead would be the newest for years.
     """
     today = unjumped_now(connection).date()
     starts = today - timedelta(days=today.weekday())
-    there = sql.select(shelves.c.starts).where(shelves.c.starts == starts)
+    there = sql.select(weeks.c.starts).where(weeks.c.starts == starts)
     if connection.scalar(there) is not None:
         return
     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCK)))
@@ -58,50 +58,53 @@ def make_shelf(connection: sql.Connection) -> None:
         return  # another replica was first
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
     # Attached there, since made in place they would lock out everybody who reads or writes.
-    connection.execute(sql.select(sql.func.shelves.make_partitions(starts)))
-    connection.execute(sql.insert(shelves).values(starts=starts))
+    connection.execute(sql.select(sql.func.partitions.make_partitions(starts)))
+    connection.execute(sql.insert(weeks).values(starts=starts))
 
 
-def old_shelves(connection: sql.Connection, kind: PartitionKind, days: float) -> list[date]:
-    """Shelves of which this kind has been kept for long enough."""
-    c = shelves.c
+def old_weeks(connection: sql.Connection, kind: PartitionKind, days: float) -> list[date]:
+    """Weeks of which this kind has been kept for long enough."""
+    c = weeks.c
     newest = sql.select(sql.func.max(c.starts)).scalar_subquery()
     in_use = _in_use(stored_before(connection, timedelta(days=days)))
     query = sql.select(c.starts).where(c.starts < newest, _still_there(kind), ~in_use)
     return list(connection.execute(query.order_by(c.starts)).scalars())
 
 
-def drop_shelf(connection: sql.Connection, kind: PartitionKind, shelf: date, days: float) -> bool:
-    """Drop one kind of one shelf, if it is still there and out of use; says so in the audit."""
+def drop_partition(
+    connection: sql.Connection, kind: PartitionKind, week: date, days: float
+) -> bool:
+    """Drop one kind of one week, if it is still there and out of use; says so in the audit."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
-    this = sql.select(shelves.c.starts).where(shelves.c.starts == shelf).with_for_update()
+    this = sql.select(weeks.c.starts).where(weeks.c.starts == week).with_for_update()
     since = stored_before(connection, timedelta(days=days))
     out_of_use = this.where(_still_there(kind), ~_in_use(since))
     if connection.scalar(out_of_use) is None:
         return False
     # A message that is writing to it just now is seen only once it has committed. The parent is
-    # locked first, as dropping would: who found the shelf there must not wait with it in hand. All
-    # ingest waits meanwhile, so the second look reads this shelf's segments alone, by their index.
+    # locked first, as dropping would: who found the partition there must not wait with it in hand.
+    # All ingest waits meanwhile, so the second look reads this week's segments alone, by their
+    # index.
     connection.exec_driver_sql(f"LOCK TABLE ONLY public.{_TABLE[kind]} IN ACCESS EXCLUSIVE MODE")
     if connection.scalar(out_of_use) is None:
         return False
-    connection.execute(sql.select(sql.func.shelves.drop_partition(_TABLE[kind], shelf)))
+    connection.execute(sql.select(sql.func.partitions.drop_partition(_TABLE[kind], week)))
     dropped = {f"{kind.value}_dropped_at": sql.func.now()}
-    connection.execute(sql.update(shelves).where(shelves.c.starts == shelf).values(dropped))
+    connection.execute(sql.update(weeks).where(weeks.c.starts == week).values(dropped))
     audit.append(
-        connection, FLEET, actor=audit.SERVER, action="drop", subject=f"{kind} of {shelf}",
+        connection, FLEET, actor=audit.SERVER, action="drop", subject=f"{kind} of {week}",
         before=None, after=None, reason=f"no attempt of that week said anything for {days:g} days",
     )  # fmt: skip
     return True
 
 
 def _still_there(kind: PartitionKind) -> sql.ColumnElement[bool]:
-    return shelves.c[f"{kind.value}_dropped_at"].is_(None)
+    return weeks.c[f"{kind.value}_dropped_at"].is_(None)
 
 
 def _in_use(since: datetime) -> sql.ColumnElement[bool]:
-    """Whether an attempt on the shelf spoke since."""
+    """Whether an attempt in the week spoke since."""
     its = (segments.c.run_id == attempts.c.run_id) & (segments.c.attempt == attempts.c.number)
     recent = attempts.c.last_message_at > since
     spoke = sql.select(segments.c.run_id).join(attempts, its)
-    return spoke.where(segments.c.shelf == shelves.c.starts, recent).exists()
+    return spoke.where(segments.c.week == weeks.c.starts, recent).exists()

@@ -1,7 +1,7 @@
 """Roll-ups: of every block of steps the extremes, so that a long run is read at a glance.
 
 Law: a block is rolled up once its segment has gone past it, and anew when something in it changes.
-What is kept of a block is kept as whole samples. Small pieces are put together on the way. Whoever
+What is kept of a block is kept as whole samples. Small chunks are put together on the way. Whoever
 calls holds the run's lock.
 """
 
@@ -15,18 +15,18 @@ import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_server.store.chunks import (
+    CHUNK_TYPES,
     COLUMNS,
-    PIECE_TYPES,
     VALUES,
     ChunkHead,
     SegmentKey,
-    delete_pieces,
+    delete_chunks,
     heads,
     in_parts,
-    insert_piece,
+    insert_chunk,
     read_curves,
     row_of,
-    shelf_of,
+    week_of,
 )
 from spikeguard_server.store.curves import Curves, keep
 from spikeguard_server.store.fast.pipeline import INT, INT4, ask, statement
@@ -35,21 +35,21 @@ from spikeguard_server.store.tables.samples import rollups
 
 BLOCK: Final = 1024  # steps
 SPAN: Final = 256  # steps of which each signal's extremes are kept
-HEADS: Final = 256  # pieces that are read at once
-SMALL_PIECES: Final = 8  # so many in a block are left alone
+HEADS: Final = 256  # chunks that are read at once
+SMALL_CHUNKS: Final = 8  # so many in a block are left alone
 
 _WRITE = f"""
-INSERT INTO rollups (run_id, attempt, segment, first_step, shelf, last_step, count,
+INSERT INTO rollups (run_id, attempt, segment, first_step, week, last_step, count,
                      {", ".join(COLUMNS)})
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
-       {shelf_of("rollups")}, %(last)s::bigint, %(count)s::int, {VALUES}
+       {week_of("rollups")}, %(last)s::bigint, %(count)s::int, {VALUES}
 """
 _REACHED = """
 UPDATE segments SET rolled_to = %(reach)s
 WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
 """
-_ROLLED = statement("roll", _WRITE, {**PIECE_TYPES, "count": INT4})
-_MOVED_ON = statement("rolled to", _REACHED, {**PIECE_TYPES, "reach": INT})
+_ROLLED = statement("roll", _WRITE, {**CHUNK_TYPES, "count": INT4})
+_MOVED_ON = statement("rolled to", _REACHED, {**CHUNK_TYPES, "reach": INT})
 
 
 def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
@@ -60,11 +60,11 @@ def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
     return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
 
 
-def segments_unfinished(connection: sql.Connection, shelf: object, limit: int) -> list[SegmentKey]:
-    """Segments of a shelf with steps that no roll-up stands for."""
+def segments_unfinished(connection: sql.Connection, week: object, limit: int) -> list[SegmentKey]:
+    """Segments of a week with steps that no roll-up stands for."""
     c = segments.c
     behind = c.last_step.is_not(None) & (sql.func.coalesce(c.rolled_to, -1) <= c.last_step)
-    query = sql.select(c.run_id, c.attempt, c.segment).where(c.shelf == shelf, behind)
+    query = sql.select(c.run_id, c.attempt, c.segment).where(c.week == week, behind)
     return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
 
 
@@ -97,7 +97,7 @@ def roll_up(connection: sql.Connection, key: SegmentKey, *, whole: bool = False)
 
 
 def _reach(found: Sequence[ChunkHead], begin: int, end: int) -> int:
-    """Where the blocks end that can be rolled up at once, of `HEADS` pieces from `begin` on."""
+    """Where the blocks end that can be rolled up at once, of `HEADS` chunks from `begin` on."""
     first = next(in_parts(found), ())
     beyond = found[len(first)] if len(first) < len(found) else None
     if beyond is None and len(found) == HEADS:
@@ -136,9 +136,9 @@ def _rolled(block: Curves) -> dict[str, Any]:
 def _put_together(
     connection: sql.Connection, key: SegmentKey, block: Curves, found: Sequence[ChunkHead]
 ) -> None:
-    """Make one piece of many small ones of `found` that lie within the block."""
+    """Make one chunk of many small ones of `found` that lie within the block."""
     first = int(block.steps[0]) // BLOCK * BLOCK
     inside = [head for head in found if head.first >= first and head.last < first + BLOCK]
-    if len(inside) > SMALL_PIECES:
-        delete_pieces(connection, key, inside[0].first, inside[-1].first)
-        insert_piece(connection, key, row_of(block.between(inside[0].first, inside[-1].last)))
+    if len(inside) > SMALL_CHUNKS:
+        delete_chunks(connection, key, inside[0].first, inside[-1].first)
+        insert_chunk(connection, key, row_of(block.between(inside[0].first, inside[-1].last)))

@@ -36,7 +36,7 @@ from spikeguard_server.store.fast.pipeline import (
 )
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.samples import shelves
+from spikeguard_server.store.tables.samples import weeks
 
 LIVE, SILENT, ENDED = "live", "silent", "ended"
 
@@ -272,7 +272,7 @@ def open_segment(
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
             **_point_columns(started.parent), position=started.position, opened_at=now,
-            shelf=sql.select(sql.func.max(shelves.c.starts)).scalar_subquery(),
+            week=sql.select(sql.func.max(weeks.c.starts)).scalar_subquery(),
             command=None if started.command is None else storable(started.command)[:200],
         )
         .on_conflict_do_nothing()

@@ -17,17 +17,17 @@ from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Sample
 from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.store.chunks import (
-    PIECE,
+    CHUNK,
     ChunkHead,
     SegmentKey,
-    delete_pieces,
+    chunk_of,
+    delete_chunks,
     heads,
     in_parts,
-    insert_piece,
-    piece_of,
+    insert_chunk,
     read_curves,
     row_of,
-    shelf_of,
+    week_of,
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge
 from spikeguard_server.store.roll_ups import unroll
@@ -42,7 +42,7 @@ def write_samples(connection: sql.Connection, run_id: UUID, attempt: int, sample
     """Store every step of `samples`."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
-        insert_piece(connection, key, piece_of(samples))
+        insert_chunk(connection, key, chunk_of(samples))
     else:
         _fill_in(connection, key, curves_of(samples))
 
@@ -53,7 +53,7 @@ def append_samples(
     """Store steps that lie behind all others of their segment, which is there; waits for nothing
     of its own."""
     key = SegmentKey(run_id, attempt, samples.segment)
-    insert_piece(connection, key, piece_of(samples))
+    insert_chunk(connection, key, chunk_of(samples))
     lengthen_segment(connection, *key, samples.steps[0], samples.steps[-1])
 
 
@@ -65,7 +65,7 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
 
 
 def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None:
-    """Merge steps into the pieces that hold, or could hold, any of them."""
+    """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     unroll(connection, key, first)
     found = heads(connection, key, first, last)
@@ -75,27 +75,27 @@ def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves) -> None
     for begin, end, part in _parts(found, fresh):
         if part.steps[-1] >= begin:
             stored = read_curves(connection, key, begin, end)
-            delete_pieces(connection, key, begin, end)
+            delete_chunks(connection, key, begin, end)
             part = merge(stored, part)
         _insert(connection, key, part)
 
 
 def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
-    """(first step, last step) of pieces that follow one another and are read at once, and the steps
+    """(first step, last step) of chunks that follow one another and are read at once, and the steps
     of `fresh` that lie before the next ones: two steps may lie at both ends of a run."""
     begin = 0
-    for pieces in in_parts(found):
+    for chunks in in_parts(found):
         reach = len(fresh)
-        if pieces[-1] != found[-1]:
-            reach = int(np.searchsorted(fresh.steps, pieces[-1].last, "right"))
+        if chunks[-1] != found[-1]:
+            reach = int(np.searchsorted(fresh.steps, chunks[-1].last, "right"))
         if reach > begin:
-            yield pieces[0].first, pieces[-1].last, fresh.at(slice(begin, reach))
+            yield chunks[0].first, chunks[-1].last, fresh.at(slice(begin, reach))
         begin = reach
 
 
 def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
-    for part in curves.cut(PIECE):
-        insert_piece(connection, key, row_of(part))
+    for part in curves.cut(CHUNK):
+        insert_chunk(connection, key, row_of(part))
 
 
 def as_domain(samples: Samples) -> SampleColumns:
@@ -126,9 +126,9 @@ def sample_of(row: Any) -> Sample:
 
 
 _WRITE_LAYERS = f"""
-INSERT INTO layer_norms (run_id, attempt, segment, step, signal, shelf, names, norms)
+INSERT INTO layer_norms (run_id, attempt, segment, step, signal, week, names, norms)
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint, %(signal)s::text,
-       {shelf_of("layers")}, %(names)s::text[], %(norms)s::float8[]
+       {week_of("layers")}, %(names)s::text[], %(norms)s::float8[]
 ON CONFLICT DO NOTHING
 """
 

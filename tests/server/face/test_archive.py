@@ -105,7 +105,7 @@ def rows_of(live: Live, job: Job) -> dict[str, int]:
 def test_a_deleted_run_leaves_nothing_but_its_record(live: Live, job: Job) -> None:
     end(job.spike())
     before = rows_of(live, job)
-    assert {"pieces", "incidents", "commands", "detector_states", "new_runs"} <= before.keys()
+    assert {"chunks", "incidents", "commands", "detector_states", "new_runs"} <= before.keys()
     with live.client(Role.ADMIN) as admin, live.client(Role.OPERATOR) as operator:
         assert operator.delete(job.path, params={"reason": "x"}).status_code == 403
         unsaid = admin.delete(job.path)
@@ -150,7 +150,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_housekeeping(
     monkeypatch.setattr("spikeguard_server.http.routes.archive.REMOVE_S", 0.0)
     with live.client(Role.ADMIN) as admin:
         assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
-    assert rows_of(live, job)["pieces"] == 1
+    assert rows_of(live, job)["chunks"] == 1
     tidy(live.engine, Settings())
     assert rows_of(live, job).keys() == {"audit", "deleted_runs"}
 

@@ -53,7 +53,7 @@ def test_a_bent_message_is_refused_with_an_error_and_never_stored_half(
 def test_a_row_that_is_lost_would_be_found(engine: sql.Engine, sender: Sender) -> None:
     sender.send(40)
     with engine.begin() as connection:
-        connection.execute(sql.text("delete from pieces where first_step < 50"))
+        connection.execute(sql.text("delete from chunks where first_step < 50"))
         connection.execute(sql.text("update attempts set dropped_samples = 7"))
     stored = Findings()
     with engine.connect() as connection:

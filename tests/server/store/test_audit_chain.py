@@ -34,7 +34,7 @@ from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store.jobs import Job, rows, spiking, value
-from tests.server.store.test_shelves import age
+from tests.server.store.test_partitions import age
 
 OWNER, SERVER = "chain_owner", "chain_server"
 TEMPLATE = "two_roles"

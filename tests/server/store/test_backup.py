@@ -52,7 +52,9 @@ SEGMENTS = """select row(segment, reason, parent_step, position, command)::text 
     order by segment"""
 NEWEST = """select step from samples where segment = (select max(segment) from segments)
     order by step"""
-PARTITIONS = "select relname from pg_class where relnamespace = 'shelves'::regnamespace order by 1"
+PARTITIONS = (
+    "select relname from pg_class where relnamespace = 'partitions'::regnamespace order by 1"
+)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def shown(url: str, token: str) -> list[Any]:
 def test_what_the_servers_own_role_restores_is_what_it_backed_up(
     lost: Kept, empty: Kept, tmp_path: Path
 ) -> None:
-    """Samples, decisions, shelves with their partitions, and an audit that refuses to forget."""
+    """Samples, decisions, weeks with their partitions, and an audit that refuses to forget."""
     sent = Sent(lost.engine, run=RUN.name)
     sent.start()
     sent.train(1, 480, spiking(421))

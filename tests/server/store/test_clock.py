@@ -29,7 +29,7 @@ from spikeguard_server.store.tables.core import run_key
 from spikeguard_server.store.tokens import NewToken, add_token, find_caller
 from tests.server.store.jobs import SECOND, Job, rows, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
-from tests.server.store.test_shelves import age, parts, trained
+from tests.server.store.test_partitions import age, parts, trained
 
 HOUR, DAY, DECADE = 3_600, 86_400, 10 * 365 * 86_400
 JUMPS = [HOUR, -HOUR, DAY, -DAY, DECADE, -DECADE]
@@ -121,13 +121,13 @@ def test_a_jump_deletes_nothing_and_makes_no_partition_of_another_time(
 ) -> None:
     job = trained(jumpy)
     age(jumpy, 21)
-    shelves, before = "select starts from shelves order by starts", parts(jumpy)
-    known = rows(jumpy, shelves)
+    weeks, before = "select starts from weeks order by starts", parts(jumpy)
+    known = rows(jumpy, weeks)
     for step in (seconds, -seconds):
         jump(jumpy, step)
         tidy(jumpy, SETTINGS)
         assert parts(jumpy) == before
-        assert rows(jumpy, shelves) == known
+        assert rows(jumpy, weeks) == known
     assert value(jumpy, "select count(*) from samples") == 400
     job.train(401, 410)
 
@@ -137,7 +137,7 @@ def test_what_is_old_by_the_time_that_went_by_still_goes_after_a_jump(jumpy: sql
     old = age(jumpy, 35)
     jump(jumpy, DECADE)
     tidy(jumpy, SETTINGS)
-    assert f"pieces_{old:%Y%m%d}" not in parts(jumpy)
+    assert f"chunks_{old:%Y%m%d}" not in parts(jumpy)
 
 
 @pytest.mark.parametrize("seconds", [DECADE, -DECADE])

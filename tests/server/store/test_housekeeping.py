@@ -59,7 +59,7 @@ def until_true(engine: sql.Engine, query: str, timeout_s: float = 10.0) -> None:
 def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
     engine: sql.Engine, broken: str
 ) -> None:
-    """Neither one run's snapshots those of another, nor shelves what has nothing to do with them.
+    """Neither one run's snapshots those of another, nor partitions what is no part of them.
 
     Tidied for either run, since nobody says which comes first.
     """
@@ -76,7 +76,7 @@ def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
         "create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$",
         "create trigger refuse before delete on detector_snapshots for each row"
         f" when (old.run_id = '{bad}') execute function refuse()",
-        "alter table shelves rename to hidden",
+        "alter table weeks rename to hidden",
         "insert into tokens (role, hash, created_at, created_by, expires_at, parent)"
         " values ('viewer', 'x', now(), 'Ada', now() - interval '90 days', 1)",
     )

@@ -127,8 +127,8 @@ def drop_partitions(engine: sql.Engine) -> None:
     with engine.begin() as connection:
         connection.execute(
             sql.text(
-                "select shelves.drop_partition(parent, starts) from shelves "
-                "cross join unnest(array['pieces', 'rollups', 'layer_norms']) parent"
+                "select partitions.drop_partition(parent, starts) from weeks "
+                "cross join unnest(array['chunks', 'rollups', 'layer_norms']) parent"
             )
         )
 

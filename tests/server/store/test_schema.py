@@ -30,7 +30,7 @@ from spikeguard_server.store.tables.run_counts import deleted_runs
 from spikeguard_server.store.tables.skipped import skipped_batches
 from tests.server.face.serving import serving
 
-REFERENCE = {"shelves", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
+REFERENCE = {"weeks", "projects", "policies", "tokens", "channels", "silences", "new_runs"}
 REFERENCE |= {"clock", "clock_jumps"}
 PARTS = (deliveries, policies, skipped_batches, deleted_runs)
 LATER = """
@@ -49,7 +49,7 @@ assert all(part.metadata is metadata for part in PARTS)  # one schema, written i
 def make_empty(connection: sql.Connection) -> None:
     """Take away what the migrations made."""
     connection.execute(sql.text("drop schema public cascade"))
-    connection.execute(sql.text("drop schema if exists shelves cascade"))
+    connection.execute(sql.text("drop schema if exists partitions cascade"))
     connection.execute(sql.text("create schema public"))
 
 
@@ -197,6 +197,6 @@ def test_measured_floats_are_float8_and_never_json() -> None:
     for table in metadata.tables.values():
         for column in table.columns:
             assert not isinstance(column.type, sql.Numeric) or isinstance(column.type, sql.Double)
-    for name in ("pieces", "incident_samples", "layer_norms", "precursors"):
+    for name in ("chunks", "incident_samples", "layer_norms", "precursors"):
         kinds = {type(column.type).__name__ for column in metadata.tables[name].columns}
         assert "JSONB" not in kinds

@@ -86,7 +86,7 @@ def test_more_runs_than_are_remembered_whole_need_no_samples_either(engine: sql.
         for job in jobs:
             job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
         with engine.begin() as connection:
-            connection.execute(sql.text("delete from pieces"))
+            connection.execute(sql.text("delete from chunks"))
     kept = {n: memory.take(run_key(RunId("default", f"run-{n}"))) for n in range(2)}
     assert {n: k and k.monitor.dump() for n, k in kept.items()} == dict.fromkeys(
         kept, undisturbed(engine, 240)
@@ -126,7 +126,7 @@ def test_a_run_that_falls_silent_is_not_read_for_it_and_its_replica_still_knows_
     job.start()
     job.train(1, 100, save_every=10**9)
     before = rows(engine, "select * from detector_states")
-    hide, show = "alter table pieces rename to hidden", "alter table hidden rename to pieces"
+    hide, show = "alter table chunks rename to hidden", "alter table hidden rename to chunks"
     later = datetime.now(UTC) + timedelta(seconds=90)
     key = run_key(RunId("default", "gpt"))
     with engine.begin() as connection:

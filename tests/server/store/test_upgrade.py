@@ -141,7 +141,7 @@ def test_an_incident_that_the_newer_release_does_not_see_is_withdrawn(engine: sq
         job.train(401, 440, spiking(421))
     assert value(engine, "select state from incidents") == "open"
     with engine.begin() as connection:  # as if the older one had been mistaken
-        connection.execute(sql.text("update pieces set loss = null"))
+        connection.execute(sql.text("update chunks set loss = null"))
     job.monitors = None
     with release(NEW):
         job.train(441, 460)

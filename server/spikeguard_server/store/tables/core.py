@@ -159,10 +159,10 @@ segments = sql.Table(
     _needed("opened_at", Time),
     sql.Column("first_step", Count),
     sql.Column("last_step", Count),
-    _needed("shelf", sql.Date),  # of the week it was opened in: where its samples lie
+    _needed("week", sql.Date),  # of the week it was opened in: where its samples lie
     sql.Column("rolled_to", Count),  # roll-ups stand for all steps before it
     _of("attempts"),
-    sql.Index("segments_shelf_idx", "shelf"),
+    sql.Index("segments_week_idx", "week"),
     postgresql_with=HOT,
 )
 
@@ -186,10 +186,10 @@ layer_norms = sql.Table(
     _key("segment", Count),
     _key("step", Count),
     sql.Column("signal", sql.Text, primary_key=True),
-    sql.Column("shelf", sql.Date, primary_key=True),
+    sql.Column("week", sql.Date, primary_key=True),
     _needed("names", Names),
     _needed("norms", Floats),
-    postgresql_partition_by="LIST (shelf)",
+    postgresql_partition_by="LIST (week)",
 )
 
 targets = sql.Table(

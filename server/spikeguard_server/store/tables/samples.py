@@ -1,8 +1,8 @@
-"""The tables of what was measured: samples in pieces, their roll-ups, and the shelves they lie on.
+"""The tables of what was measured: samples in chunks, their roll-ups, partitions by week.
 
-Law: part of the one schema (`tables.metadata`) and of its laws. A piece holds some steps of one
-segment, one array a signal; every step of a segment lies in one piece. A roll-up holds the extremes
-of a block of steps, in the same columns. Both, and the norms by layer, are partitioned by the shelf
+Law: part of the one schema (`tables.metadata`) and of its laws. A chunk holds some steps of one
+segment, one array a signal; every step of a segment lies in one chunk. A roll-up holds the extremes
+of a block of steps, in the same columns. Both, and the norms by layer, are partitioned by the week
 that their segment was put on when it was opened, so that old ones go by whole partitions.
 """
 
@@ -24,10 +24,10 @@ from spikeguard_server.store.tables.core import (
     metadata,
 )
 
-BY_SHELF = "LIST (shelf)"
+BY_WEEK = "LIST (week)"
 
-shelves = sql.Table(
-    "shelves",
+weeks = sql.Table(
+    "weeks",
     metadata,
     sql.Column("starts", sql.Date, primary_key=True),  # a Monday, UTC
     sql.Column("samples_dropped_at", sql.DateTime(timezone=True)),
@@ -52,17 +52,17 @@ def _curves() -> list[sql.Column[Any]]:
     ]
 
 
-pieces = sql.Table(
-    "pieces",
+chunks = sql.Table(
+    "chunks",
     metadata,
     _run(),
     _key("attempt"),
     _key("segment", Count),
     _key("first_step", Count),
-    sql.Column("shelf", sql.Date, primary_key=True),
+    sql.Column("week", sql.Date, primary_key=True),
     _needed("last_step", Count),
     *_curves(),
-    postgresql_partition_by=BY_SHELF,
+    postgresql_partition_by=BY_WEEK,
 )
 
 rollups = sql.Table(
@@ -72,14 +72,14 @@ rollups = sql.Table(
     _key("attempt"),
     _key("segment", Count),
     _key("first_step", Count),
-    sql.Column("shelf", sql.Date, primary_key=True),
+    sql.Column("week", sql.Date, primary_key=True),
     _needed("last_step", Count),
     _needed("count", sql.Integer),  # of the samples that it stands for
     *_curves(),
-    postgresql_partition_by=BY_SHELF,
+    postgresql_partition_by=BY_WEEK,
 )
 
-# A view: every step of every piece as a row of its own, for people and for tests.
+# A view: every step of every chunk as a row of its own, for people and for tests.
 samples = sql.table(
     "samples",
     *(sql.column(name) for name in ("run_id", "attempt", "segment", "step", *STANDARD_SIGNALS)),

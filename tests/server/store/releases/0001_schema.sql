@@ -10,7 +10,34 @@ SET xmloption = content;
 SET client_min_messages = warning;
 SET row_security = off;
 
-CREATE SCHEMA shelves;
+CREATE SCHEMA partitions;
+
+
+CREATE FUNCTION partitions.drop_partition(parent text, week date) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+  IF parent NOT IN ('chunks', 'rollups', 'layer_norms') THEN
+    RAISE EXCEPTION 'no partitions of % are dropped', parent;
+  END IF;
+  EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
+END $$;
+
+
+CREATE FUNCTION partitions.make_partitions(week date) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE parent text; part text;
+BEGIN
+  FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
+    part := parent || to_char(week, '_YYYYMMDD');
+    EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
+    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION partitions.%I FOR VALUES IN (%L)',
+                   parent, part, week);
+  END LOOP;
+END $$;
 
 
 CREATE FUNCTION public.chain_audit() RETURNS trigger
@@ -44,12 +71,12 @@ END $$;
 
 SET default_tablespace = '';
 
-CREATE TABLE public.pieces (
+CREATE TABLE public.chunks (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     first_step bigint NOT NULL,
-    shelf date NOT NULL,
+    week date NOT NULL,
     last_step bigint NOT NULL,
     steps bigint[],
     loss double precision[],
@@ -71,23 +98,23 @@ CREATE TABLE public.pieces (
     batch_first bigint[],
     batch_end bigint[]
 )
-PARTITION BY LIST (shelf);
-ALTER TABLE ONLY public.pieces ALTER COLUMN steps SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN loss SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN param_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN update_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN lr SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN step_time SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN extra_values SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN batch_first SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.pieces ALTER COLUMN batch_end SET STORAGE EXTERNAL;
+PARTITION BY LIST (week);
+ALTER TABLE ONLY public.chunks ALTER COLUMN steps SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN loss SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN param_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN update_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN lr SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN step_time SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN extra_values SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN batch_first SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ALTER COLUMN batch_end SET STORAGE EXTERNAL;
 
 
 CREATE VIEW public.samples AS
@@ -115,7 +142,7 @@ CREATE VIEW public.samples AS
         END AS extra_values,
     COALESCE(s.batch_first, (p.even_first + ((s.place - 1) * p.even_size))) AS batch_first,
     COALESCE(s.batch_end, (p.even_first + (s.place * p.even_size))) AS batch_end
-   FROM (public.pieces p
+   FROM (public.chunks p
      CROSS JOIN LATERAL UNNEST(COALESCE(p.steps, ARRAY( SELECT generate_series(p.first_step, p.last_step) AS generate_series)), p.loss, p.loss_rank_max, p.grad_norm, p.grad_norm_at_step, p.param_norm, p.adam_v_norm, p.update_norm, p.update_norm_sampled, p.lr, p.tokens_per_second, p.step_time, p.update_dropped, p.batch_first, p.batch_end) WITH ORDINALITY s(step, loss, loss_rank_max, grad_norm, grad_norm_at_step, param_norm, adam_v_norm, update_norm, update_norm_sampled, lr, tokens_per_second, step_time, update_dropped, batch_first, batch_end, place));
 
 
@@ -133,7 +160,7 @@ SELECT p.run_id, p.attempt, p.segment, s.step, s.loss, s.loss_rank_max, s.grad_n
        ) END AS extra_values,
        coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size) AS batch_first,
        coalesce(s.batch_end, p.even_first + s.place * p.even_size) AS batch_end
-FROM pieces p CROSS JOIN LATERAL unnest(
+FROM chunks p CROSS JOIN LATERAL unnest(
     coalesce(p.steps, ARRAY(SELECT generate_series(p.first_step, p.last_step))),
     p.loss, p.loss_rank_max, p.grad_norm, p.grad_norm_at_step, p.param_norm, p.adam_v_norm,
     p.update_norm, p.update_norm_sampled, p.lr, p.tokens_per_second, p.step_time,
@@ -148,34 +175,170 @@ AND p.last_step >= first AND p.first_step <= last AND s.step BETWEEN first AND l
 $$;
 
 
-CREATE FUNCTION shelves.drop_partition(parent text, week date) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-BEGIN
-  IF parent NOT IN ('pieces', 'rollups', 'layer_norms') THEN
-    RAISE EXCEPTION 'no partitions of % are dropped', parent;
-  END IF;
-  EXECUTE format('DROP TABLE shelves.%I', parent || to_char(week, '_YYYYMMDD'));
-END $$;
-
-
-CREATE FUNCTION shelves.make_partitions(week date) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-DECLARE parent text; part text;
-BEGIN
-  FOREACH parent IN ARRAY ARRAY['pieces', 'rollups', 'layer_norms'] LOOP
-    part := parent || to_char(week, '_YYYYMMDD');
-    EXECUTE format('CREATE TABLE shelves.%I (LIKE public.%I INCLUDING ALL)', part, parent);
-    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION shelves.%I FOR VALUES IN (%L)',
-                   parent, part, week);
-  END LOOP;
-END $$;
-
-
 SET default_table_access_method = heap;
+
+CREATE TABLE partitions.chunks_20261123 (
+    run_id uuid CONSTRAINT chunks_run_id_not_null NOT NULL,
+    attempt integer CONSTRAINT chunks_attempt_not_null NOT NULL,
+    segment bigint CONSTRAINT chunks_segment_not_null NOT NULL,
+    first_step bigint CONSTRAINT chunks_first_step_not_null NOT NULL,
+    week date CONSTRAINT chunks_week_not_null NOT NULL,
+    last_step bigint CONSTRAINT chunks_last_step_not_null NOT NULL,
+    steps bigint[],
+    loss double precision[],
+    loss_rank_max double precision[],
+    grad_norm double precision[],
+    grad_norm_at_step double precision[],
+    param_norm double precision[],
+    adam_v_norm double precision[],
+    update_norm double precision[],
+    update_norm_sampled double precision[],
+    lr double precision[],
+    tokens_per_second double precision[],
+    step_time double precision[],
+    update_dropped double precision[],
+    extra_names text[],
+    extra_values double precision[],
+    even_first bigint,
+    even_size bigint,
+    batch_first bigint[],
+    batch_end bigint[]
+);
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN steps SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN loss SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN param_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN update_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN lr SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN step_time SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN extra_values SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN batch_first SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.chunks_20261123 ALTER COLUMN batch_end SET STORAGE EXTERNAL;
+
+
+CREATE TABLE public.layer_norms (
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    segment bigint NOT NULL,
+    step bigint NOT NULL,
+    signal text NOT NULL,
+    week date NOT NULL,
+    names text[] NOT NULL,
+    norms double precision[] NOT NULL
+)
+PARTITION BY LIST (week);
+
+
+CREATE TABLE partitions.layer_norms_20261123 (
+    run_id uuid CONSTRAINT layer_norms_run_id_not_null NOT NULL,
+    attempt integer CONSTRAINT layer_norms_attempt_not_null NOT NULL,
+    segment bigint CONSTRAINT layer_norms_segment_not_null NOT NULL,
+    step bigint CONSTRAINT layer_norms_step_not_null NOT NULL,
+    signal text CONSTRAINT layer_norms_signal_not_null NOT NULL,
+    week date CONSTRAINT layer_norms_week_not_null NOT NULL,
+    names text[] CONSTRAINT layer_norms_names_not_null NOT NULL,
+    norms double precision[] CONSTRAINT layer_norms_norms_not_null NOT NULL
+);
+
+
+CREATE TABLE public.rollups (
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    segment bigint NOT NULL,
+    first_step bigint NOT NULL,
+    week date NOT NULL,
+    last_step bigint NOT NULL,
+    count integer NOT NULL,
+    steps bigint[],
+    loss double precision[],
+    loss_rank_max double precision[],
+    grad_norm double precision[],
+    grad_norm_at_step double precision[],
+    param_norm double precision[],
+    adam_v_norm double precision[],
+    update_norm double precision[],
+    update_norm_sampled double precision[],
+    lr double precision[],
+    tokens_per_second double precision[],
+    step_time double precision[],
+    update_dropped double precision[],
+    extra_names text[],
+    extra_values double precision[],
+    even_first bigint,
+    even_size bigint,
+    batch_first bigint[],
+    batch_end bigint[]
+)
+PARTITION BY LIST (week);
+ALTER TABLE ONLY public.rollups ALTER COLUMN steps SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN loss SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN param_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN update_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN lr SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN step_time SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN extra_values SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN batch_first SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.rollups ALTER COLUMN batch_end SET STORAGE EXTERNAL;
+
+
+CREATE TABLE partitions.rollups_20261123 (
+    run_id uuid CONSTRAINT rollups_run_id_not_null NOT NULL,
+    attempt integer CONSTRAINT rollups_attempt_not_null NOT NULL,
+    segment bigint CONSTRAINT rollups_segment_not_null NOT NULL,
+    first_step bigint CONSTRAINT rollups_first_step_not_null NOT NULL,
+    week date CONSTRAINT rollups_week_not_null NOT NULL,
+    last_step bigint CONSTRAINT rollups_last_step_not_null NOT NULL,
+    count integer CONSTRAINT rollups_count_not_null NOT NULL,
+    steps bigint[],
+    loss double precision[],
+    loss_rank_max double precision[],
+    grad_norm double precision[],
+    grad_norm_at_step double precision[],
+    param_norm double precision[],
+    adam_v_norm double precision[],
+    update_norm double precision[],
+    update_norm_sampled double precision[],
+    lr double precision[],
+    tokens_per_second double precision[],
+    step_time double precision[],
+    update_dropped double precision[],
+    extra_names text[],
+    extra_values double precision[],
+    even_first bigint,
+    even_size bigint,
+    batch_first bigint[],
+    batch_end bigint[]
+);
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN steps SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN loss SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN param_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN update_norm SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN lr SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN step_time SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN extra_values SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN batch_first SET STORAGE EXTERNAL;
+ALTER TABLE ONLY partitions.rollups_20261123 ALTER COLUMN batch_end SET STORAGE EXTERNAL;
+
 
 CREATE TABLE public.alembic_version (
     version_num character varying(32) NOT NULL
@@ -511,19 +674,6 @@ CREATE TABLE public.incidents (
 WITH (fillfactor='50');
 
 
-CREATE TABLE public.layer_norms (
-    run_id uuid NOT NULL,
-    attempt integer NOT NULL,
-    segment bigint NOT NULL,
-    step bigint NOT NULL,
-    signal text NOT NULL,
-    shelf date NOT NULL,
-    names text[] NOT NULL,
-    norms double precision[] NOT NULL
-)
-PARTITION BY LIST (shelf);
-
-
 CREATE TABLE public.new_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
@@ -589,53 +739,6 @@ CREATE TABLE public.reports (
 );
 
 
-CREATE TABLE public.rollups (
-    run_id uuid NOT NULL,
-    attempt integer NOT NULL,
-    segment bigint NOT NULL,
-    first_step bigint NOT NULL,
-    shelf date NOT NULL,
-    last_step bigint NOT NULL,
-    count integer NOT NULL,
-    steps bigint[],
-    loss double precision[],
-    loss_rank_max double precision[],
-    grad_norm double precision[],
-    grad_norm_at_step double precision[],
-    param_norm double precision[],
-    adam_v_norm double precision[],
-    update_norm double precision[],
-    update_norm_sampled double precision[],
-    lr double precision[],
-    tokens_per_second double precision[],
-    step_time double precision[],
-    update_dropped double precision[],
-    extra_names text[],
-    extra_values double precision[],
-    even_first bigint,
-    even_size bigint,
-    batch_first bigint[],
-    batch_end bigint[]
-)
-PARTITION BY LIST (shelf);
-ALTER TABLE ONLY public.rollups ALTER COLUMN steps SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN loss SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN param_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN update_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN lr SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN step_time SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN extra_values SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN batch_first SET STORAGE EXTERNAL;
-ALTER TABLE ONLY public.rollups ALTER COLUMN batch_end SET STORAGE EXTERNAL;
-
-
 CREATE TABLE public.run_policies (
     run_id uuid NOT NULL,
     version integer NOT NULL,
@@ -682,7 +785,7 @@ CREATE TABLE public.segments (
     opened_at timestamp with time zone NOT NULL,
     first_step bigint,
     last_step bigint,
-    shelf date NOT NULL,
+    week date NOT NULL,
     rolled_to bigint
 )
 WITH (fillfactor='50');
@@ -700,14 +803,6 @@ CREATE TABLE public.shadow_decisions (
     policy_scope text DEFAULT 'project'::text NOT NULL,
     reason text NOT NULL,
     at timestamp with time zone NOT NULL
-);
-
-
-CREATE TABLE public.shelves (
-    starts date NOT NULL,
-    samples_dropped_at timestamp with time zone,
-    rollups_dropped_at timestamp with time zone,
-    layers_dropped_at timestamp with time zone
 );
 
 
@@ -783,116 +878,31 @@ ALTER TABLE public.tokens ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
 );
 
 
-CREATE TABLE shelves.layer_norms_20261123 (
-    run_id uuid CONSTRAINT layer_norms_run_id_not_null NOT NULL,
-    attempt integer CONSTRAINT layer_norms_attempt_not_null NOT NULL,
-    segment bigint CONSTRAINT layer_norms_segment_not_null NOT NULL,
-    step bigint CONSTRAINT layer_norms_step_not_null NOT NULL,
-    signal text CONSTRAINT layer_norms_signal_not_null NOT NULL,
-    shelf date CONSTRAINT layer_norms_shelf_not_null NOT NULL,
-    names text[] CONSTRAINT layer_norms_names_not_null NOT NULL,
-    norms double precision[] CONSTRAINT layer_norms_norms_not_null NOT NULL
+CREATE TABLE public.weeks (
+    starts date NOT NULL,
+    samples_dropped_at timestamp with time zone,
+    rollups_dropped_at timestamp with time zone,
+    layers_dropped_at timestamp with time zone
 );
 
 
-CREATE TABLE shelves.pieces_20261123 (
-    run_id uuid CONSTRAINT pieces_run_id_not_null NOT NULL,
-    attempt integer CONSTRAINT pieces_attempt_not_null NOT NULL,
-    segment bigint CONSTRAINT pieces_segment_not_null NOT NULL,
-    first_step bigint CONSTRAINT pieces_first_step_not_null NOT NULL,
-    shelf date CONSTRAINT pieces_shelf_not_null NOT NULL,
-    last_step bigint CONSTRAINT pieces_last_step_not_null NOT NULL,
-    steps bigint[],
-    loss double precision[],
-    loss_rank_max double precision[],
-    grad_norm double precision[],
-    grad_norm_at_step double precision[],
-    param_norm double precision[],
-    adam_v_norm double precision[],
-    update_norm double precision[],
-    update_norm_sampled double precision[],
-    lr double precision[],
-    tokens_per_second double precision[],
-    step_time double precision[],
-    update_dropped double precision[],
-    extra_names text[],
-    extra_values double precision[],
-    even_first bigint,
-    even_size bigint,
-    batch_first bigint[],
-    batch_end bigint[]
-);
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN steps SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN loss SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN param_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN update_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN lr SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN step_time SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN extra_values SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN batch_first SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.pieces_20261123 ALTER COLUMN batch_end SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.chunks ATTACH PARTITION partitions.chunks_20261123 FOR VALUES IN ('2026-11-23');
 
 
-CREATE TABLE shelves.rollups_20261123 (
-    run_id uuid CONSTRAINT rollups_run_id_not_null NOT NULL,
-    attempt integer CONSTRAINT rollups_attempt_not_null NOT NULL,
-    segment bigint CONSTRAINT rollups_segment_not_null NOT NULL,
-    first_step bigint CONSTRAINT rollups_first_step_not_null NOT NULL,
-    shelf date CONSTRAINT rollups_shelf_not_null NOT NULL,
-    last_step bigint CONSTRAINT rollups_last_step_not_null NOT NULL,
-    count integer CONSTRAINT rollups_count_not_null NOT NULL,
-    steps bigint[],
-    loss double precision[],
-    loss_rank_max double precision[],
-    grad_norm double precision[],
-    grad_norm_at_step double precision[],
-    param_norm double precision[],
-    adam_v_norm double precision[],
-    update_norm double precision[],
-    update_norm_sampled double precision[],
-    lr double precision[],
-    tokens_per_second double precision[],
-    step_time double precision[],
-    update_dropped double precision[],
-    extra_names text[],
-    extra_values double precision[],
-    even_first bigint,
-    even_size bigint,
-    batch_first bigint[],
-    batch_end bigint[]
-);
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN steps SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN loss SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN loss_rank_max SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN grad_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN grad_norm_at_step SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN param_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN adam_v_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN update_norm SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN update_norm_sampled SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN lr SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN tokens_per_second SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN step_time SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN update_dropped SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN extra_values SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN batch_first SET STORAGE EXTERNAL;
-ALTER TABLE ONLY shelves.rollups_20261123 ALTER COLUMN batch_end SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.layer_norms ATTACH PARTITION partitions.layer_norms_20261123 FOR VALUES IN ('2026-11-23');
 
 
-ALTER TABLE ONLY public.layer_norms ATTACH PARTITION shelves.layer_norms_20261123 FOR VALUES IN ('2026-11-23');
+ALTER TABLE ONLY public.rollups ATTACH PARTITION partitions.rollups_20261123 FOR VALUES IN ('2026-11-23');
 
 
-ALTER TABLE ONLY public.pieces ATTACH PARTITION shelves.pieces_20261123 FOR VALUES IN ('2026-11-23');
-
-
-ALTER TABLE ONLY public.rollups ATTACH PARTITION shelves.rollups_20261123 FOR VALUES IN ('2026-11-23');
+INSERT INTO partitions.chunks_20261123 VALUES
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 1, '2026-11-23', 40, NULL, '{5.012,5.022,4.999,4.997,4.984,5,4.992,4.998,4.984,4.983,4.98,4.977,4.989,5.002,4.99,4.981,4.969,4.993,4.978,4.998,4.992,4.989,5.004,4.978,4.965,4.98,4.97,4.983,4.969,4.969,4.982,4.982,4.962,4.961,4.958,4.959,4.97,4.965,4.973,4.95}', NULL, '{1.0644092376577732,1.116908336808795,1.0047354019143653,1.0020427972396553,0.9410579124384664,1.0249837796567904,0.98720598557762,1.0186707584811994,0.9529621557985756,0.9523141495968331,0.9387963662143017,0.9277406155193382,0.9956990506890235,1.0609739968060121,1.0074742386407902,0.9631057189256278,0.910213964463092,1.0308019107684494,0.9612518579665762,1.0631375761446893,1.0389622584472311,1.026557547125948,1.1084993360369033,0.9775697364810418,0.9181638076847263,0.9994271632656687,0.9537167013333838,1.020086352012616,0.9560247252948693,0.9599259267473323,1.0243438480443043,1.030642340144039,0.9360715604831334,0.9347133938588555,0.9205490000863794,0.932156197589171,0.990918590334013,0.9661238732468802,1.0123136690101626,0.9009141397374485}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 0, 1, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 41, '2026-11-23', 80, NULL, '{4.964,4.967,4.983,4.957,4.965,4.973,4.958,4.959,4.973,4.955,4.962,4.964,4.945,4.964,4.979,4.971,4.97,4.951,4.96,4.95,4.942,4.959,4.945,4.938,4.944,4.96,4.965,4.948,4.946,4.955,4.941,4.958,4.943,4.952,4.934,4.926,4.945,4.943,4.946,4.938}', NULL, '{0.9734422622780059,0.9927954835211036,1.0749304225520435,0.9475540833350268,0.992072732114789,1.0385872848830517,0.9683339070000714,0.9746150432823917,1.0471382017458364,0.9606675185116827,1.0024047235366074,1.0165883601273706,0.9221173847135873,1.023287502406226,1.1034141876206036,1.062585040361308,1.0643668566536273,0.9703401665547408,1.018755152350536,0.9766670505577364,0.9362616935726128,1.0277195847306329,0.9607254394657625,0.9302617027353185,0.9645832981022096,1.0481968531452608,1.075980278155864,0.9937795445725629,0.9909883069056039,1.0352000038999467,0.9689077763471667,1.060145176332735,0.9890019439850782,1.0382772250083283,0.9489713340414826,0.9158564464145122,1.0134873821759118,1.0088549811968424,1.0283429130283877,0.9915891419385232}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 40, 1, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 81, '2026-11-23', 120, NULL, '{4.928,4.946,4.918,4.934,4.941,4.936,4.939,4.929,4.945,4.934,4.937,4.92,4.94,4.925,4.93,4.913,4.933,4.915,4.92,4.932,4.919,4.932,4.934,4.942,4.928,4.915,4.92,4.932,4.916,4.927,4.92,4.901,4.935,4.915,4.919,4.919,4.913,4.91,4.916,4.904}', NULL, '{0.94509160858835,1.0356381092120401,0.9014574040704214,0.9871743750680868,1.02151930135924,1.003238742262483,1.0196925788740812,0.9740813232617247,1.0596397463044767,1.0063295434349346,1.0266179338061125,0.9432699252870352,1.0497567623106736,0.975363477992939,1.0038312924364698,0.9249983781093791,1.0309244053944109,0.9415454536634468,0.9724888651129698,1.0335776663471141,0.9712766413469887,1.0413001086437788,1.0547200627417963,1.0981667877015748,1.0333971874399437,0.9736993393034203,1.0014582560978273,1.062722333844657,0.989753178017216,1.045384812184753,1.016120106509122,0.926456894957647,1.0987027242184286,1.001291890336501,1.0262805768865,1.0293330236540061,1.0018623025823092,0.9922952077892591,1.0281681003514207,0.9678117038228611}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 80, 1, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 121, '2026-11-23', 130, NULL, '{7.921,7.895,7.912,7.919,7.912,7.894,7.918,7.911,7.888,7.895}', NULL, '{1.0564917704474113,0.9327237940112996,1.0202114216612332,1.0611291083874594,1.028708532089331,0.9410270829649741,1.0672005272670781,1.0341673559749442,0.9251867520510187,0.9603536688823795}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 120, 1, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 131, '2026-11-23', 140, NULL, '{7.895,7.892,7.889,7.893,7.892,7.887,7.906,7.9,7.911,7.896}', NULL, '{0.9657470936708419,0.9563779678679662,0.9426643548723717,0.9668785718674451,0.9660622234304023,0.9455275224666237,1.0461514195825314,1.0190275393401742,1.077048520138472,1.0030216414821713}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 130, 1, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 141, '2026-11-23', 150, NULL, '{7.892,7.88,7.909,7.882,7.904,7.9,7.885,7.877,7.895,7.897}', NULL, '{0.9876933029716066,0.934439731559201,1.081221399959511,0.9478429740696179,1.062190739236772,1.046751554361132,0.9776002236320299,0.9415837092584309,1.0343398906427959,1.0475043570414564}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 140, 1, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 151, '2026-11-23', 160, NULL, '{7.882,7.896,7.889,7.891,7.873,7.862,7.877,7.868,7.869,7.887}', NULL, '{0.9739375672258678,1.0493431580866959,1.0198174789532632,1.0327862893711015,0.9456113154245169,0.8954816366136824,0.9727431969082215,0.9340245769245955,0.9411042188596852,1.0329149176183912}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 150, 1, NULL, NULL);
 
 
 INSERT INTO public.alembic_version VALUES
@@ -900,41 +910,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'oV8vFBEkGsEaVTAQ', 1, 2, 1, 'team', 'Ada', '2026-11-23 13:23:41.155113+00', '2026-11-23 14:23:41.153877+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'vIu5zBICGzTR3Wn5', 1, 2, 1, 'team', 'Ada', '2026-11-23 19:15:19.849017+00', '2026-11-23 20:15:19.847599+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-23 13:23:40.781902+00', '2026-11-23 13:23:41.093275+00', '2026-11-23 13:23:40.993275+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-23 19:15:19.221695+00', '2026-11-23 19:15:19.772576+00', '2026-11-23 19:15:19.672576+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-23 13:23:40.699359+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xb1e1cf961f8c2d0aa47f725e8a56c04edaa0514b87caa4c34d315528c3d06c12'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-23 13:23:40.705665+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x917e38c19aca26c7b1867836eaef68430d3239b47bc3c4a4f6e7fe5b1a184edf'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-23 13:23:40.833397+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\x4ed472b50f6bafc4d43a4db30c0ee118fcf68cc06df8f704c93bf7d3ab8deabd'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-23 13:23:40.859203+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\x077f5e3bb71854c1ffa54c98002429c7efbc863c2e338d20bfff13558e620efa'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-23 13:23:40.876684+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\x27f2bb743e4c0aec9026b5bb428adfc8a55418bd6b59abf74e34d15bbf7f0943'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 13:23:40.893672+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xa90ea79a1a0e817131ba450dd1c8c2a581bec627c13d4149740469fb1abeef01'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 13:23:40.961243+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x728b59e70f3715de4d3f768d11e651710f86d9a422ee13e16f7c1680f28908e8'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 13:23:40.994005+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x7e2b7d2602c499dfeb892b421c8e549dc582f2e305a8f30c62715545112afacd'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 13:23:40.997978+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xa623d1f00125af0a734303ee8dbebac2d3d0f095ea712b3b63c77eabf12ae16d'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 13:23:41.002825+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\xa351323ad7cc0ac59153a36a79cf572d350a0812a22ba1388fc5450dbc5b2f01'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 13:23:41.103757+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x361824618987f2cc2a26a2c0e6a27fe0eebeefb72efbd959f38d5fd7344a8d81'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-23 13:23:41.124449+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-23 19:15:18.762872+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x7eeb67c35b4af6483058fd447a2d34fda39d75a1fcd4118685b4def8cbb2a10a'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-23 19:15:18.776831+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x9268e26d77261080e2ecd832927fbacb1e169b4b0ca3e5e7017a9d37c058702e'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-23 19:15:19.190745+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xfd2d0e9f4e52219eec1b019ce6042388717dab51b9025133a512507fbd98a6df'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-23 19:15:19.271472+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\x61beda81f98487818d82d16d4f254786232c8746868f7978367ed4ca3e5a249e'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-23 19:15:19.306891+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xd4a5381896c17e5f655cbef5b0bf3bb9d8e102e4b5b645b3d09413628506d333'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 19:15:19.35334+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xbf7d0fbb33842f80fb5b6e4ad1e8c65d5d395f583a82f285721b66f2e7aef0d2'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 19:15:19.500073+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x6b729e7940be7118f84f716a03cfeaa4ccb2aea18de53f81472b63ff84456fa9'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 19:15:19.56719+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x2a56c397aa12c4cbf467e4a07e7f9f621b0acb9ad1f44a1a030747ab10c700f5'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 19:15:19.572106+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xcf8699511b0e31d55818ce083c91bfc356e366b41c346ea7c2d080ddf1d0da03'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 19:15:19.577654+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x6348eb663890d5da46756c63c3fb0d67dfd60ce564089a05047048b1a94ea48b'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 19:15:19.78951+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x207918ba0e6652ee1b0b88d9e0327e4cf407633ad30426bc68e51e879fe742c0'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-23 19:15:19.817057+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\xf27fb2845ffbe46a73cef8c99e4121111c9940f33b7767407d725f7df8b81d77'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-23 13:23:41.168364+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\xc1719bb5ac7659945bf45fd264c2c22c4800321028375a08d2f89a4b8de0eb5a'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-23 13:23:41.223152+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\xd3eca9abd31eb4b078d28164df99be10cc0c8fa80a15f5aa8984e3fcef09073c');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x0ea84165c89992452fb5edfe20bf4d5dfd59e5a0ee0c0223d4a168109b3c9588'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-23 19:15:19.881241+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x36c181b2ba6019da63fe09465dde8ed9e604ce6b18e5b838bb4e5d8abd535943'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-23 19:15:19.94211+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x23fb61afa0969a4545bce22fb83f872566d8631ebf16e1cf3896d9a2e70d4059');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-23 13:23:40.857859+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-23 19:15:19.269004+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-23 13:23:40.93544+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-23 13:23:41.093275+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-23 19:15:19.44363+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-23 19:15:19.772576+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -942,12 +952,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-23 17:23:40.93544+00', 330, '2026-11-23 13:23:40.93544+00', '2026-11-23 13:23:40.93544+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-23 13:23:40.93544+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-23 23:15:19.44363+00', 330, '2026-11-23 19:15:19.44363+00', '2026-11-23 19:15:19.44363+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-23 19:15:19.44363+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-23 17:23:41.093275+00', 20160, '2026-11-23 13:23:41.093275+00', '2026-11-23 13:23:41.207247+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-23 23:15:19.772576+00', 20160, '2026-11-23 19:15:19.772576+00', '2026-11-23 19:15:19.92436+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -960,14 +970,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-23 13:23:40.93544+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-23 13:23:40.93544+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-23 13:23:40.93544+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-23 13:23:41.027112+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-23 13:23:41.061807+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-23 13:23:41.093275+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-23 13:23:41.093275+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-23 13:23:41.093275+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-23 19:15:19.44363+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-23 19:15:19.44363+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-23 19:15:19.44363+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-23 19:15:19.617849+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-23 19:15:19.696266+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-23 19:15:19.772576+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-23 19:15:19.772576+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-23 19:15:19.772576+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1135,67 +1145,57 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-23 13:23:40.93544+00', NULL, 8, 2, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-23 19:15:19.44363+00', NULL, 8, 2, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-23 13:23:40.881902+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-23 19:15:19.321695+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 13:23:40.962572+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 13:23:40.994593+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 13:23:40.999449+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 13:23:41.104474+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 13:23:41.125009+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 13:23:41.224591+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 19:15:19.501718+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 19:15:19.567998+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 19:15:19.572705+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 19:15:19.790123+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 19:15:19.818104+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 19:15:19.943245+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 13:23:40.826906+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 19:15:19.171126+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-23 13:23:40.881902+00');
+	('default', '2026-11-23 19:15:19.321695+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 13:23:41.165722+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 19:15:19.878195+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-23 13:23:40.881902+00', 'live', 1, 1, 1, '2026-11-23 13:23:41.093275+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-23 19:15:19.321695+00', 'live', 1, 1, 1, '2026-11-23 19:15:19.772576+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-23 13:23:40.881902+00', 1, 160, '2026-11-23', NULL);
-
-
-INSERT INTO public.shelves VALUES
-	('2026-11-23', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-23 19:15:19.321695+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-23 13:23:40.87538+00', '2026-11-23 14:23:40.875381+00', 'moving', '2026-11-23 13:23:40.875381+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-23 19:15:19.301876+00', '2026-11-23 20:15:19.301877+00', 'moving', '2026-11-23 19:15:19.301877+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-23 13:23:40.922284+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-23 19:15:19.425208+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\x9654e951dedd25f7f5612526e10561424478b053c17a0bdbfc27e697e4e0a8a1', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 13:23:40.690167+00', 'me', '2027-11-23 13:23:40.690167+00', NULL),
-	(2, '\xd0a3939dc417ca266da1da5c4f5fa89a7196492edf1fc99c80e4cb063b9ba153', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 13:23:40.702231+00', 'me', NULL, NULL);
+	(1, '\x7ac23b4c6a39f6dae8043493258e1b6426e868e6a582e954a1af65210ed0eff3', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 19:15:18.737022+00', 'me', '2027-11-23 19:15:18.737022+00', NULL),
+	(2, '\x8b19bc91c67bd987cbc34141f9487a52b057830dcf3b6deea73a79f899c01434', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 19:15:18.766696+00', 'me', NULL, NULL);
 
 
-INSERT INTO shelves.pieces_20261123 VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 1, '2026-11-23', 40, NULL, '{5.012,5.022,4.999,4.997,4.984,5,4.992,4.998,4.984,4.983,4.98,4.977,4.989,5.002,4.99,4.981,4.969,4.993,4.978,4.998,4.992,4.989,5.004,4.978,4.965,4.98,4.97,4.983,4.969,4.969,4.982,4.982,4.962,4.961,4.958,4.959,4.97,4.965,4.973,4.95}', NULL, '{1.0644092376577732,1.116908336808795,1.0047354019143653,1.0020427972396553,0.9410579124384664,1.0249837796567904,0.98720598557762,1.0186707584811994,0.9529621557985756,0.9523141495968331,0.9387963662143017,0.9277406155193382,0.9956990506890235,1.0609739968060121,1.0074742386407902,0.9631057189256278,0.910213964463092,1.0308019107684494,0.9612518579665762,1.0631375761446893,1.0389622584472311,1.026557547125948,1.1084993360369033,0.9775697364810418,0.9181638076847263,0.9994271632656687,0.9537167013333838,1.020086352012616,0.9560247252948693,0.9599259267473323,1.0243438480443043,1.030642340144039,0.9360715604831334,0.9347133938588555,0.9205490000863794,0.932156197589171,0.990918590334013,0.9661238732468802,1.0123136690101626,0.9009141397374485}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 0, 1, NULL, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 41, '2026-11-23', 80, NULL, '{4.964,4.967,4.983,4.957,4.965,4.973,4.958,4.959,4.973,4.955,4.962,4.964,4.945,4.964,4.979,4.971,4.97,4.951,4.96,4.95,4.942,4.959,4.945,4.938,4.944,4.96,4.965,4.948,4.946,4.955,4.941,4.958,4.943,4.952,4.934,4.926,4.945,4.943,4.946,4.938}', NULL, '{0.9734422622780059,0.9927954835211036,1.0749304225520435,0.9475540833350268,0.992072732114789,1.0385872848830517,0.9683339070000714,0.9746150432823917,1.0471382017458364,0.9606675185116827,1.0024047235366074,1.0165883601273706,0.9221173847135873,1.023287502406226,1.1034141876206036,1.062585040361308,1.0643668566536273,0.9703401665547408,1.018755152350536,0.9766670505577364,0.9362616935726128,1.0277195847306329,0.9607254394657625,0.9302617027353185,0.9645832981022096,1.0481968531452608,1.075980278155864,0.9937795445725629,0.9909883069056039,1.0352000038999467,0.9689077763471667,1.060145176332735,0.9890019439850782,1.0382772250083283,0.9489713340414826,0.9158564464145122,1.0134873821759118,1.0088549811968424,1.0283429130283877,0.9915891419385232}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 40, 1, NULL, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 81, '2026-11-23', 120, NULL, '{4.928,4.946,4.918,4.934,4.941,4.936,4.939,4.929,4.945,4.934,4.937,4.92,4.94,4.925,4.93,4.913,4.933,4.915,4.92,4.932,4.919,4.932,4.934,4.942,4.928,4.915,4.92,4.932,4.916,4.927,4.92,4.901,4.935,4.915,4.919,4.919,4.913,4.91,4.916,4.904}', NULL, '{0.94509160858835,1.0356381092120401,0.9014574040704214,0.9871743750680868,1.02151930135924,1.003238742262483,1.0196925788740812,0.9740813232617247,1.0596397463044767,1.0063295434349346,1.0266179338061125,0.9432699252870352,1.0497567623106736,0.975363477992939,1.0038312924364698,0.9249983781093791,1.0309244053944109,0.9415454536634468,0.9724888651129698,1.0335776663471141,0.9712766413469887,1.0413001086437788,1.0547200627417963,1.0981667877015748,1.0333971874399437,0.9736993393034203,1.0014582560978273,1.062722333844657,0.989753178017216,1.045384812184753,1.016120106509122,0.926456894957647,1.0987027242184286,1.001291890336501,1.0262805768865,1.0293330236540061,1.0018623025823092,0.9922952077892591,1.0281681003514207,0.9678117038228611}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 80, 1, NULL, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 121, '2026-11-23', 130, NULL, '{7.921,7.895,7.912,7.919,7.912,7.894,7.918,7.911,7.888,7.895}', NULL, '{1.0564917704474113,0.9327237940112996,1.0202114216612332,1.0611291083874594,1.028708532089331,0.9410270829649741,1.0672005272670781,1.0341673559749442,0.9251867520510187,0.9603536688823795}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 120, 1, NULL, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 131, '2026-11-23', 140, NULL, '{7.895,7.892,7.889,7.893,7.892,7.887,7.906,7.9,7.911,7.896}', NULL, '{0.9657470936708419,0.9563779678679662,0.9426643548723717,0.9668785718674451,0.9660622234304023,0.9455275224666237,1.0461514195825314,1.0190275393401742,1.077048520138472,1.0030216414821713}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 130, 1, NULL, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 141, '2026-11-23', 150, NULL, '{7.892,7.88,7.909,7.882,7.904,7.9,7.885,7.877,7.895,7.897}', NULL, '{0.9876933029716066,0.934439731559201,1.081221399959511,0.9478429740696179,1.062190739236772,1.046751554361132,0.9776002236320299,0.9415837092584309,1.0343398906427959,1.0475043570414564}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 140, 1, NULL, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 151, '2026-11-23', 160, NULL, '{7.882,7.896,7.889,7.891,7.873,7.862,7.877,7.868,7.869,7.887}', NULL, '{0.9739375672258678,1.0493431580866959,1.0198174789532632,1.0327862893711015,0.9456113154245169,0.8954816366136824,0.9727431969082215,0.9340245769245955,0.9411042188596852,1.0329149176183912}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '{0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5}', NULL, NULL, NULL, 150, 1, NULL, NULL);
+INSERT INTO public.weeks VALUES
+	('2026-11-23', NULL, NULL, NULL);
 
 
 SELECT pg_catalog.setval('public.deliveries_id_seq', 1, false);
@@ -1205,6 +1205,30 @@ SELECT pg_catalog.setval('public.notices_id_seq', 6, true);
 
 
 SELECT pg_catalog.setval('public.tokens_id_seq', 2, true);
+
+
+ALTER TABLE ONLY public.chunks
+    ADD CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week);
+
+
+ALTER TABLE ONLY partitions.chunks_20261123
+    ADD CONSTRAINT chunks_20261123_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week);
+
+
+ALTER TABLE ONLY public.layer_norms
+    ADD CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, week);
+
+
+ALTER TABLE ONLY partitions.layer_norms_20261123
+    ADD CONSTRAINT layer_norms_20261123_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, week);
+
+
+ALTER TABLE ONLY public.rollups
+    ADD CONSTRAINT rollups_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week);
+
+
+ALTER TABLE ONLY partitions.rollups_20261123
+    ADD CONSTRAINT rollups_20261123_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week);
 
 
 ALTER TABLE ONLY public.alembic_version
@@ -1283,20 +1307,12 @@ ALTER TABLE ONLY public.incidents
     ADD CONSTRAINT incidents_pkey PRIMARY KEY (run_id, number);
 
 
-ALTER TABLE ONLY public.layer_norms
-    ADD CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, shelf);
-
-
 ALTER TABLE ONLY public.new_runs
     ADD CONSTRAINT new_runs_pkey PRIMARY KEY (run_id);
 
 
 ALTER TABLE ONLY public.notices
     ADD CONSTRAINT notices_pkey PRIMARY KEY (run_id, id);
-
-
-ALTER TABLE ONLY public.pieces
-    ADD CONSTRAINT pieces_pkey PRIMARY KEY (run_id, attempt, segment, first_step, shelf);
 
 
 ALTER TABLE ONLY public.policies
@@ -1315,10 +1331,6 @@ ALTER TABLE ONLY public.reports
     ADD CONSTRAINT reports_pkey PRIMARY KEY (run_id, incident, format);
 
 
-ALTER TABLE ONLY public.rollups
-    ADD CONSTRAINT rollups_pkey PRIMARY KEY (run_id, attempt, segment, first_step, shelf);
-
-
 ALTER TABLE ONLY public.run_policies
     ADD CONSTRAINT run_policies_pkey PRIMARY KEY (run_id, version);
 
@@ -1333,10 +1345,6 @@ ALTER TABLE ONLY public.segments
 
 ALTER TABLE ONLY public.shadow_decisions
     ADD CONSTRAINT shadow_decisions_pkey PRIMARY KEY (run_id, incident, command);
-
-
-ALTER TABLE ONLY public.shelves
-    ADD CONSTRAINT shelves_pkey PRIMARY KEY (starts);
 
 
 ALTER TABLE ONLY public.silences
@@ -1359,16 +1367,8 @@ ALTER TABLE ONLY public.tokens
     ADD CONSTRAINT tokens_pkey PRIMARY KEY (id);
 
 
-ALTER TABLE ONLY shelves.layer_norms_20261123
-    ADD CONSTRAINT layer_norms_20261123_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, shelf);
-
-
-ALTER TABLE ONLY shelves.pieces_20261123
-    ADD CONSTRAINT pieces_20261123_pkey PRIMARY KEY (run_id, attempt, segment, first_step, shelf);
-
-
-ALTER TABLE ONLY shelves.rollups_20261123
-    ADD CONSTRAINT rollups_20261123_pkey PRIMARY KEY (run_id, attempt, segment, first_step, shelf);
+ALTER TABLE ONLY public.weeks
+    ADD CONSTRAINT weeks_pkey PRIMARY KEY (starts);
 
 
 CREATE INDEX attempts_dropped_idx ON public.attempts USING btree (dropped_samples) WHERE (dropped_samples > 0);
@@ -1434,19 +1434,19 @@ CREATE INDEX runs_project_name_idx ON public.runs USING btree (project, name);
 CREATE INDEX runs_unended_idx ON public.runs USING btree (run_id) WHERE (state <> 'ended'::text);
 
 
-CREATE INDEX segments_shelf_idx ON public.segments USING btree (shelf);
+CREATE INDEX segments_week_idx ON public.segments USING btree (week);
 
 
 CREATE INDEX skipped_batches_run_id_told_at_batch_first_rank_idx ON public.skipped_batches USING btree (run_id, told_at, batch_first, rank);
 
 
-ALTER INDEX public.layer_norms_pkey ATTACH PARTITION shelves.layer_norms_20261123_pkey;
+ALTER INDEX public.chunks_pkey ATTACH PARTITION partitions.chunks_20261123_pkey;
 
 
-ALTER INDEX public.pieces_pkey ATTACH PARTITION shelves.pieces_20261123_pkey;
+ALTER INDEX public.layer_norms_pkey ATTACH PARTITION partitions.layer_norms_20261123_pkey;
 
 
-ALTER INDEX public.rollups_pkey ATTACH PARTITION shelves.rollups_20261123_pkey;
+ALTER INDEX public.rollups_pkey ATTACH PARTITION partitions.rollups_20261123_pkey;
 
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
@@ -1531,9 +1531,9 @@ ALTER TABLE ONLY public.targets
     ADD CONSTRAINT targets_attempts_fkey FOREIGN KEY (run_id, attempt) REFERENCES public.attempts(run_id, number);
 
 
-REVOKE ALL ON FUNCTION shelves.drop_partition(parent text, week date) FROM PUBLIC;
+REVOKE ALL ON FUNCTION partitions.drop_partition(parent text, week date) FROM PUBLIC;
 
 
-REVOKE ALL ON FUNCTION shelves.make_partitions(week date) FROM PUBLIC;
+REVOKE ALL ON FUNCTION partitions.make_partitions(week date) FROM PUBLIC;
 
 

@@ -72,13 +72,13 @@ CREATE TABLE segments (
     opened_at timestamptz NOT NULL,
     first_step bigint,
     last_step bigint,
-    shelf date NOT NULL,
+    week date NOT NULL,
     rolled_to bigint,
     CONSTRAINT segments_pkey PRIMARY KEY (run_id, attempt, segment),
     CONSTRAINT segments_attempts_fkey
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
 ) WITH (fillfactor = 50);
-CREATE INDEX segments_shelf_idx ON segments (shelf);
+CREATE INDEX segments_week_idx ON segments (week);
 
 CREATE TABLE targets (
     run_id uuid NOT NULL,
@@ -98,20 +98,20 @@ CREATE TABLE targets (
 -- What was measured: some steps of a segment a row, one array a signal, and roll-ups of blocks of
 -- steps in the same columns. Partitioned by the week in which the segment began, so that old ones
 -- go by whole tables.
-CREATE TABLE shelves (
+CREATE TABLE weeks (
     starts date NOT NULL,
     samples_dropped_at timestamptz,
     rollups_dropped_at timestamptz,
     layers_dropped_at timestamptz,
-    CONSTRAINT shelves_pkey PRIMARY KEY (starts)
+    CONSTRAINT weeks_pkey PRIMARY KEY (starts)
 );
 
-CREATE TABLE pieces (
+CREATE TABLE chunks (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     first_step bigint NOT NULL,
-    shelf date NOT NULL,
+    week date NOT NULL,
     last_step bigint NOT NULL,
     steps bigint[],
     loss float8[],
@@ -132,15 +132,15 @@ CREATE TABLE pieces (
     even_size bigint,
     batch_first bigint[],
     batch_end bigint[],
-    CONSTRAINT pieces_pkey PRIMARY KEY (run_id, attempt, segment, first_step, shelf)
-) PARTITION BY LIST (shelf);
+    CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week)
+) PARTITION BY LIST (week);
 
 CREATE TABLE rollups (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     first_step bigint NOT NULL,
-    shelf date NOT NULL,
+    week date NOT NULL,
     last_step bigint NOT NULL,
     count integer NOT NULL,
     steps bigint[],
@@ -162,8 +162,8 @@ CREATE TABLE rollups (
     even_size bigint,
     batch_first bigint[],
     batch_end bigint[],
-    CONSTRAINT rollups_pkey PRIMARY KEY (run_id, attempt, segment, first_step, shelf)
-) PARTITION BY LIST (shelf);
+    CONSTRAINT rollups_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week)
+) PARTITION BY LIST (week);
 
 CREATE TABLE layer_norms (
     run_id uuid NOT NULL,
@@ -171,17 +171,17 @@ CREATE TABLE layer_norms (
     segment bigint NOT NULL,
     step bigint NOT NULL,
     signal text NOT NULL,
-    shelf date NOT NULL,
+    week date NOT NULL,
     names text[] NOT NULL,
     norms float8[] NOT NULL,
-    CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, shelf)
-) PARTITION BY LIST (shelf);
+    CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, week)
+) PARTITION BY LIST (week);
 
 -- Numbers that differ do not compress: they are stored as they are, each column apart.
 DO $$
 DECLARE curves text; name text;
 BEGIN
-  FOREACH curves IN ARRAY ARRAY['pieces', 'rollups'] LOOP
+  FOREACH curves IN ARRAY ARRAY['chunks', 'rollups'] LOOP
     FOREACH name IN ARRAY ARRAY[
       'steps', 'loss', 'loss_rank_max', 'grad_norm', 'grad_norm_at_step', 'param_norm',
       'adam_v_norm', 'update_norm', 'update_norm_sampled', 'lr', 'tokens_per_second',
@@ -205,7 +205,7 @@ SELECT p.run_id, p.attempt, p.segment, s.step, s.loss, s.loss_rank_max, s.grad_n
        ) END AS extra_values,
        coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size) AS batch_first,
        coalesce(s.batch_end, p.even_first + s.place * p.even_size) AS batch_end
-FROM pieces p CROSS JOIN LATERAL unnest(
+FROM chunks p CROSS JOIN LATERAL unnest(
     coalesce(p.steps, ARRAY(SELECT generate_series(p.first_step, p.last_step))),
     p.loss, p.loss_rank_max, p.grad_norm, p.grad_norm_at_step, p.param_norm, p.adam_v_norm,
     p.update_norm, p.update_norm_sampled, p.lr, p.tokens_per_second, p.step_time,
@@ -228,7 +228,7 @@ SELECT p.run_id, p.attempt, p.segment, s.step, s.loss, s.loss_rank_max, s.grad_n
        ) END AS extra_values,
        coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size) AS batch_first,
        coalesce(s.batch_end, p.even_first + s.place * p.even_size) AS batch_end
-FROM pieces p CROSS JOIN LATERAL unnest(
+FROM chunks p CROSS JOIN LATERAL unnest(
     coalesce(p.steps, ARRAY(SELECT generate_series(p.first_step, p.last_step))),
     p.loss, p.loss_rank_max, p.grad_norm, p.grad_norm_at_step, p.param_norm, p.adam_v_norm,
     p.update_norm, p.update_norm_sampled, p.lr, p.tokens_per_second, p.step_time,
@@ -244,30 +244,30 @@ $$;
 
 -- The server's role owns nothing: partitions are made and dropped by functions of the owner's,
 -- which do what is written here alone. The first week's are made now.
-CREATE SCHEMA IF NOT EXISTS shelves;
-CREATE FUNCTION shelves.make_partitions(week date) RETURNS void LANGUAGE plpgsql
+CREATE SCHEMA IF NOT EXISTS partitions;
+CREATE FUNCTION partitions.make_partitions(week date) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE parent text; part text;
 BEGIN
-  FOREACH parent IN ARRAY ARRAY['pieces', 'rollups', 'layer_norms'] LOOP
+  FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
     part := parent || to_char(week, '_YYYYMMDD');
-    EXECUTE format('CREATE TABLE shelves.%I (LIKE public.%I INCLUDING ALL)', part, parent);
-    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION shelves.%I FOR VALUES IN (%L)',
+    EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
+    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION partitions.%I FOR VALUES IN (%L)',
                    parent, part, week);
   END LOOP;
 END $$;
-CREATE FUNCTION shelves.drop_partition(parent text, week date) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION partitions.drop_partition(parent text, week date) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF parent NOT IN ('pieces', 'rollups', 'layer_norms') THEN
+  IF parent NOT IN ('chunks', 'rollups', 'layer_norms') THEN
     RAISE EXCEPTION 'no partitions of % are dropped', parent;
   END IF;
-  EXECUTE format('DROP TABLE shelves.%I', parent || to_char(week, '_YYYYMMDD'));
+  EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
 END $$;
-REVOKE EXECUTE ON FUNCTION shelves.make_partitions, shelves.drop_partition FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partition FROM PUBLIC;
 
-INSERT INTO shelves (starts) SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date;
-SELECT shelves.make_partitions(starts) FROM shelves;
+INSERT INTO weeks (starts) SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date;
+SELECT partitions.make_partitions(starts) FROM weeks;
 
 -- What the detector of a run knows. Its bytes stay in the row, so that an update stays on its
 -- page: by default a state of a few kB would move out of line.

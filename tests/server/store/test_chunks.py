@@ -1,4 +1,4 @@
-"""Pieces and roll-ups: what goes in comes out, step by step, however it was cut."""
+"""Chunks and roll-ups: what goes in comes out, step by step, however it was cut."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ def test_a_roll_up_keeps_the_extremes_of_every_stretch_as_whole_samples(engine: 
     assert all(c.there.all() for c in curves.signals.values())
 
 
-def test_small_pieces_become_one_and_every_step_stays(engine: sql.Engine) -> None:
+def test_small_chunks_become_one_and_every_step_stays(engine: sql.Engine) -> None:
     job = Job(engine)
     job.start()
     job.train(1, BLOCK + 10, batch=40, save_every=10**9)
     before = rows(engine, "select step, loss, grad_norm, batch_end from samples order by step")
-    assert value(engine, "select count(*) from pieces") > 20
+    assert value(engine, "select count(*) from chunks") > 20
     roll(engine)
-    assert value(engine, "select count(*) from pieces") <= 3
+    assert value(engine, "select count(*) from chunks") <= 3
     assert (
         rows(engine, "select step, loss, grad_norm, batch_end from samples order by step") == before
     )
@@ -210,7 +210,7 @@ def test_two_steps_at_both_ends_of_a_run_are_filled_in_without_the_run_between_t
     job.start()
     for first in range(1, 2000, 100):
         job.train(first, first + 99, batch=100, save_every=10**9)
-    written = "select first_step, xmin::text from pieces order by first_step"
+    written = "select first_step, xmin::text from chunks order by first_step"
     before = dict(rows(engine, written))
     job.send(sent([5, 1950, 5000], mine=(1.0, 2.0, 3.0)))
     after = dict(rows(engine, written))
@@ -227,7 +227,7 @@ def test_two_steps_at_both_ends_of_a_run_are_filled_in_without_the_run_between_t
 def test_a_long_way_is_rolled_up_a_few_steps_at_a_time(
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read at once depends on how much lies there, not on how many pieces hold it."""
+    """What is read at once depends on how much lies there, not on how many chunks hold it."""
     job = Job(engine)
     job.start()
     for first in range(0, 9 * BLOCK, 512):
@@ -251,8 +251,8 @@ def test_a_look_at_a_run_whose_steps_lie_far_apart_takes_little_memory(engine: s
     blocks = MOST_BLOCKS + 5000
     with engine.begin() as connection:
         for statement in (
-            "insert into rollups (run_id, attempt, segment, shelf, first_step, last_step, count,"
-            " loss) select run_id, attempt, segment, shelf, n * 1024, n * 1024, 1, '{2.0}'"
+            "insert into rollups (run_id, attempt, segment, week, first_step, last_step, count,"
+            " loss) select run_id, attempt, segment, week, n * 1024, n * 1024, 1, '{2.0}'"
             f" from segments cross join generate_series(1, {blocks}) n",
             f"update segments set last_step = {blocks + 1} * 1024 - 1,"
             f" rolled_to = {blocks + 1} * 1024",

@@ -1,4 +1,4 @@
-"""Shelves: what is past its time goes by whole partitions, and nothing else does."""
+"""Partitions by week: what is past its time goes by whole partitions, and nothing else does."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.partitions import (
     PartitionKind,
-    drop_shelf,
-    make_shelf,
-    old_shelves,
+    drop_partition,
+    make_partitions,
+    old_weeks,
     partition,
 )
 from spikeguard_server.store.tables.core import run_key
@@ -28,37 +28,37 @@ MONTH = Settings(keep_samples_days=30.0)
 
 
 def this_week(engine: sql.Engine) -> date:
-    found = value(engine, "select max(starts) from shelves")
+    found = value(engine, "select max(starts) from weeks")
     assert isinstance(found, date)
     return found
 
 
 def age(engine: sql.Engine, days: int) -> date:
-    """Let everything have happened `days` (whole weeks) ago, on a shelf of that week."""
+    """Let everything have happened `days` (whole weeks) ago, in the partitions of that week."""
     assert days % 7 == 0
     old, new = this_week(engine), this_week(engine) - timedelta(days=days)
     with engine.begin() as connection:
-        for table in ("pieces", "rollups", "layer_norms"):
+        for table in ("chunks", "rollups", "layer_norms"):
             part, moved = f"{table}_{old:%Y%m%d}", f"{table}_{new:%Y%m%d}"
             for statement in (
-                f"alter table {table} detach partition shelves.{part}",
-                f"alter table shelves.{part} rename to {moved}",
-                f"update shelves.{moved} set shelf = '{new}'",
-                f"alter table {table} attach partition shelves.{moved} for values in ('{new}')",
+                f"alter table {table} detach partition partitions.{part}",
+                f"alter table partitions.{part} rename to {moved}",
+                f"update partitions.{moved} set week = '{new}'",
+                f"alter table {table} attach partition partitions.{moved} for values in ('{new}')",
             ):
                 connection.execute(sql.text(statement))
         for statement in (
-            f"update shelves set starts = '{new}'",
-            f"update segments set shelf = '{new}'",
+            f"update weeks set starts = '{new}'",
+            f"update segments set week = '{new}'",
             f"update attempts set last_message_at = last_message_at - interval '{days} days'",
         ):
             connection.execute(sql.text(statement))
-        make_shelf(connection)
+        make_partitions(connection)
     return new
 
 
 def parts(engine: sql.Engine) -> set[str]:
-    query = "select relname from pg_class where relnamespace = 'shelves'::regnamespace"
+    query = "select relname from pg_class where relnamespace = 'partitions'::regnamespace"
     return {row[0] for row in rows(engine, f"{query} and relkind = 'r'")}
 
 
@@ -82,21 +82,21 @@ def test_old_samples_go_and_roll_ups_incidents_and_audit_stay(engine: sql.Engine
     kept = "select count(*), max(loss) from incident_samples"
     before, audited = rows(engine, kept), value(engine, "select count(*) from audit")
     extremes = rows(engine, "select min(loss), max(loss) from samples")
-    shelf = age(engine, 35)
+    week = age(engine, 35)
     let_go(engine, MONTH)
     assert value(engine, "select count(*) from samples") == 0
-    assert f"pieces_{shelf:%Y%m%d}" not in parts(engine)
+    assert f"chunks_{week:%Y%m%d}" not in parts(engine)
     assert rows(engine, kept) == before
     assert before[0][0] > 0
     rolled = "select min(v), max(v), (select sum(count) from rollups) from rollups, unnest(loss) v"
     assert rows(engine, rolled) == [(*extremes[0], 400)]
     assert value(engine, "select count(*) from layer_norms") == 1
     assert value(engine, "select count(*) from audit") == audited + 1
-    assert value(engine, "select subject from audit where action = 'drop'") == f"samples of {shelf}"
+    assert value(engine, "select subject from audit where action = 'drop'") == f"samples of {week}"
 
 
 def test_curves_are_shown_from_roll_ups_once_the_samples_are_gone(engine: sql.Engine) -> None:
-    from tests.server.store.test_pieces import series
+    from tests.server.store.test_chunks import series
 
     trained(engine)
     whole = series(engine, "loss")["segments"][0]["values"]["loss"]
@@ -132,18 +132,18 @@ def until_waiting(engine: sql.Engine, lock: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_message_that_is_written_while_its_shelf_is_to_go_keeps_the_shelf(
+def test_a_message_that_is_written_while_its_partition_is_to_go_keeps_it(
     engine: sql.Engine,
 ) -> None:
-    """It had written, and not committed, when the shelf was found to be out of use."""
+    """It had written, and not committed, when the week was found to be out of use."""
     job = trained(engine)
-    shelf = age(engine, 35)
+    week = age(engine, 35)
     with engine.begin() as connection:
         connection.execute(sql.text(HOLD))
 
     def drop() -> bool:
         with engine.begin() as connection:
-            return drop_shelf(connection, PartitionKind.SAMPLES, shelf, 30.0)
+            return drop_partition(connection, PartitionKind.SAMPLES, week, 30.0)
 
     with ThreadPoolExecutor() as pool:
         with engine.begin() as gate:
@@ -157,12 +157,14 @@ def test_a_message_that_is_written_while_its_shelf_is_to_go_keeps_the_shelf(
     assert value(engine, "select count(*) from samples") == 410
 
 
-def test_who_is_still_on_a_shelf_is_found_without_reading_all_segments(engine: sql.Engine) -> None:
+def test_who_still_trains_in_a_week_is_found_without_reading_all_segments(
+    engine: sql.Engine,
+) -> None:
     """All ingest waits for the second look, however many segments there ever were."""
     trained(engine)
-    shelf = age(engine, 35)
+    week = age(engine, 35)
     with engine.begin() as connection:
-        more = "jsonb_build_object('segment', n, 'shelf', current_date)"
+        more = "jsonb_build_object('segment', n, 'week', current_date)"
         for statement in (
             f"insert into segments select (jsonb_populate_record(s, {more})).* "
             "from segments s, generate_series(1, 5000) n",
@@ -178,7 +180,7 @@ def test_who_is_still_on_a_shelf_is_found_without_reading_all_segments(engine: s
         sql.event.listen(
             connection, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
         )
-        assert drop_shelf(connection, PartitionKind.SAMPLES, shelf, 30.0)
+        assert drop_partition(connection, PartitionKind.SAMPLES, week, 30.0)
         connection.rollback()
     looks = [(statement, values) for statement, values in asked if "segments" in statement]
     assert len(looks) == 2
@@ -196,15 +198,15 @@ def test_nothing_goes_unless_it_is_asked_for(engine: sql.Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", list(PartitionKind))
-def test_the_newest_shelf_is_never_old(engine: sql.Engine, kind: PartitionKind) -> None:
+def test_the_newest_week_is_never_old(engine: sql.Engine, kind: PartitionKind) -> None:
     trained(engine)
     with engine.begin() as connection:
         connection.execute(sql.text("update attempts set last_message_at = '2000-01-01'"))
-        assert old_shelves(connection, kind, 1.0) == []
+        assert old_weeks(connection, kind, 1.0) == []
 
 
 def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: sql.Engine) -> None:
-    """Its new steps lie on the newest shelf, and what the detector knew outlives the samples."""
+    """Its new steps lie in the newest week, and what the detector knew outlives the samples."""
     job = trained(engine)
     age(engine, 35)
     let_go(engine, MONTH)
@@ -221,28 +223,28 @@ def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: 
     new = Job(engine, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 420))
     new.train(421, 430)
-    assert value(engine, f"select distinct shelf = '{this_week(engine)}' from pieces") is True
+    assert value(engine, f"select distinct week = '{this_week(engine)}' from chunks") is True
 
 
 def test_every_kind_goes_by_its_own_time(engine: sql.Engine) -> None:
     trained(engine)
-    shelf = age(engine, 35)
+    week = age(engine, 35)
     let_go(engine, Settings(keep_layers_days=7.0, keep_rollups_days=365.0))
     assert value(engine, "select count(*) from layer_norms") == 0
     assert value(engine, "select count(*) from samples") == 400
-    here = {name.split(".")[1] for name in (partition(k, shelf) for k in PartitionKind)}
-    assert here & parts(engine) == {f"pieces_{shelf:%Y%m%d}", f"rollups_{shelf:%Y%m%d}"}
+    here = {name.split(".")[1] for name in (partition(k, week) for k in PartitionKind)}
+    assert here & parts(engine) == {f"chunks_{week:%Y%m%d}", f"rollups_{week:%Y%m%d}"}
 
 
-def test_a_shelf_is_made_once_and_takes_what_its_week_brings(engine: sql.Engine) -> None:
+def test_partitions_are_made_once_and_take_what_their_week_brings(engine: sql.Engine) -> None:
     with engine.begin() as connection:
         for kind in PartitionKind:
             name = partition(kind, this_week(engine))
             connection.execute(sql.text(f"drop table {name}"))
-        connection.execute(sql.text("delete from shelves"))
+        connection.execute(sql.text("delete from weeks"))
     for _ in range(2):
         with engine.begin() as connection:
-            make_shelf(connection)
+            make_partitions(connection)
     trained(engine)
     assert value(engine, "select count(*) from samples") == 400
     stored_apart = "select attstorage from pg_attribute where attname = 'loss' and attrelid = "
