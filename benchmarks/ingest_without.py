@@ -28,11 +28,11 @@ from spikeguard_protocol import plain_json
 from spikeguard_server.domain.monitor import monitor
 from spikeguard_server.http.fast import ingest_middleware
 from spikeguard_server.http.routes import messages
-from spikeguard_server.ingest.queue import fair_queue
+from spikeguard_server.ingest import fair_queue
 from spikeguard_server.store import chunks, detectors, message_opening, runs
 from spikeguard_server.store.fast import pipeline
-from spikeguard_server.store.fast.driver import driver
 from spikeguard_server.store.fast.packing import FLOAT8_ARRAY, INT8_ARRAY, FloatColumn, WholeColumn
+from spikeguard_server.store.fast.pipeline import driver
 
 
 def _without_middleware() -> None:

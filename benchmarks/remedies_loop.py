@@ -42,10 +42,10 @@ from spikeguard_server.domain.events import Event, Opened
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.lifecycle.incident_life import acted, fold
 from spikeguard_server.domain.monitor.monitor import Monitor
-from spikeguard_server.domain.policy.health import alarms_of, health_of
 from spikeguard_server.domain.policy.proposal import propose
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
+from spikeguard_server.domain.policy.targeting import alarms_of, health_of
 from spikeguard_trainer.data import BatchLoader, Corpus, validation_batches
 from spikeguard_trainer.faults import Fault
 from spikeguard_trainer.inject import FaultInjector, corrupt_batch

@@ -19,7 +19,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Message, Role, encode
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.ingest.queue.fair_queue import MAX_EACH
+from spikeguard_server.ingest.fair_queue import MAX_EACH
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.queue.fair_queue import MAX_BYTES, MAX_EACH, FairQueue
-from spikeguard_server.ingest.queue.rounds import ServiceOrder
+from spikeguard_server.ingest.fair_queue import MAX_BYTES, MAX_EACH, FairQueue, ServiceOrder
 
 PATIENCE_S = 10.0
 WAITING = 64

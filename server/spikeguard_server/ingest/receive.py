@@ -13,21 +13,19 @@ from datetime import datetime, timedelta
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Message, ProtocolError
+from spikeguard_protocol import Ack, AttemptEnded, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.domain.lifecycle.clock import Reading
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.detection import Monitors, choice_of
-from spikeguard_server.ingest.detector_failure import detection_after, go_on_without
-from spikeguard_server.ingest.detector_takeover import take_over
+from spikeguard_server.ingest.detector_recovery import detection_after, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
 from spikeguard_server.ingest.post_incident import keep_aftermath
 from spikeguard_server.ingest.proposals import answer_incident
 from spikeguard_server.ingest.records import ON_PURPOSE, return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.sequence import reached
 from spikeguard_server.ingest.spikes import copy_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
@@ -268,3 +266,19 @@ def _answer(intake: Intake, message: Message) -> None:
         and not is_history(message, intake.settings)
     ):
         answer_incident(intake, incident)
+
+
+def reached(last: int, message: Message) -> int | None:
+    """The highest sequence stored once `message` is, after `last`; None if it leaves a hole."""
+    gaps = sorted((r.first, r.last) for r in message.records if isinstance(r, Gap))
+    reach = _over(last, gaps)
+    if message.sequence > reach + 1:
+        return None
+    return _over(max(reach, message.sequence), gaps)
+
+
+def _over(reach: int, gaps: list[tuple[int, int]]) -> int:
+    for first, last in gaps:
+        if first <= reach + 1:
+            reach = max(reach, last)
+    return reach

@@ -6,17 +6,19 @@ history: stored, never detected on.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     BatchesSkipped,
+    CommandId,
     CommandResult,
     Gap,
     LayerNorms,
     Message,
+    ProtocolError,
     Record,
     Samples,
     SegmentPoint,
@@ -33,9 +35,10 @@ from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
-from spikeguard_server.ingest.skipped_batches import take_skipped
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.incidents import find_incident
+from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import (
     ENDED,
     extend_segment,
@@ -50,6 +53,7 @@ from spikeguard_server.store.samples import (
     write_layer_norms,
     write_samples,
 )
+from spikeguard_server.store.skipped import store_skipped
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
@@ -233,3 +237,30 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
         if intake.failure is None:
             tell(intake, intake.detection.end())
         end_aftermath(intake)
+
+
+MAX_NUMBER = 2**31 - 1
+
+
+def take_skipped(intake: Intake, records: Sequence[BatchesSkipped]) -> None:
+    """Store `records`; a command of another run is none that anybody here knows."""
+    if not records:
+        return
+    incidents = {record.command: _incident(intake, record.command) for record in records}
+    known = [r if incidents[r.command] is not None else replace(r, command=None) for r in records]
+    if not store_skipped(intake.connection, intake.run_id, known, intake.now):
+        return
+    for number in sorted({number for number in incidents.values() if number is not None}):
+        closed = find_incident(intake.connection, intake.run_id, number, intake.attempts)
+        if closed is not None and closed.outcome is not None:
+            want_report(intake.connection, intake.run_id, number, intake.now)
+
+
+def _incident(intake: Intake, command: str | None) -> int | None:
+    """The number of the incident that `command` belongs to."""
+    try:
+        named = CommandId.parse(command or "")
+    except ProtocolError:
+        return None
+    mine = named.incident.run == intake.run.id
+    return named.incident.number if mine and named.incident.number <= MAX_NUMBER else None

@@ -15,7 +15,7 @@ from spikeguard_protocol import CommandState
 from spikeguard_server.domain.lifecycle.command_life import WHY_LATE, CommandEvent
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
-from spikeguard_server.ingest.detector_takeover import take_over
+from spikeguard_server.ingest.detector_recovery import take_over
 from spikeguard_server.ingest.escalation import escalate
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.post_incident import end_aftermath

@@ -21,8 +21,7 @@ from spikeguard_server.domain.lifecycle.command_life import WAITING
 from spikeguard_server.domain.notification.delivery import Said, Subject
 from spikeguard_server.domain.notification.topics import Topic
 from spikeguard_server.domain.policy.cost import Cost, cost_of
-from spikeguard_server.domain.policy.finding import checks_of, diagnose
-from spikeguard_server.domain.policy.symptom import first_move_of
+from spikeguard_server.domain.policy.finding import checks_of, diagnose, first_move_of
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import count, duration, number, plural

@@ -21,7 +21,7 @@ from spikeguard_server.domain.notification.topics import (
     Urgency,
     urgency_of,
 )
-from spikeguard_server.domain.policy.symptom import FirstMove
+from spikeguard_server.domain.policy.finding import FirstMove
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
 

@@ -31,10 +31,10 @@ from spikeguard_server.domain.lifecycle.incident_life import fold
 from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.domain.policy.cost import Cost, cost_of
 from spikeguard_server.domain.policy.finding import checks_of
-from spikeguard_server.domain.policy.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.policy.proposal import Proposal, propose
 from spikeguard_server.domain.policy.settings import ApprovalMode, Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation, Target
+from spikeguard_server.domain.policy.targeting import Alarm, alarms_of, health_of
 from spikeguard_server.replay.findings import monitor_of
 
 SEGMENT = SegmentId("0" * 16, 0)

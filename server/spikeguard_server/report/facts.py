@@ -25,7 +25,7 @@ from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import Cost
-from spikeguard_server.domain.policy.data_sources import NOTHING_NAMED, DataRecord
+from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord
 from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, Policy
 
 

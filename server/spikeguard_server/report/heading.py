@@ -5,7 +5,7 @@ from __future__ import annotations
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.symptom import (
+from spikeguard_server.domain.policy.finding import (
     Symptom,
     first_move_of,
     loss_not_finite,

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
-from spikeguard_server.domain.diagnosis.stalled_weights import LIMIT, UNCHANGED
+from spikeguard_server.domain.diagnosis.conditions import LIMIT, UNCHANGED
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS, stands_out
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import money_of
-from spikeguard_server.domain.policy.symptom import first_move_of
+from spikeguard_server.domain.policy.finding import first_move_of
 from spikeguard_server.report.facts import CommandFact, PostMortem, RecordedCurve
 
 GRAD_NORMS = (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)

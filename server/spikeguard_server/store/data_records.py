@@ -12,8 +12,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandId, ProtocolError
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.data_sources import NOTHING_NAMED, DataRecord, LeftOut
-from spikeguard_server.domain.policy.finding import diagnose
+from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord, LeftOut, diagnose
 from spikeguard_server.domain.policy.remedies import DATA
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.store.incidents import Attempts, find_incident

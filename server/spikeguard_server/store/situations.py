@@ -14,11 +14,10 @@ from spikeguard_protocol import Rollback, SegmentId, SegmentPoint, Verb, abiliti
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.health import Alarm, alarms_of, health_of
 from spikeguard_server.domain.policy.order_limits import read_limits
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation, Target
-from spikeguard_server.domain.policy.targeting import worth_keeping
+from spikeguard_server.domain.policy.targeting import Alarm, alarms_of, health_of, worth_keeping
 from spikeguard_server.store.commands import past_commands, unfinished_commands
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (

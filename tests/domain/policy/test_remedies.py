@@ -11,8 +11,13 @@ import pytest
 
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Stop
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_server.domain.policy.data_sources import DataRecord, LeftOut
-from spikeguard_server.domain.policy.finding import checks_of, diagnose, follow_ups_of
+from spikeguard_server.domain.policy.finding import (
+    DataRecord,
+    LeftOut,
+    checks_of,
+    diagnose,
+    follow_ups_of,
+)
 from spikeguard_server.domain.policy.proposal import Proposal, propose
 from spikeguard_server.domain.policy.remedies import (
     ACTING,

@@ -13,7 +13,7 @@ import pytest
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.notification.channel import channel_from_mapping
 from spikeguard_server.domain.notification.topics import Topic
-from spikeguard_server.domain.policy.symptom import FirstMove
+from spikeguard_server.domain.policy.finding import FirstMove
 from spikeguard_server.log_format import JsonFormatter, LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import Carriage, carry

@@ -10,7 +10,7 @@ import pytest
 
 from spikeguard_protocol import Kind
 from spikeguard_server.domain.notification.topics import Topic, Urgency
-from spikeguard_server.domain.policy.symptom import FirstMove
+from spikeguard_server.domain.policy.finding import FirstMove
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
 
 AT = datetime(2026, 3, 14, 3, 0, tzinfo=UTC)

@@ -22,7 +22,7 @@ from spikeguard_protocol import (
     TargetDeleted,
 )
 from spikeguard_server.errors import SequenceGap, Unready
-from spikeguard_server.ingest.sequence import reached
+from spikeguard_server.ingest.receive import reached
 from spikeguard_server.store.samples import read_samples
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (

@@ -13,8 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from spikeguard_server.domain.detection.baseline import ERRORS
-from spikeguard_server.domain.detection.fit import Fit, Scales, fit_of, scales
+from spikeguard_server.domain.detection.baseline import ERRORS, Fit, Scales, fit_of, scales
 from spikeguard_server.domain.detection.robust_lines import Array, Counts, Lines
 
 

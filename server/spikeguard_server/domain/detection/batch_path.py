@@ -18,9 +18,8 @@ from math import inf
 
 import numpy as np
 
-from spikeguard_server.domain.detection.baseline import ERRORS, Baseline
+from spikeguard_server.domain.detection.baseline import ERRORS, Baseline, abscissae
 from spikeguard_server.domain.detection.batch_fits import StretchFits
-from spikeguard_server.domain.detection.fit import abscissae
 from spikeguard_server.domain.detection.robust_lines import Array, Lines, fit_lines
 from spikeguard_server.domain.detection.settings import DetectionSettings
 

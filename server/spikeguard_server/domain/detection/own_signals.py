@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from spikeguard_server.domain.detection.baseline import Baseline
-from spikeguard_server.domain.detection.fit import Fit, abscissa
+from spikeguard_server.domain.detection.baseline import Baseline, Fit, abscissa
 from spikeguard_server.domain.detection.precursors import Leading
 from spikeguard_server.domain.detection.settings import DetectionSettings
 

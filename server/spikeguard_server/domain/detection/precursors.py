@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from spikeguard_protocol import Signal
-from spikeguard_server.domain.detection.baseline import Baseline
+from spikeguard_server.domain.detection.baseline import Baseline, abscissa
 from spikeguard_server.domain.detection.batch_path import (
     FEWEST,
     LONGEST,
@@ -19,7 +19,6 @@ from spikeguard_server.domain.detection.batch_path import (
     is_ready,
     next_length,
 )
-from spikeguard_server.domain.detection.fit import abscissa
 from spikeguard_server.domain.detection.settings import DetectionSettings
 
 LEADING: tuple[str, ...] = (

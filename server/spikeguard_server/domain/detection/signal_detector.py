@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange
-from spikeguard_server.domain.detection.baseline import Baseline, median
+from spikeguard_server.domain.detection.baseline import Baseline, Fit, abscissa, median
 from spikeguard_server.domain.detection.batch_path import RowBatch, is_ready
 from spikeguard_server.domain.detection.detectors.contract import Verdict
-from spikeguard_server.domain.detection.fit import Fit, abscissa
 from spikeguard_server.domain.detection.outliers import MIDDLE, Lone, Suspect
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Trend

@@ -11,15 +11,14 @@ from math import nan
 import numpy as np
 
 from spikeguard_protocol import Signal
+from spikeguard_server.domain.detection.baseline import abscissae
 from spikeguard_server.domain.detection.batch_path import FEWEST, RowBatch, fit_together, is_ready
-from spikeguard_server.domain.detection.fit import abscissae
 from spikeguard_server.domain.detection.precursors import LEADING
 from spikeguard_server.domain.detection.sample import SampleColumns
+from spikeguard_server.domain.diagnosis.conditions import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.diagnosis.evidence import RANKS_LOST_STEP, REPLICAS_APART
-from spikeguard_server.domain.diagnosis.stalled_weights import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.events import Event, Precursor
-from spikeguard_server.domain.monitor.lost_ranks import beginnings
-from spikeguard_server.domain.monitor.state import State
+from spikeguard_server.domain.monitor.state import State, beginnings
 
 LARGEST = 1e100  # a larger loss is looked at alone: what is computed from it may overflow
 _LOSS, _DROPPED = Signal.LOSS.value, Signal.UPDATE_DROPPED.value

@@ -15,17 +15,18 @@ from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import RETURNED, after_command, classify, hold
-from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
-from spikeguard_server.domain.diagnosis.forecast import Outlook, look_ahead
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES, Episode, away_judgement
-from spikeguard_server.domain.diagnosis.loss_scale_overflow import GRAD_NORMS
-from spikeguard_server.domain.diagnosis.replica_divergence import (
+from spikeguard_server.domain.diagnosis.conditions import (
+    GRAD_NORMS,
     Apart,
     apart_in,
     equal_since,
     first_apart,
+    first_dropped,
+    stuck_judgement,
 )
-from spikeguard_server.domain.diagnosis.skipped_updates import first_dropped, stuck_judgement
+from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
+from spikeguard_server.domain.diagnosis.forecast import Outlook, look_ahead
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES, Episode, away_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
 from spikeguard_server.domain.monitor.state import State
 

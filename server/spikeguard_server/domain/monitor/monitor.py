@@ -22,33 +22,33 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import at_the_end
+from spikeguard_server.domain.diagnosis.conditions import (
+    GRAD_NORMS,
+    UNCHANGED,
+    apart_in,
+    batches_before,
+    first_apart,
+    first_dropped,
+    is_overflow,
+    stands_still,
+    stuck_judgement,
+    without_update,
+)
 from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather
 from spikeguard_server.domain.diagnosis.incident_tracker import (
     Episode,
     away_judgement,
     first_judgement,
 )
-from spikeguard_server.domain.diagnosis.loss_scale_overflow import (
-    GRAD_NORMS,
-    is_overflow,
-    without_update,
-)
-from spikeguard_server.domain.diagnosis.replica_divergence import apart_in, first_apart
-from spikeguard_server.domain.diagnosis.skipped_updates import (
-    batches_before,
-    first_dropped,
-    stuck_judgement,
-)
-from spikeguard_server.domain.diagnosis.stalled_weights import UNCHANGED, stands_still
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
 from spikeguard_server.domain.monitor.batch import take_calm
 from spikeguard_server.domain.monitor.incident_updates import CURES, Course
-from spikeguard_server.domain.monitor.lost_ranks import begins_alone
 from spikeguard_server.domain.monitor.state import (
     STATE_VERSION,
     OlderStateVersion,
     State,
     UnknownStateVersion,
+    begins_alone,
     freeze,
     thaw,
 )

@@ -14,7 +14,7 @@ import json
 import types
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -27,9 +27,10 @@ from spikeguard_server.domain.detection.detectors.contract import Detector
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice, Plugged, Unread
 from spikeguard_server.domain.detection.own_signals import OwnSignal, chosen
 from spikeguard_server.domain.detection.precursors import Leading
+from spikeguard_server.domain.detection.sample import Sample, SampleColumns
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.detection.signal_detector import TrendTest
-from spikeguard_server.domain.diagnosis.evidence import Traces
+from spikeguard_server.domain.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_server.domain.diagnosis.incident_tracker import Episode
 
 STATE_VERSION = 13
@@ -256,3 +257,26 @@ def _dataclass_reader(kind: type) -> _Form:
         return kind(*(reader(value) for reader, value in zip(readers, values, strict=True)))
 
     return read
+
+
+# Ranks that lost step with each other reduce nothing any more: from there on the loss is that of
+# rank 0 alone, noisier by the square root of their number, and nothing known of the old one judges
+# it.
+
+
+def begins_alone(state: State, sample: Sample) -> bool:
+    """Whether this sample is rank 0's alone, and the one before was not."""
+    return sample.values.get(RANKS_LOST_STEP, 0.0) >= 1.0 and not _alone(state)
+
+
+def beginnings(state: State, rows: SampleColumns) -> Sequence[bool]:
+    """The same of each of `rows`, one after the other."""
+    marked = np.array([_alone(state), *(v >= 1.0 for v in rows.column(RANKS_LOST_STEP, 0.0))])
+    found: list[bool] = (marked[1:] & ~marked[:-1]).tolist()
+    return found
+
+
+def _alone(state: State) -> bool:
+    """Whether the newest sample was rank 0's."""
+    marked = state.traces.of[RANKS_LOST_STEP].steps
+    return bool(marked) and marked[-1] == state.newest_step

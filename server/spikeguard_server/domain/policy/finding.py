@@ -1,29 +1,95 @@
-"""What an incident is taken for, and the row of the table of remedies that this leads to.
+"""What an incident is taken for: its symptom, its cause, and the remedy's row that this leads to.
 
-Invariants: pure. A cause below the confidence that its remedy asks for is not known; what cannot
-be filled into a sentence is said in words that hold without it.
+Invariants: pure. What an incident shows is read from the record alone; every view (message, page,
+dashboard, terminal, post-mortem) asks here, so that no two of them name another signal. What a
+batch held is known only of batches that were left out and that the job names. A cause below the
+confidence that its remedy asks for is not known; what cannot be filled into a sentence is said in
+words that hold without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from spikeguard_protocol import BatchRange, Kind
+from spikeguard_protocol import BatchRange, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase
 from spikeguard_server.domain.diagnosis.cause.of_return import same_batches
-from spikeguard_server.domain.lifecycle.damage import rise_batches
+from spikeguard_server.domain.lifecycle.damage import non_finite, rise_batches, rose
 from spikeguard_server.domain.lifecycle.incident import Incident
-from spikeguard_server.domain.policy.data_sources import (
-    NOTHING_NAMED,
-    DataRecord,
-    listed,
-    numbered,
-    shared_sources,
-)
 from spikeguard_server.domain.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.suspicion import Mark, Ranking, Suspicion
+
+MOST_TOLD = 3  # sources in a sentence
+LONGEST = 60  # characters of a name in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The names of what one incident's commands left out."""
+
+    incident: int  # number
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataRecord:
+    """What the record names of the data of an incident and of earlier ones."""
+
+    here: tuple[str, ...] = ()
+    earlier: tuple[LeftOut, ...] = ()  # put down to the data, oldest first
+
+
+NOTHING_NAMED = DataRecord()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSource:
+    """A source that is behind an incident and behind earlier ones."""
+
+    name: str
+    incidents: tuple[int, ...]  # the earlier ones
+
+
+def source_of(name: str) -> str:
+    """The source of `shard:offset`; a document id is a source of its own."""
+    head, _, offset = name.rpartition(":")
+    return head if head and offset.isdecimal() else name
+
+
+def shared_sources(record: DataRecord) -> tuple[SharedSource, ...]:
+    """The sources of this incident's data that were left out in earlier ones too."""
+    found = []
+    for source in _sources(record.here):
+        incidents = [one.incident for one in record.earlier if source in _sources(one.names)]
+        if incidents:
+            found.append(SharedSource(source, tuple(incidents)))
+    return tuple(found)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The sources of `names` for a sentence: the first few, and how many more there are."""
+    sources = _sources(names)
+    told = ", ".join(_cut(source) for source in sources[:MOST_TOLD])
+    more = len(sources) - MOST_TOLD
+    return f"{told} and {more} more" if more > 0 else told
+
+
+def numbered(incidents: Sequence[int]) -> str:
+    """Incidents by their numbers, for a sentence."""
+    *most, last = [str(number) for number in sorted(set(incidents))]
+    return f"incidents {', '.join(most)} and {last}" if most else f"incident {last}"
+
+
+def _sources(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(source_of(name) for name in names))
+
+
+def _cut(source: str) -> str:
+    return source if len(source) <= LONGEST else f"{source[:LONGEST]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +262,55 @@ def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange,
     last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
     more = max(0, last - incident.onset_step) * len(batches)
     return batches_phrase(BatchRange(batches.first, batches.end + more))
+
+
+class Symptom(StrEnum):
+    """What stands in the title of an incident, the gravest first."""
+
+    RANKS_APART = "ranks_apart"
+    UPDATES_DROPPED = "updates_dropped"
+    NON_FINITE_LOSS = "non_finite_loss"
+    NON_FINITE_GRADIENT = "non_finite_gradient"
+    NAMED_SIGNAL = "named_signal"
+    SPIKE = "spike"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMove:
+    """The first signal to move, and the step at which it did."""
+
+    signal: str
+    step: int
+
+
+def first_move_of(incident: Incident) -> FirstMove:
+    """The first to move; at one step the loss comes first: a step has it before its gradient."""
+    moves = incident.first_moves or {incident.signal: incident.onset_step}
+    signal = min(moves, key=lambda name: (moves[name], name != Signal.LOSS))
+    return FirstMove(signal, moves[signal])
+
+
+def symptom_of(incident: Incident) -> Symptom:
+    """A gradient that is not finite beside a loss that rose is a spike like any other."""
+    if incident.apart:
+        return Symptom.RANKS_APART
+    if incident.stuck:
+        return Symptom.UPDATES_DROPPED
+    if loss_not_finite(incident):
+        return Symptom.NON_FINITE_LOSS
+    if non_finite(incident) and not rose(incident):
+        return Symptom.NON_FINITE_GRADIENT
+    return Symptom.NAMED_SIGNAL if alone_moved(incident) else Symptom.SPIKE
+
+
+def alone_moved(incident: Incident) -> bool:
+    """Whether a signal that the policy names moved, and the loss did not."""
+    return incident.of_named_signal and not rose(incident) and not non_finite(incident)
+
+
+def loss_not_finite(incident: Incident) -> bool:
+    """Whether the loss that moved is, or was, NaN or infinite."""
+    if incident.peak_loss is None and incident.signal == Signal.LOSS:
+        return True
+    seen = (incident.worst_z.get(Signal.LOSS), incident.peak_loss, incident.excess)
+    return not all(math.isfinite(value) for value in seen if value is not None)

@@ -11,21 +11,25 @@ from dataclasses import dataclass, replace
 
 from spikeguard_protocol import (
     Action,
+    Answer,
     BatchRange,
     CommandState,
+    Kind,
+    Medium,
     Rollback,
+    Stop,
     Verb,
     Watch,
     verb_of,
 )
 from spikeguard_protocol.phrases import in_paragraphs, paragraphs
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
-from spikeguard_server.domain.policy.caveats import caveats
 from spikeguard_server.domain.policy.order_limits import reach_note, within_limits, within_reach
 from spikeguard_server.domain.policy.own_rules import by_own_rule
 from spikeguard_server.domain.policy.rules import RULES, SETTLED, Opinion, Rule
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import PastCommand, Situation
+from spikeguard_server.domain.policy.targeting import choose_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +152,41 @@ def _last_decided(situation: Situation, verb: Verb) -> PastCommand | None:
     mine = (p for p in situation.of_incident if p.verb is verb)
     decided = [p for p in mine if p.state not in undecided]
     return decided[-1] if decided else None
+
+
+def caveats(action: Action, situation: Situation, policy: Policy) -> str:
+    """Sentences behind the reason for `action`; empty where there is nothing to say."""
+    said = [_of_verb(action, situation), _instead(action, situation, policy)]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _of_verb(action: Action, situation: Situation) -> str:
+    """What `action` loses in this loop."""
+    ability = situation.ability(verb_of(action))
+    if ability is None or ability.answer is not Answer.YES or not ability.remedy:
+        return ""
+    return f"To know of this loop: {_sentences(ability.reason, ability.cost, ability.remedy)}"
+
+
+def _instead(action: Action, situation: Situation, policy: Policy) -> str:
+    """Why nothing goes back, and what a person can do in place of it."""
+    ability = situation.ability(Verb.ROLLBACK)
+    if situation.can(Verb.ROLLBACK) or ability is None or ability.answer is not Answer.NO:
+        return ""
+    why = f"A rollback cannot be carried out. {_sentences(ability.reason, ability.remedy)}"
+    if isinstance(action, Rollback) or situation.incident.kind is Kind.RECOVERABLE:
+        return why
+    return f"{why} {_restart(action, situation, policy)}".rstrip()
+
+
+def _restart(action: Action, situation: Situation, policy: Policy) -> str:
+    on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
+    choice = choose_target(replace(situation, targets=on_disk), policy)
+    if choice is None:
+        return ""
+    then = "then restart" if isinstance(action, Stop) else "restart"
+    return f"Instead, {then} the job from {choice.reason}."
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)

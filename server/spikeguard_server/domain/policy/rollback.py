@@ -16,13 +16,15 @@ from spikeguard_server.domain.policy.finding import Finding, diagnose
 from spikeguard_server.domain.policy.remedies import DATA, Diagnosis, Rate, Skip
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation
-from spikeguard_server.domain.policy.skipping import (
+from spikeguard_server.domain.policy.targeting import (
+    ChosenTarget,
+    choose_target,
     few_to_skip,
     many_to_skip,
     returned_to_skip,
+    rollbacks,
     span_to_skip,
 )
-from spikeguard_server.domain.policy.targeting import ChosenTarget, choose_target, rollbacks
 from spikeguard_server.domain.suspicion import SHOWN, Mark
 
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again

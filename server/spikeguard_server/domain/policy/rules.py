@@ -22,7 +22,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_server.domain.lifecycle.damage import non_finite, stands_out
-from spikeguard_server.domain.policy.finding import diagnose
+from spikeguard_server.domain.policy.finding import alone_moved, diagnose
 from spikeguard_server.domain.policy.remedies import GoBack, Skip
 from spikeguard_server.domain.policy.rollback import (
     gone_back_from,
@@ -33,9 +33,7 @@ from spikeguard_server.domain.policy.rollback import (
 )
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation
-from spikeguard_server.domain.policy.skipping import widened
-from spikeguard_server.domain.policy.symptom import alone_moved
-from spikeguard_server.domain.policy.targeting import choose_target, rollbacks
+from spikeguard_server.domain.policy.targeting import choose_target, rollbacks, widened
 
 
 @dataclass(frozen=True, slots=True)

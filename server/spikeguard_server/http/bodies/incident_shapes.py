@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field
 
 from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
 from spikeguard_protocol.orders import MAX_SIGNATURE
+from spikeguard_server.domain.policy.finding import Symptom
 from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.settings import PolicyScope
-from spikeguard_server.domain.policy.symptom import Symptom
 from spikeguard_server.http.bodies.run_shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,

@@ -22,8 +22,13 @@ from spikeguard_server.domain.lifecycle.command_life import EXECUTED, IN_FLIGHT,
 from spikeguard_server.domain.lifecycle.damage import rose
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import Cost, cost_of, cost_of_steps
-from spikeguard_server.domain.policy.finding import checks_of, diagnose, follow_ups_of
-from spikeguard_server.domain.policy.symptom import first_move_of, symptom_of
+from spikeguard_server.domain.policy.finding import (
+    checks_of,
+    diagnose,
+    first_move_of,
+    follow_ups_of,
+    symptom_of,
+)
 from spikeguard_server.domain.suspicion import worth_showing
 from spikeguard_server.http.bodies.incident_shapes import (
     CauseBody,

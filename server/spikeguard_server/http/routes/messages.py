@@ -44,7 +44,7 @@ from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.orders import LONGEST_S
 from spikeguard_server.identity.permissions import TABLE, hash_secret, judge
 from spikeguard_server.ingest import FairQueue, receive
-from spikeguard_server.ingest.queue.urgency import UrgentRuns
+from spikeguard_server.ingest.fair_queue import UrgentRuns
 from spikeguard_server.log_format import add_context
 
 KNOWN_S: Final = 30.0

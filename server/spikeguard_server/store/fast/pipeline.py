@@ -10,7 +10,8 @@ next, or with its COMMIT, and never after it. psycopg itself prepares nothing on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from struct import Struct
@@ -19,13 +20,13 @@ from typing import Any, Final
 import psycopg
 import sqlalchemy as sql
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import ReadOnlySqlTransaction, error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
+from sqlalchemy.exc import DBAPIError
 
 from spikeguard_server.store.fast.compute_lock import release, released_while_waiting, take
-from spikeguard_server.store.fast.driver import driver
 from spikeguard_server.store.fast.packing import (
     FLOAT8,
     FLOAT8_ARRAY,
@@ -33,6 +34,23 @@ from spikeguard_server.store.fast.packing import (
     INT8_ARRAY,
     ArrayLoader,
 )
+
+
+@contextmanager
+def driver(connection: sql.Connection) -> Iterator[psycopg.Connection[Any]]:
+    """The driver's own connection; what it raises comes out as SQLAlchemy would raise it, without
+    the statement's values."""
+    raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    try:
+        yield raw
+    except psycopg.Error as error:
+        if raw.closed or isinstance(error, ReadOnlySqlTransaction):
+            connection.invalidate(error)
+        raise DBAPIError.instance(
+            "a message's statement", None, error, psycopg.Error,
+            hide_parameters=True, dialect=connection.dialect,
+        ) from error  # fmt: skip
+
 
 _PREPARED, _QUEUED, _HEEDED = "prepared by pipeline", "to be written", "the queue is sent"
 _PARAMETER = re.compile(r"%\((\w+)\)s")

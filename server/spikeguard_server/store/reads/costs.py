@@ -14,7 +14,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Health, SegmentId
 from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.cost import PACE_STEPS, StepTime, pace_of
-from spikeguard_server.domain.policy.data_sources import NOTHING_NAMED, DataRecord
+from spikeguard_server.domain.policy.finding import NOTHING_NAMED, DataRecord
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Situation, Target
 from spikeguard_server.store.data_records import data_record_of

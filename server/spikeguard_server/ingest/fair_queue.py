@@ -5,24 +5,91 @@ before other runs of the same client, and before nobody else. Turns are counted 
 messages take, so that few large ones weigh as much as many small ones. What does not fit is refused
 at once with the limit that it broke, and one client alone can't fill the line; nothing here grows
 without a bound, and no thread waits for a lock that another thread of this process holds for the
-same run.
+same run. `ServiceOrder` says whose turn it is, `UrgentRuns` which of a client's messages comes
+first.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Final
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.queue.rounds import ServiceOrder
 from spikeguard_server.store.fast.compute_lock import in_turn
+
+_MOST_KEYS = 2000  # keys remembered: those that spent most
+
+
+@dataclass(slots=True)
+class ServiceOrder:
+    """Keys that are ready, in the order of the seconds of work that each has had: least first.
+
+    Start-time fair queueing (Goyal, Vin, Cheng 1996) with measured costs, O(log n) a turn. Who was
+    away begins where the others stand now: nobody saves up turns, and nobody pays for what was
+    spent before everyone came to rest.
+    """
+
+    _spent: dict[Hashable, float] = field(default_factory=dict)  # seconds, on one common scale
+    _entries: dict[Hashable, int] = field(default_factory=dict)  # of whom is ready: its ticket
+    _heap: list[tuple[float, int, Hashable]] = field(default_factory=list)
+    _tickets: count[int] = field(default_factory=count)
+    _present: float = 0.0  # what the one that was served last had spent
+
+    def __len__(self) -> int:
+        """Keys that are ready."""
+        return len(self._entries)
+
+    def enter(self, key: Hashable) -> None:
+        """`key` has something to do and nobody does it; nothing happens if it is ready already."""
+        if key not in self._entries:
+            self._push(key)
+
+    def hurry(self, key: Hashable) -> None:
+        """`key` is next, if it is ready; what it spends is counted as ever."""
+        if key in self._entries:
+            ticket = self._entries[key] = next(self._tickets)
+            heapq.heappush(self._heap, (-math.inf, ticket, key))
+
+    def next(self) -> Hashable:
+        """The ready key that has spent least, of equals the one that waits longest; it is no
+        longer ready. Raise `IndexError` where none is."""
+        while True:
+            spent, ticket, key = heapq.heappop(self._heap)
+            if self._entries.get(key) == ticket:
+                del self._entries[key]
+                self._present = max(self._present, spent)
+                return key
+
+    def charge(self, key: Hashable, seconds: float) -> None:
+        """Count work for `key`; less than nothing where too much was counted before."""
+        self._spent[key] = self._start_of(key) + seconds
+        if key in self._entries:
+            self._push(key)
+        if len(self._spent) > 2 * _MOST_KEYS:
+            self._forget()
+
+    def _start_of(self, key: Hashable) -> float:
+        return max(self._present, self._spent.get(key, self._present))
+
+    def _push(self, key: Hashable) -> None:
+        ticket = self._entries[key] = next(self._tickets)
+        heapq.heappush(self._heap, (self._start_of(key), ticket, key))
+
+    def _forget(self) -> None:
+        """Keep who is furthest ahead of the present; the rest begins there, or nearly."""
+        furthest = heapq.nlargest(_MOST_KEYS, self._spent.items(), key=lambda entry: entry[1])
+        self._spent = {key: spent for key, spent in furthest if spent > self._present}
+
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
 MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
@@ -217,3 +284,54 @@ def _do(job: _Job) -> Callable[[], None]:
     except BaseException as error:
         return partial(job.done.set_exception, error)
     return partial(job.done.set_result, result)
+
+
+WINDOW: Final = 16  # newest losses of a run, one a message
+BEYOND: Final = 0.5  # of their range above the highest: 1 of 5,000 calm ones, if they are normal
+REST_S: Final = 5.0
+MOST_RUNS: Final = 4000  # those that sent last
+
+
+@dataclass(slots=True)
+class _Run:
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rests_until: float = -math.inf
+
+
+class UrgentRuns:
+    """What the newest messages of each run looked like. Used by one thread.
+
+    It orders what waits and decides nothing; what it misses waits its turn. Only what was taken is
+    looked at, and under its own token: nobody else can spoil the look. A run is urgent once in
+    `REST_S`, however it looks: one that has diverged holds up nobody.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[Hashable, _Run] = {}
+
+    def of(self, line: Hashable, loss: float | None, now: float) -> bool:
+        """Whether a message of the run `line`, whose newest loss this is, is to be taken before
+        others, at `now` (seconds of a clock that does not go back)."""
+        if loss is None:
+            return False
+        run = self._runs.pop(line, None) or _Run()
+        self._runs[line] = run
+        if len(self._runs) > MOST_RUNS:
+            del self._runs[next(iter(self._runs))]
+        out = stands_out(loss, run.losses)
+        if math.isfinite(loss):
+            run.losses.append(loss)
+        if not out or now < run.rests_until:
+            return False
+        run.rests_until = now + REST_S
+        return True
+
+
+def stands_out(loss: float, before: deque[float]) -> bool:
+    """Whether it is not finite, or far above all of a full window."""
+    if not math.isfinite(loss):
+        return True
+    if len(before) < WINDOW:
+        return False
+    highest = max(before)
+    return loss > highest + BEYOND * (highest - min(before))

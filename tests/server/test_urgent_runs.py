@@ -11,7 +11,7 @@ from random import Random
 from benchmarks.ingest_load import new_run
 from spikeguard_protocol import Samples
 from spikeguard_server.http.fast.json_reader import LONGEST, Envelope, read_envelope
-from spikeguard_server.ingest.queue.urgency import MOST_RUNS, REST_S, WINDOW, UrgentRuns
+from spikeguard_server.ingest.fair_queue import MOST_RUNS, REST_S, WINDOW, UrgentRuns
 
 
 def body(*losses: float | None) -> bytes:
