@@ -56,7 +56,12 @@ from spikeguard_server.http.proxies import Peer
 from spikeguard_server.http.rate_limits import RateLimit, Rates
 from spikeguard_server.http.request_ids import HEADER as REQUEST_ID
 from spikeguard_server.http.request_ids import RequestIds
-from spikeguard_server.http.request_limits import BodyLimit, CarefulAnswers, PlainCookies
+from spikeguard_server.http.request_limits import (
+    BodyLimit,
+    CarefulAnswers,
+    PlainCookies,
+    PlainForms,
+)
 from spikeguard_server.http.request_metrics import Measured
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes.all_routes import include_all
@@ -146,6 +151,7 @@ def create_app(
     _handle_errors(app)
     rates = Rates(settings.requests_per_s)
     app.add_middleware(PlainCookies)
+    app.add_middleware(PlainForms, refuse=_answer)
     app.add_middleware(RateLimit, rates=rates, known_tokens=services.known_tokens, refuse=_answer)
     app.add_middleware(Measured, metrics=services.metrics)
     app.add_middleware(BodyLimit)

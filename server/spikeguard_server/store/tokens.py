@@ -1,8 +1,8 @@
 """Tokens and sessions in the database, found by the hash of their secret.
 
 Invariants: no secret passes through here. A token works until it expires or is revoked, a session
-also no longer than the token that opened it; which of them holds is read from the database's clock.
-What was made with a token is revoked with it.
+also no longer than what opened it and than the token that stands behind it; which of them holds is
+read from the database's clock. What was made with a token is revoked with it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
         .outerjoin(_opener, _opener.c.id == tokens.c.parent)
         .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
         .where(tokens.c.hash == secret_hash, _works(tokens))
-        .where(tokens.c.parent.is_(None) | _works(_opener))
+        .where(tokens.c.parent.is_(None) | sql.and_(_lives(_opener), _lives(_grant)))
     )
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -214,12 +214,21 @@ def spend_token(connection: sql.Connection, secret_hash: bytes) -> Caller | None
     return holder if spent.rowcount else None
 
 
-def opener_of(connection: sql.Connection, token_id: int) -> int | None:
-    """The token that opened a session."""
-    found: int | None = connection.scalar(
-        sql.select(tokens.c.parent).where(tokens.c.id == token_id)
-    )
-    return found
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """What opened a session, or made a sign-in link."""
+
+    id: int
+    left_s: float | None  # None = it never expires
+
+
+def opener_of(connection: sql.Connection, token_id: int) -> Opener | None:
+    """The token or the session that opened a session."""
+    opened = _opener.join(tokens, tokens.c.parent == _opener.c.id)
+    query = sql.select(_opener.c.id, _left(_opener).label("left")).select_from(opened)
+    query = query.where(tokens.c.id == token_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Opener(row.id, row.left)
 
 
 def made_from(connection: sql.Connection, token_id: int, other: int, since: datetime) -> bool:
@@ -275,6 +284,11 @@ def _works(table: sql.FromClause) -> sql.ColumnElement[bool]:
     columns = table.c
     unexpired = columns.expires_at.is_(None) | (columns.expires_at > sql.func.now())
     return sql.and_(columns.revoked_at.is_(None), unexpired)
+
+
+def _lives(joined: sql.FromClause) -> sql.ColumnElement[bool]:
+    """Whether the row that was joined is there, and works."""
+    return sql.and_(joined.c.id.is_not(None), _works(joined))
 
 
 def _left(table: sql.FromClause) -> sql.ColumnElement[float]:

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
+from spikeguard_server.access.grants import Grant
 from spikeguard_server.store.tables.core import tokens
 
 if TYPE_CHECKING:
@@ -90,6 +91,37 @@ def test_a_link_does_not_outlive_the_login_that_made_it(live: Live) -> None:
         path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
         client.delete("/v1/sessions/current")
     assert spend(live, path).status_code == 403
+
+
+def entered(live: Live, session: str) -> str:
+    """The session of a browser that a link of `session` signed in."""
+    with live.bearing(session) as client:
+        path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
+    return spend(live, path).cookies[COOKIE]
+
+
+def left_s(live: Live, bearer: str) -> float | None:
+    """How long who bears it may still call; None if no longer."""
+    with live.bearing(bearer) as client:
+        answer = client.get("/v1/me")
+    return None if answer.status_code == 401 else float(answer.json()["expires_in_s"])
+
+
+def test_sessions_in_a_chain_of_links_end_with_the_first_and_with_the_token_behind_them(
+    live: Live,
+) -> None:
+    token = live.token(Grant(Role.OPERATOR, person="Chained", expires_in_s=3600))
+    with live.bearing(token) as client:
+        first = client.post("/v1/sessions", json={"token": token, "name": ""}).json()["token"]
+    second = entered(live, first)
+    third = entered(live, second)
+    lasts = [left_s(live, bearer) or 0.0 for bearer in (token, first, second, third)]
+    assert 3000 < lasts[3] <= lasts[2] <= lasts[1] <= lasts[0] <= 3600
+    with live.engine.begin() as connection:
+        mine = (tokens.c.person == "Chained", tokens.c.parent.is_(None))
+        past = sql.func.now() - sql.text("interval '1 second'")
+        connection.execute(sql.update(tokens).where(*mine).values(expires_at=past))
+    assert [left_s(live, bearer) for bearer in (token, first, second, third)] == [None] * 4
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])

@@ -47,6 +47,7 @@ from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import read_incident
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.runs import lock_run
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
@@ -131,6 +132,7 @@ def snooze(services: Services, incident: IncidentId, person: str) -> None:
     run = incident.run
     with services.engine.begin() as connection:
         key = existing_run(connection, run)
+        lock_run(connection, key)  # of several at once the first makes the silence
         read_incident(connection, key, run, incident.number)  # it exists
         if _snoozed_s(connection, incident) is None:
             wanted = NewSilence(
