@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -113,8 +114,13 @@ def test_who_is_signed_in_decides_in_their_own_name(
     with live.person("Ada") as ada, live.client() as browser:
         token = ada.headers["authorization"].removeprefix("Bearer ")
         browser.cookies.set("spikeguard_session", token)
-        assert "the name of <b>Ada</b>" in browser.get(path).text
+        shown = browser.get(path).text
+        assert "the name of <b>Ada</b>" in shown
         form = {"verdict": "reject", "reason": "we wait"}
+        for foreign in ({}, {"key": "0" * 64}):  # as another page of the host would send it
+            assert browser.post(path, data=form | foreign).status_code == 403
+        assert command_of(job)["state"] == "proposed"
+        form["key"] = re.findall(r'name="key" value="([0-9a-f]+)"', shown)[0]
         assert browser.post(path, data=form).status_code == 303
     assert (command_of(job)["state"], command_of(job)["decided_by"]) == ("rejected", "Ada")
 

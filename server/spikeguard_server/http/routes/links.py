@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from spikeguard_server.access.approval_links import ApprovalLink, read_link
 from spikeguard_server.access.grants import checked_person
 from spikeguard_server.access.person_names import BY_LINK
-from spikeguard_server.errors import IllegalMove, NameNotProven, ServiceError
+from spikeguard_server.errors import Forbidden, IllegalMove, NameNotProven, ServiceError
 from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
@@ -26,7 +26,13 @@ from spikeguard_server.http.pages import HtmlPage
 from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.incident_pages import Text, confirmation, snooze
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
+from spikeguard_server.identity.permissions import (
+    DECIDERS,
+    PROVEN,
+    Caller,
+    form_key,
+    same_key,
+)
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.store.reads.links import LinkRow, read_clock, read_link_row
 from spikeguard_server.store.tables.core import run_key
@@ -50,13 +56,22 @@ def use_link(
     verdict: Text = "",
     name: Annotated[str, Form(max_length=400)] = "",
     reason: Text = "",
+    key: Annotated[str, Form(max_length=100)] = "",
 ) -> Response:
-    """Decides on the revision that the link was made for, once, and shows what became of it."""
+    """Decides on the revision that the link was made for, once, and shows what became of it.
+
+    In the name of who is signed in only by the form that they were shown: another page of this host
+    could send one along with their cookie.
+    """
     link, row = _read(services, token)
     try:
         if row.used_at is not None:
             raise IllegalMove(f"This link was used by {row.used_by}", "It is good once")
         person = _person(services, request, link, row) or _typed(services, name)
+        if person.known_by is not KnownBy.LINK and not same_key(key, _key(request, link)):
+            raise Forbidden(
+                "This form is not from this page, or your session is another", "Look again"
+            )
         if services.named_only and person.known_by not in PROVEN:
             raise NameNotProven
         if verdict == "snooze":  # decides nothing, and spends nothing
@@ -85,9 +100,13 @@ def _page(
 ) -> Response:
     page = HtmlPage(None, services.settings.dashboard_url, _person(services, request, link, row))
     return confirmation(
-        services, page, link.command_id, "", refusal,
+        services, page, link.command_id, _key(request, link), refusal,
         revision=link.revision, spent=row.used_at is not None,
     )  # fmt: skip
+
+
+def _key(request: Request, link: ApprovalLink) -> str:
+    return form_key(session_secret(request) or "", f"link {link.id}")
 
 
 def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> Actor | None:
