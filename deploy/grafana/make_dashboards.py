@@ -260,6 +260,9 @@ def run() -> dashboard.Dashboard:
         lines("Deviation of the loss", "How many robust deviations the newest loss lies above its "
               "trend; a calm run stays within 3 or so.",
               Query(f"spikeguard_run_z{which}", "deviations")),
+        lines("Deviation of your own signals", "Those that the policy names, in the direction that "
+              "it names, in robust deviations off their baseline.",
+              Query(f"spikeguard_run_signal_z{which}", "{{signal}}")),
         states("Open spikes", "When this run had a spike open.",
                Query(f"spikeguard_run_incident_open{which}", "spike"), "calm", "spike"),
         states("Loss not finite", "When the newest loss was NaN or infinite.",

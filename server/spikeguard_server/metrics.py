@@ -156,6 +156,7 @@ class RunGauges:
     incident_open: bool = False
     kind: str | None = None  # of the open incident
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
+    own_z: Mapping[str, float] = field(default_factory=dict)  # of the user's own signals
 
     @property
     def loss_non_finite(self) -> bool | None:
@@ -388,7 +389,16 @@ def _live_runs(registry: CollectorRegistry, live: Iterable[RunGauges]) -> None:
         ("project", "run", "kind"),
         registry=registry,
     )
+    own = Gauge(
+        "spikeguard_run_signal_z",
+        "Robust deviations of the newest value of a signal of the user's own that the policy names,"
+        " in the direction that it names; +Inf where the value is not finite.",
+        ("project", "run", "signal"),
+        registry=registry,
+    )
     for run in live:
+        for signal, z in run.own_z.items():
+            own.labels(run.project, run.run, signal).set(z)
         if run.kind is not None:
             kinds.labels(run.project, run.run, run.kind).set(1)
         for attribute, gauge in gauges.items():

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +63,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.latency.labels("GET", "/").observe(1.0)
     metrics.messages.labels("stored").inc()
     run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1.0)
+    run = replace(run, own_z={"router_entropy": 1.0})
     commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
     closed = {("divergent", "recovered"): 1}
     fleet = Fleet(

@@ -6,6 +6,7 @@ history: stored, never detected on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -161,7 +162,10 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
         intake.connection, as_domain(samples),
         every=intake.settings.detector_snapshot_steps, targets=targets,
     )  # fmt: skip
-    run.last_z = intake.detection.monitor.deviations(samples.steps[-1], run.last_loss)
+    monitor = intake.detection.monitor
+    run.last_z = monitor.deviations(samples.steps[-1], run.last_loss)
+    own = monitor.own_deviations()
+    run.own_z = json.dumps(own) if own else None
     if events:
         intake.commands = True  # proposals may follow
         tell(intake, events)

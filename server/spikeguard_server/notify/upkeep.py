@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
+from spikeguard_protocol import IncidentId
 from spikeguard_server.domain.audit.changes import Change, channel_changes
 from spikeguard_server.domain.notification.channel import Channel, channel_from_mapping
 from spikeguard_server.domain.notification.delivery import NewSilence
@@ -24,10 +25,13 @@ from spikeguard_server.store.channels import (
     find_channel,
     lock_channels,
     remove_channel,
+    silence_over,
     write_channel,
 )
+from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.conversations import wake
-from spikeguard_server.store.tables.core import FLEET
+from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.tables.core import FLEET, run_key
 
 MOST_CHANNELS: Final = 200  # of a project
 MOST_SILENCES: Final = 1000  # of a project, in force or to come
@@ -77,6 +81,27 @@ def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
         after=f"in {wanted.begins_in_s:.0f} s, for {wanted.lasts_s:.0f} s", reason=wanted.reason,
     )  # fmt: skip
     return number
+
+
+def silence_once(
+    connection: sql.Connection, incident: IncidentId, lasts_s: float, reason: str, by: str
+) -> None:
+    """Put a silence over an incident, unless there is one: of several at once the first does."""
+    lock_run(connection, run_key(incident.run))
+    if silent_for_s(connection, incident) is None:
+        run = incident.run
+        silence(
+            connection,
+            NewSilence(run.project, run.name, incident.number, 0.0, lasts_s, reason),
+            by,
+        )
+
+
+def silent_for_s(connection: sql.Connection, incident: IncidentId) -> float | None:
+    """For how long nobody is told of it any more; None where it is not silenced."""
+    now, run = database_now(connection), incident.run
+    row = silence_over(connection, run.project, run.name, incident.number, now)
+    return None if row is None else float((row.ends_at - now).total_seconds())
 
 
 def speak_again(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +104,29 @@ def test_the_fleet_shows_a_live_run_and_its_open_incident(live: Live, spiked: Jo
     assert fleet["spikeguard_run_z"][mine] > 3.0
     assert fleet["spikeguard_approvals_waiting"][()] >= 1
     assert sum(fleet["spikeguard_incidents_open"].values()) >= 1
+
+
+def test_a_signal_of_the_users_own_shows_its_deviation_in_the_direction_that_was_asked_for(
+    live: Live, job: Job
+) -> None:
+    policy = {"detection": {"signals": {"router_entropy": {"direction": "down"}}}}
+    with live.client(Role.ADMIN) as admin:
+        assert admin.put(f"{job.path}/policy", json={"policy": policy}).status_code == 200
+    mine = (("project", "default"), ("run", job.run), ("signal", "router_entropy"))
+    job.train(300, router_entropy=1.7)
+    assert abs(eventually(live, mine, lambda z: z < 3.0)) < 3.0
+    job.train(1, router_entropy=0.4)
+    assert eventually(live, mine, lambda z: z > 8.0) > 8.0
+
+
+def eventually(live: Live, mine: Any, holds: Callable[[float], bool]) -> float:
+    """The deviation, once it `holds`: what the fleet shows may be five seconds old."""
+    until = time.monotonic() + 20
+    z = math.nan
+    while not holds(z) and time.monotonic() < until:
+        z = scrape(live, "/metrics/fleet").get("spikeguard_run_signal_z", {}).get(mine, math.nan)
+        time.sleep(0.2)
+    return z
 
 
 def test_every_replica_tells_the_same_of_the_fleet(live: Live, face_url: str, spiked: Job) -> None:

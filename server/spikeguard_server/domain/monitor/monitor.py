@@ -112,6 +112,12 @@ class Monitor:
             return episode.deviations(step, loss)
         return test.last_z if test.knows else None
 
+    def own_deviations(self) -> dict[str, float]:
+        """How far the newest value of each signal of the user's own lies off its baseline, in the
+        direction that the policy names; inf where it is not finite."""
+        known = self._state.own.items()
+        return {name: own.newest_z for name, own in known if own.newest is not None}
+
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []

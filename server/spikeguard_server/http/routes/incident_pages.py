@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-import sqlalchemy as sql
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome
-from spikeguard_server.domain.notification.delivery import NewSilence
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail
 from spikeguard_server.http.bodies.incidents import incident_detail
@@ -38,16 +36,13 @@ from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import picture_of
-from spikeguard_server.notify.upkeep import silence
+from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.facts import IncidentPicture
-from spikeguard_server.store.channels import silence_over
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import read_incident
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
-from spikeguard_server.store.runs import lock_run
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
@@ -132,20 +127,8 @@ def snooze(services: Services, incident: IncidentId, person: str) -> None:
     run = incident.run
     with services.engine.begin() as connection:
         key = existing_run(connection, run)
-        lock_run(connection, key)  # of several at once the first makes the silence
         read_incident(connection, key, run, incident.number)  # it exists
-        if _snoozed_s(connection, incident) is None:
-            wanted = NewSilence(
-                run.project, run.name, incident.number, 0.0, SNOOZE_S, "snoozed from the page"
-            )
-            silence(connection, wanted, person)
-
-
-def _snoozed_s(connection: sql.Connection, incident: IncidentId) -> float | None:
-    """For how long nobody is told of it any more; None where it is not silenced."""
-    now, run = database_now(connection), incident.run
-    row = silence_over(connection, run.project, run.name, incident.number, now)
-    return None if row is None else float((row.ends_at - now).total_seconds())
+        silence_once(connection, incident, SNOOZE_S, "snoozed from the page", person)
 
 
 def _check_form(request: Request, shown: IncidentId | CommandId, key: str) -> None:
@@ -250,7 +233,7 @@ def _see(services: Services, incident: IncidentId) -> _Seen:
             picture=picture_of(connection, row),
             halted=policy_of(connection, run.project, key).halted,
             job=told.job if concerns else None,
-            snoozed_s=_snoozed_s(connection, incident),
+            snoozed_s=silent_for_s(connection, incident),
             age_s=age_s,
             silent=age_s is not None and age_s > services.silent_after.total_seconds(),
         )

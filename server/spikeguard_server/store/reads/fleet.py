@@ -10,6 +10,7 @@ indexes alone, so that every replica tells the same at once.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -242,6 +243,7 @@ def _gauges(row: sql.Row[Any]) -> RunGauges:
         last_loss=row.last_loss,
         last_grad_norm=row.last_grad_norm,
         last_z=row.last_z,
+        own_z=json.loads(row.own_z or "{}"),
         tokens_per_second=row.tokens_per_second,
         age_s=row.age_s,
     )

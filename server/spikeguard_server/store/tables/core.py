@@ -97,8 +97,7 @@ runs = sql.Table(
     _needed("attempts", sql.Integer),  # started so far
     _needed("incidents", sql.Integer),  # opened so far
     sql.Column("open_incident", sql.Integer),
-    _needed("last_message_at", Time),
-    # where the newest attempt stands
+    _needed("last_message_at", Time),  # below: where the newest attempt stands
     sql.Column("current_attempt", sql.Integer),
     sql.Column("current_segment", Count),
     sql.Column("last_step", Count),
@@ -106,6 +105,7 @@ runs = sql.Table(
     sql.Column("last_loss", Float),
     sql.Column("last_grad_norm", Float),
     sql.Column("last_z", Float),  # deviations of that loss above its trend
+    sql.Column("own_z", sql.Text),  # the same of the user's own signals, as JSON, by name
     sql.Column("tokens_per_second", Float),
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
     sql.Column("archived_at", Time),  # left out of lists, metrics and quotas since

@@ -765,6 +765,7 @@ CREATE TABLE public.runs (
     last_loss double precision,
     last_grad_norm double precision,
     last_z double precision,
+    own_z text,
     tokens_per_second double precision,
     followed_to bigint,
     archived_at timestamp with time zone
@@ -910,41 +911,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'vIu5zBICGzTR3Wn5', 1, 2, 1, 'team', 'Ada', '2026-11-23 19:15:19.849017+00', '2026-11-23 20:15:19.847599+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'ieRf5L6-yO-oK7wj', 1, 2, 1, 'team', 'Ada', '2026-11-23 21:17:31.417067+00', '2026-11-23 22:17:31.415632+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-23 19:15:19.221695+00', '2026-11-23 19:15:19.772576+00', '2026-11-23 19:15:19.672576+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-23 21:17:31.065756+00', '2026-11-23 21:17:31.364299+00', '2026-11-23 21:17:31.264299+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-23 19:15:18.762872+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x7eeb67c35b4af6483058fd447a2d34fda39d75a1fcd4118685b4def8cbb2a10a'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-23 19:15:18.776831+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x9268e26d77261080e2ecd832927fbacb1e169b4b0ca3e5e7017a9d37c058702e'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-23 19:15:19.190745+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xfd2d0e9f4e52219eec1b019ce6042388717dab51b9025133a512507fbd98a6df'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-23 19:15:19.271472+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\x61beda81f98487818d82d16d4f254786232c8746868f7978367ed4ca3e5a249e'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-23 19:15:19.306891+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xd4a5381896c17e5f655cbef5b0bf3bb9d8e102e4b5b645b3d09413628506d333'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 19:15:19.35334+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xbf7d0fbb33842f80fb5b6e4ad1e8c65d5d395f583a82f285721b66f2e7aef0d2'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 19:15:19.500073+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x6b729e7940be7118f84f716a03cfeaa4ccb2aea18de53f81472b63ff84456fa9'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 19:15:19.56719+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x2a56c397aa12c4cbf467e4a07e7f9f621b0acb9ad1f44a1a030747ab10c700f5'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 19:15:19.572106+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xcf8699511b0e31d55818ce083c91bfc356e366b41c346ea7c2d080ddf1d0da03'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 19:15:19.577654+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x6348eb663890d5da46756c63c3fb0d67dfd60ce564089a05047048b1a94ea48b'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 19:15:19.78951+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x207918ba0e6652ee1b0b88d9e0327e4cf407633ad30426bc68e51e879fe742c0'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-23 19:15:19.817057+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-23 21:17:31.003764+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xa47f55f2669498286ccf01e6a6374aeb5ab9155d4c5c8aee30839248620b1068'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-23 21:17:31.008492+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x98690bc0467b3df1b13b2a693f16ac57449c5d31d436b671a465cf1fe5fded34'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-23 21:17:31.117089+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\x4afd14141df7c468ceb13f33dca54bf48a2063d7c1ecf767efb653f5500888ff'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-23 21:17:31.143314+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\x0600ebc2ffdb466562d2d09488f0ad156e6aa91dab6039f35fccdd7b21c30aa1'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-23 21:17:31.160865+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xb15acf0ef0d4b886ecda23416243baa6b67dfa96a97255e65557f9cebfe4948d'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 21:17:31.178792+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\x322834d67d79732ffc1aeb8566a18b039821eb09e070a3867da7839b76654cc8'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 21:17:31.239532+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\xb331a8d06d318d6c514f968e1e10ccc846438cf149cce3a7ab153d1c4fb558fa'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 21:17:31.275632+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x794eaa4214c7ffd037e52720bd1bec3d352a11e70f2dbadf45c007660ca22d2d'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 21:17:31.279791+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\x2aa5a4ed2b6aab9a67c982f55535a4c958d6721b1173b135aaf990ac2dda363d'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 21:17:31.283901+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\xb0a9fb04b56be5276d89f332698e08ef66d318f8d64f99b4a468fad04b9643ad'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 21:17:31.373459+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\xff80410e32bbe960d848e24b358e0d8d6ce5d7b06849f34704bddff8ffa547d7'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-23 21:17:31.393518+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x0ea84165c89992452fb5edfe20bf4d5dfd59e5a0ee0c0223d4a168109b3c9588'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-23 19:15:19.881241+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x36c181b2ba6019da63fe09465dde8ed9e604ce6b18e5b838bb4e5d8abd535943'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-23 19:15:19.94211+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x23fb61afa0969a4545bce22fb83f872566d8631ebf16e1cf3896d9a2e70d4059');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\xf522eeeac980d578394b8adb95ce131ecf053086030ed8c3e7f5a00e2f985512'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-23 21:17:31.435886+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x6f1af5b385f1710cd41d0812cda7bdb44fb9bd1f157e6604665cbf9f683c20ef'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-23 21:17:31.484472+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x61d0cb98dd2a0ccb01fe95e0bd5e5ab869f3328e7e3476c9dc37b9f72c13b37c');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-23 19:15:19.269004+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-23 21:17:31.142137+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-23 19:15:19.44363+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-23 19:15:19.772576+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-23 21:17:31.212579+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-23 21:17:31.364299+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -952,12 +953,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-23 23:15:19.44363+00', 330, '2026-11-23 19:15:19.44363+00', '2026-11-23 19:15:19.44363+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-23 19:15:19.44363+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 01:17:31.212579+00', 330, '2026-11-23 21:17:31.212579+00', '2026-11-23 21:17:31.212579+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-23 21:17:31.212579+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-23 23:15:19.772576+00', 20160, '2026-11-23 19:15:19.772576+00', '2026-11-23 19:15:19.92436+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 01:17:31.364299+00', 20160, '2026-11-23 21:17:31.364299+00', '2026-11-23 21:17:31.469406+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -970,14 +971,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-23 19:15:19.44363+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-23 19:15:19.44363+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-23 19:15:19.44363+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-23 19:15:19.617849+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-23 19:15:19.696266+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-23 19:15:19.772576+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-23 19:15:19.772576+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-23 19:15:19.772576+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-23 21:17:31.212579+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-23 21:17:31.212579+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-23 21:17:31.212579+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-23 21:17:31.306919+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-23 21:17:31.336242+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-23 21:17:31.364299+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-23 21:17:31.364299+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-23 21:17:31.364299+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1145,53 +1146,53 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-23 19:15:19.44363+00', NULL, 8, 2, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-23 21:17:31.212579+00', NULL, 8, 2, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-23 19:15:19.321695+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-23 21:17:31.165756+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 19:15:19.501718+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 19:15:19.567998+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 19:15:19.572705+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 19:15:19.790123+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 19:15:19.818104+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 19:15:19.943245+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 21:17:31.24113+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 21:17:31.276276+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 21:17:31.280384+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 21:17:31.374061+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 21:17:31.394141+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 21:17:31.485547+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 19:15:19.171126+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 21:17:31.113178+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-23 19:15:19.321695+00');
+	('default', '2026-11-23 21:17:31.165756+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 19:15:19.878195+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 21:17:31.43252+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-23 19:15:19.321695+00', 'live', 1, 1, 1, '2026-11-23 19:15:19.772576+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-23 21:17:31.165756+00', 'live', 1, 1, 1, '2026-11-23 21:17:31.364299+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-23 19:15:19.321695+00', 1, 160, '2026-11-23', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-23 21:17:31.165756+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-23 19:15:19.301876+00', '2026-11-23 20:15:19.301877+00', 'moving', '2026-11-23 19:15:19.301877+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-23 21:17:31.159691+00', '2026-11-23 22:17:31.159691+00', 'moving', '2026-11-23 21:17:31.159692+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-23 19:15:19.425208+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-23 21:17:31.203296+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\x7ac23b4c6a39f6dae8043493258e1b6426e868e6a582e954a1af65210ed0eff3', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 19:15:18.737022+00', 'me', '2027-11-23 19:15:18.737022+00', NULL),
-	(2, '\x8b19bc91c67bd987cbc34141f9487a52b057830dcf3b6deea73a79f899c01434', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 19:15:18.766696+00', 'me', NULL, NULL);
+	(1, '\xf08428bd9a77f673a2f274c056959899a968dcc13223a5e3e37b4ee3121bb719', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 21:17:30.99455+00', 'me', '2027-11-23 21:17:30.99455+00', NULL),
+	(2, '\xf21a7411fce6f8520b1e97af311383237859fba34f69cb964109ae35d4b0189d', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 21:17:31.005311+00', 'me', NULL, NULL);
 
 
 INSERT INTO public.weeks VALUES

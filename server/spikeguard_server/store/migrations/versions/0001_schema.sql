@@ -24,6 +24,7 @@ CREATE TABLE runs (
     last_loss float8,
     last_grad_norm float8,
     last_z float8,
+    own_z text,
     tokens_per_second float8,
     followed_to bigint,
     archived_at timestamptz,
