@@ -124,7 +124,10 @@ def story(live: Live, new_job: Callable[[str], Job]) -> Iterator[Job]:
         path = f"{job.command_path(proposal)}/approve"
         assert person.post(path, json={"revision": proposal["revision"]}).status_code == 200
         assert person.post("/v1/messages").status_code == 403
-    job.train(1, excess=3.0, tokens_per_second=9e5)
+    own = {"detection": {"signals": {"router_entropy": {"direction": "down"}}}}
+    with live.client(Role.ADMIN) as admin:
+        assert admin.put(f"{job.path}/policy", json={"policy": own}).status_code == 200
+    job.train(1, excess=3.0, tokens_per_second=9e5, router_entropy=1.7)
     job.send(CommandResult(proposal["id"], ResultState.FAILED, "no disk", job.step))
     others = [new_job(run) for run in (*DIVERGENT, "quiet")]
     for gone in others[:-1]:
