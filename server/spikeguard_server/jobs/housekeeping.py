@@ -28,17 +28,17 @@ from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on, prune_snapshots, runs_with_snapshots
 from spikeguard_server.store.fast.compute_lock import in_turn
 from spikeguard_server.store.new_runs import drop_counted
-from spikeguard_server.store.outdated import (
-    drop_ended_sessions,
-    drop_old,
-    old_before,
-    runs_with_old,
-)
 from spikeguard_server.store.partitions import (
     PartitionKind,
     drop_partition,
     make_partitions,
     old_weeks,
+)
+from spikeguard_server.store.retention import (
+    drop_ended_sessions,
+    drop_old,
+    old_before,
+    runs_with_old,
 )
 from spikeguard_server.store.roll_ups import roll_up, segments_behind, segments_unfinished
 from spikeguard_server.store.runs import lock_run
