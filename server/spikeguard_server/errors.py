@@ -75,10 +75,10 @@ class Malformed(ServiceError):
     status = 400
 
 
-class NotInParts(ServiceError):
+class UnsupportedMediaType(ServiceError):
     """A body in several parts, which no call takes."""
 
-    code = "not_in_parts"
+    code = "unsupported_media_type"
     status = 415
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt as CommonMark
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback
 from spikeguard_server.domain.diagnosis.cause.layers import FirstLayer
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
-from spikeguard_server.http.pages.pictures import Pictures
+from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import LeftOutFact, PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.plots import png_of, svg_of
@@ -579,7 +579,7 @@ def test_a_loss_that_rose_behind_a_gradient_is_not_said_to_have_stayed(
 def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
     rolled_back: PostMortem,
 ) -> None:
-    pictures, id, curves = Pictures(fresh_s=0.0), rolled_back.id, rolled_back.curves
+    pictures, id, curves = PictureCache(fresh_s=0.0), rolled_back.id, rolled_back.curves
     picture = IncidentPicture(id, rolled_back.incident, curves, rolled_back.rollbacks)
     drawn = pictures.svg("default", picture)
     assert pictures.svg("default", replace(picture)) is drawn
@@ -591,7 +591,7 @@ def test_a_picture_is_drawn_once_for_all_who_look_until_a_sample_comes(
     )
     assert pictures.svg("default", replace(picture, curves=(*curves[:-1], longer))) != drawn
     assert pictures.svg("default", replace(picture, curves=())) == b""
-    watched = Pictures()
+    watched = PictureCache()
     drawn = watched.svg("default", picture)
     assert watched.svg("default", replace(picture, curves=(*curves[:-1], longer))) is drawn
     assert watched.svg("default", replace(picture, rollbacks=())) != drawn
@@ -603,4 +603,4 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     words: Any = {"loss": ("x",) * 99}
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
-    assert Pictures().svg("default", picture) == b""
+    assert PictureCache().svg("default", picture) == b""

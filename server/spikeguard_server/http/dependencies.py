@@ -21,7 +21,7 @@ import sqlalchemy as sql
 from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
 from spikeguard_server.access.oidc.attempt import AT_ONCE
@@ -265,6 +265,13 @@ async def _run(project: Project, name: Name) -> RunId:
 
 
 RunDep = Annotated[RunId, Depends(_run)]
+
+
+async def _command(run: RunDep, number: Number, command: Number) -> CommandId:
+    return CommandId(IncidentId(run, number), command)
+
+
+CommandDep = Annotated[CommandId, Depends(_command)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]
 ReasonAsked = Annotated[
     str | None,

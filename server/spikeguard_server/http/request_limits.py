@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_protocol import MAX_BYTES
 from spikeguard_protocol.cookies import plain_cookies
-from spikeguard_server.errors import NotInParts, ServiceError, TooLarge
+from spikeguard_server.errors import ServiceError, TooLarge, UnsupportedMediaType
 
 SMALL_BYTES: Final = 64 * 1024
 LIMITS: Final[Mapping[str, int]] = {
@@ -68,7 +68,7 @@ class PlainForms:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if any(_in_parts(name, value) for name, value in scope.get("headers", ())):
-            await self._refuse(Request(scope), NotInParts())(scope, receive, send)
+            await self._refuse(Request(scope), UnsupportedMediaType())(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

@@ -6,14 +6,12 @@ that is fetched: the picture travels with the mail.
 
 from __future__ import annotations
 
-import logging
-
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.notify.apprise import PICTURE
 from spikeguard_server.notify.links import LABEL
 from spikeguard_server.notify.message import ChannelMessage, brief
+from spikeguard_server.notify.picture import ImageForm, draw
 
-_log = logging.getLogger(__name__)
 _PAGE = "font:16px/1.5 -apple-system,'Segoe UI',Roboto,sans-serif;max-width:40em;margin:0 auto"
 _CURVE = "width:100%;max-width:34em;height:auto"
 _BUTTON = (
@@ -24,16 +22,7 @@ _BUTTON = (
 
 def mail_picture(message: ChannelMessage) -> bytes:
     """The curve as PNG; empty where there is none. A mail without it is better than none."""
-    picture = message.picture
-    if picture is None or not any(curve.steps for curve in picture.curves):
-        return b""
-    from spikeguard_server.report.plots import PHONE, png_of  # matplotlib: 0.7 s at every start
-
-    try:
-        return png_of(picture, PHONE, dpi=200)
-    except Exception:
-        _log.exception("notifier: the picture of %s", picture.id)
-        return b""
+    return b"" if message.picture is None else draw(message.picture, ImageForm.PNG)
 
 
 def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:

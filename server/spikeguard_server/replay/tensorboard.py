@@ -6,7 +6,7 @@ what a run that still writes, or was killed, leaves, and is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +23,14 @@ def event_points(path: Path) -> Iterator[LogPoint]:
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise CommandFailed(
             f"{path}: TensorBoard reads its own files: pip install 'spikeguard[tensorboard]'"
         ) from None
     for number, record in _records(path):
         try:
-            yield from _scalars(Event.FromString(record))
+            yield from _scalars(Event.FromString(record), make_ndarray)
         except (DecodeError, ValueError, TypeError) as error:
             raise CommandFailed(f"{path}, record {number}: {error}: {REMEDY}") from None
 
@@ -54,20 +55,18 @@ def _records(path: Path) -> Iterator[tuple[int, bytes]]:
         yield number, reader.record()
 
 
-def _scalars(event: Any) -> Iterator[LogPoint]:
+def _scalars(event: Any, as_array: Callable[[Any], Any]) -> Iterator[LogPoint]:
     for value in event.summary.value:
-        number = _number(value)
+        number = _number(value, as_array)
         if value.tag and number is not None:
             yield LogPoint(event.step, value.tag, number)
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, as_array: Callable[[Any], Any]) -> float | None:
     """What an old event holds as `simple_value` and a new one as a tensor without dimensions."""
-    from tensorboard.util.tensor_util import make_ndarray
-
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if not value.HasField("tensor") or value.tensor.tensor_shape.dim:
         return None
-    array = make_ndarray(value.tensor)
+    array = as_array(value.tensor)
     return float(array) if array.dtype.kind == "f" and array.shape == () else None

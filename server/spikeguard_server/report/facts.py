@@ -126,6 +126,11 @@ class IncidentPicture:
     curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
     rollbacks: Sequence[tuple[int, int]] = ()  # (from, to) in steps, of those carried out
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(curve.steps for curve in self.curves)
+
 
 def rollbacks_of(
     commands: Iterable[tuple[Action, CommandState, int | None]],

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
-from spikeguard_server.domain.diagnosis.conditions import LIMIT, UNCHANGED
+from spikeguard_server.domain.diagnosis.silent_failures import LIMIT, UNCHANGED
 from spikeguard_server.domain.lifecycle.command_life import EXECUTED
 from spikeguard_server.domain.lifecycle.damage import AFTERMATH_STEPS, stands_out
 from spikeguard_server.domain.lifecycle.incident import Incident

@@ -46,7 +46,7 @@ def partition(kind: PartitionKind, week: date) -> str:
 def make_partitions(connection: sql.Connection) -> None:
     """Make this week's partitions, unless they are there, as if the database's clock never jumped.
 
-    A segment lies on the newest one, and one of years ahead would be the newest for years.
+    A segment belongs to the newest week, and one of years ahead would be the newest for years.
     """
     today = unjumped_now(connection).date()
     starts = today - timedelta(days=today.weekday())

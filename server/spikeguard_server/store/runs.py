@@ -153,7 +153,7 @@ _SAVED_OF_RUN = {
     "state": TEXT, "attempts": INT4, "incidents": INT4, "open_incident": INT4,
     "last_message_at": TIME, "current_attempt": INT4, "current_segment": INT, "last_step": INT,
     "position": INT, "last_loss": FLOAT, "last_grad_norm": FLOAT, "last_z": FLOAT,
-    "own_z": TEXT,    "tokens_per_second": FLOAT, "followed_to": INT, "archived_at": TIME,
+    "own_z": TEXT, "tokens_per_second": FLOAT, "followed_to": INT, "archived_at": TIME,
 }  # fmt: skip
 _SAVE_RUN = statement(
     "save run",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spikeguard_server.domain.detection.sample import Sample
-from spikeguard_server.domain.diagnosis.conditions import LIMIT
+from spikeguard_server.domain.diagnosis.silent_failures import LIMIT
 from spikeguard_server.domain.events import Precursor
 from spikeguard_server.domain.monitor.monitor import Monitor
 from tests.domain.detection.curves import plateau

@@ -14,9 +14,9 @@ from spikeguard_protocol import Kind, Verb
 from spikeguard_server.domain.detection.baseline import median
 from spikeguard_server.domain.detection.robust_lines import NORMAL_MAD
 from spikeguard_server.domain.detection.settings import DetectionSettings
-from spikeguard_server.domain.diagnosis.conditions import stuck_judgement
 from spikeguard_server.domain.diagnosis.forecast import PLATEAU_ROWS, Outlook, trust
 from spikeguard_server.domain.diagnosis.incident_tracker import Episode
+from spikeguard_server.domain.diagnosis.silent_failures import stuck_judgement
 from spikeguard_server.domain.events import Judgement
 
 TURN = 0.62  # confidence that it takes to change one's mind

@@ -15,8 +15,8 @@ from spikeguard_server.domain.detection.baseline import abscissae
 from spikeguard_server.domain.detection.batch_path import FEWEST, RowBatch, fit_together, is_ready
 from spikeguard_server.domain.detection.precursors import LEADING
 from spikeguard_server.domain.detection.sample import SampleColumns
-from spikeguard_server.domain.diagnosis.conditions import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.diagnosis.evidence import RANKS_LOST_STEP, REPLICAS_APART
+from spikeguard_server.domain.diagnosis.silent_failures import LIMIT, UNCHANGED, stands_still
 from spikeguard_server.domain.events import Event, Precursor
 from spikeguard_server.domain.monitor.state import State, beginnings
 

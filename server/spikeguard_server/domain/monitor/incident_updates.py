@@ -15,7 +15,10 @@ from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import RETURNED, after_command, classify, hold
-from spikeguard_server.domain.diagnosis.conditions import (
+from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
+from spikeguard_server.domain.diagnosis.forecast import Outlook, look_ahead
+from spikeguard_server.domain.diagnosis.incident_tracker import CURES, Episode, away_judgement
+from spikeguard_server.domain.diagnosis.silent_failures import (
     GRAD_NORMS,
     Apart,
     apart_in,
@@ -24,9 +27,6 @@ from spikeguard_server.domain.diagnosis.conditions import (
     first_dropped,
     stuck_judgement,
 )
-from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART
-from spikeguard_server.domain.diagnosis.forecast import Outlook, look_ahead
-from spikeguard_server.domain.diagnosis.incident_tracker import CURES, Episode, away_judgement
 from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
 from spikeguard_server.domain.monitor.state import State
 

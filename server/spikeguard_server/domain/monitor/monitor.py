@@ -22,7 +22,13 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.detection.signal_detector import Suspect, Verdict
 from spikeguard_server.domain.diagnosis.cause.ranking import rank
 from spikeguard_server.domain.diagnosis.classifier import at_the_end
-from spikeguard_server.domain.diagnosis.conditions import (
+from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather
+from spikeguard_server.domain.diagnosis.incident_tracker import (
+    Episode,
+    away_judgement,
+    first_judgement,
+)
+from spikeguard_server.domain.diagnosis.silent_failures import (
     GRAD_NORMS,
     UNCHANGED,
     apart_in,
@@ -33,12 +39,6 @@ from spikeguard_server.domain.diagnosis.conditions import (
     stands_still,
     stuck_judgement,
     without_update,
-)
-from spikeguard_server.domain.diagnosis.evidence import REPLICAS_APART, gather
-from spikeguard_server.domain.diagnosis.incident_tracker import (
-    Episode,
-    away_judgement,
-    first_judgement,
 )
 from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
 from spikeguard_server.domain.monitor.batch import take_calm

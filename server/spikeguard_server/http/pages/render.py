@@ -17,11 +17,11 @@ from spikeguard_protocol import CommandState, IncidentState
 from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.phrases import batches_phrase, ended_phrase, order_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK, WAITING
+from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
 
-FOLLOWED = frozenset({CommandState.APPROVED, CommandState.DELIVERED, CommandState.APPLIED})
+FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {
     **dict.fromkeys(("approved", "delivered"), "wait"),
     **dict.fromkeys(("applied", "judged"), "good"),

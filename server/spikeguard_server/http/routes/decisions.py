@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 
-from spikeguard_protocol import CommandId, IncidentId
+from spikeguard_protocol import CommandId
 from spikeguard_server.errors import IllegalMove, NoPerson, NotFound, RevisionChanged, Unprocessable
 from spikeguard_server.http.bodies.incident_shapes import (
     COMMAND_EXAMPLE,
@@ -17,8 +17,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
 from spikeguard_server.http.bodies.incidents import command_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
-    Number,
-    RunDep,
+    CommandDep,
     Services,
     ServicesDep,
     origin_of,
@@ -85,9 +84,7 @@ def _check_reason(reason: str) -> None:
 def post_approval(
     services: ServicesDep,
     caller: CallerDep,
-    run: RunDep,
-    number: Number,
-    command: Number,
+    command: CommandDep,
     approval: Approval,
     request: Request,
 ) -> JsonReply:
@@ -95,10 +92,9 @@ def post_approval(
     Where the policy asks for two people, the first yes waits for another person's. What would be
     proposed now is found anew: a proposal that changed since is a 409 with the new revision, one
     that lost its reason is withdrawn."""
-    public_id = CommandId(IncidentId(run, number), command)
     person, way = person_of(caller), _over_the_api(request)
     made = Decision(
-        public_id, "approve", approval.revision, person, way, signature=approval.signature
+        command, "approve", approval.revision, person, way, signature=approval.signature
     )
     return _decided(services, made)
 
@@ -113,17 +109,14 @@ def post_approval(
 def post_rejection(
     services: ServicesDep,
     caller: CallerDep,
-    run: RunDep,
-    number: Number,
-    command: Number,
+    command: CommandDep,
     rejection: Rejection,
     request: Request,
 ) -> JsonReply:
     """Nothing is done. The policy proposes the same verb again after `ask_again_steps` at the
     earliest."""
-    public_id = CommandId(IncidentId(run, number), command)
     person, way = person_of(caller), _over_the_api(request)
-    made = Decision(public_id, "reject", rejection.revision, person, way, rejection.reason)
+    made = Decision(command, "reject", rejection.revision, person, way, rejection.reason)
     return _decided(services, made)
 
 

@@ -3,7 +3,7 @@
 Law: part of the one schema (`tables.metadata`) and of its laws. A chunk holds some steps of one
 segment, one array a signal; every step of a segment lies in one chunk. A roll-up holds the extremes
 of a block of steps, in the same columns. Both, and the norms by layer, are partitioned by the week
-that their segment was put on when it was opened, so that old ones go by whole partitions.
+that their segment was opened in, so that old ones go by whole partitions.
 """
 
 from __future__ import annotations

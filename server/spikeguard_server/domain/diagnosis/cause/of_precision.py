@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from spikeguard_protocol import Cause, Signal
 from spikeguard_server.domain.detection.baseline import median
 from spikeguard_server.domain.diagnosis.cause.measured import calm_values
-from spikeguard_server.domain.diagnosis.conditions import LIMIT
 from spikeguard_server.domain.diagnosis.evidence import STEP_SKIPPED, UNCHANGED_PARAMETERS, Evidence
+from spikeguard_server.domain.diagnosis.silent_failures import LIMIT
 from spikeguard_server.domain.suspicion import Clue, Mark
 
 FEWEST = 3  # steps skipped in a row that are no search for a scale any more

@@ -56,7 +56,7 @@ def batches_before(batches: BatchRange | None, steps: int) -> BatchRange | None:
 # baseline and open nothing. A loss that is not finite is never one of these.
 
 GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
-_SKIPPED, _LOSS = OptionalSignal.STEP_SKIPPED.value, Signal.LOSS.value
+_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 _OF_THE_UPDATE = frozenset(
     {
         *GRAD_NORMS,
@@ -70,7 +70,7 @@ _OF_THE_UPDATE = frozenset(
 def is_overflow(sample: Sample) -> bool:
     """Whether a gradient scaler skipped the step of `sample`, whose loss is sound."""
     values = sample.values
-    if not values.get(_SKIPPED, 0.0) >= 1.0 or not math.isfinite(values.get(_LOSS, 0.0)):
+    if not values.get(_SKIPPED, 0.0) >= 1.0 or not math.isfinite(values.get(LOSS, 0.0)):
         return False
     return not all(math.isfinite(values.get(name, 0.0)) for name in GRAD_NORMS)
 

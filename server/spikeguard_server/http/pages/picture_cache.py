@@ -6,18 +6,17 @@ being drawn waits for it, since matplotlib draws one at a time anyway.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Final
 
+from spikeguard_server.notify.picture import ImageForm, draw
 from spikeguard_server.report.facts import IncidentPicture
 
 MOST: Final = 32  # some 40 kB each
 FRESH_S: Final = 2.0  # new samples alone have it drawn anew so often, at most
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class _Drawn:
     at: float  # monotonic
 
 
-class Pictures:
+class PictureCache:
     """Draws what has changed since somebody looked last."""
 
     def __init__(self, fresh_s: float = FRESH_S) -> None:
@@ -37,13 +36,13 @@ class Pictures:
 
     def svg(self, project: str, picture: IncidentPicture) -> bytes:
         """The picture as an image; empty where nothing was measured, or it cannot be drawn."""
-        if not any(curve.steps for curve in picture.curves):
+        if not picture.measured:
             return b""
         key, shows = _key(project, picture), _samples(picture)
         with self._lock:
             known = self._drawn.get(key)
             if known is None or self._outdated(known, shows):
-                known = self._drawn[key] = _Drawn(shows, _draw(picture), monotonic())
+                known = self._drawn[key] = _Drawn(shows, draw(picture, ImageForm.SVG), monotonic())
             self._drawn.move_to_end(key)
             while len(self._drawn) > MOST:
                 self._drawn.popitem(last=False)
@@ -51,16 +50,6 @@ class Pictures:
 
     def _outdated(self, known: _Drawn, shows: str) -> bool:
         return known.shows != shows and monotonic() - known.at >= self._fresh_s
-
-
-def _draw(picture: IncidentPicture) -> bytes:
-    from spikeguard_server.report.plots import svg_image  # matplotlib: 0.7 s at every start
-
-    try:
-        return svg_image(picture)
-    except Exception:  # whatever a job sent: one decides without a picture too
-        _log.exception("the picture of %s", picture.id)
-        return b""
 
 
 def _key(project: str, picture: IncidentPicture) -> str:
