@@ -46,7 +46,7 @@ class Lengths:
     step_time_s: float = 0.02  # the pace: "100 steps later" is 2 s, long enough to look
 
 
-QUICK = Lengths(prefix=0, fault=160, steps=260, step_time_s=0.015)
+QUICK = Lengths(prefix=0, fault=160, steps=360, step_time_s=0.015)
 SIZE = ("--preset", "tiny", "--batch", "36", "--checkpoint-every", "25", "--keep", "40")
 SEND_INTERVAL_S = 0.15
 LOOK_EVERY_S = 0.25

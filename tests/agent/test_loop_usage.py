@@ -209,11 +209,9 @@ def test_a_rollback_skips_what_it_names_though_the_loop_fetches_ahead(
         for step in range(1, 30):
             using, held = held, next(items)
             if step == 14:
-                name = target_at(loop, 10, Medium.MEMORY)
-                command = order(
-                    loop,
-                    Rollback(name, 10, BatchRange(11, 13)),
-                )
+                action = Rollback(target_at(loop, 10, Medium.MEMORY), 10, BatchRange(11, 13))
+                wire.order(action)  # else the next answer would take it back
+                command = order(loop, action)
             loop.train(using)
         loop.guard.finish()
         assert loop.trained == [*range(14), 14, 10, *range(13, 26)]

@@ -94,7 +94,7 @@ def register_token(
     """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
     if ceilings.made_with is not None and not lock_grant(connection, ceilings.made_with):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
-    person = None if grant.person is None else checked_person(connection, grant.person)
+    person = None if grant.person is None else proven_person(connection, grant.person)
     new = NewToken(
         hash=hash_secret(secret),
         role=grant.role,
@@ -112,11 +112,19 @@ def register_token(
     return token
 
 
-def checked_person(connection: sql.Connection, text: str) -> str:
+def typed_person(connection: sql.Connection, text: str) -> str:
     """The name as it is stored; raise `Unprocessable` where it can be no person's, or could be
     taken for another one that is known."""
     name = read_person(text)
-    check_look_alike(name, known_people(connection))
+    check_look_alike(name, known_people(connection, typed=True))
+    return name
+
+
+def proven_person(connection: sql.Connection, text: str) -> str:
+    """The same of a name that more than its bearer's word stands behind: what others only typed
+    keeps nobody out."""
+    name = read_person(text)
+    check_look_alike(name, known_people(connection, typed=False))
     return name
 
 
@@ -162,7 +170,7 @@ def open_proxied_session(
     All of a person's hang on one token a role that nobody holds: revoking it ends them, and what
     was made with it.
     """
-    person = checked_person(connection, person)
+    person = proven_person(connection, person)
     parent = token_named(connection, BY_PROXY, role, person)
     if parent is None:
         parent = issue_token(connection, Grant(role, person=person, name=BY_PROXY), SERVER)[1].id
@@ -176,7 +184,7 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -
     """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
     secret = new_secret()
     if caller.person is None:
-        person = checked_person(connection, person)
+        person = typed_person(connection, person)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
     by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
@@ -393,7 +401,7 @@ def _checked(policy: Policy) -> Policy:
 
 def _person(connection: sql.Connection, caller: Caller, name: str) -> str:
     if caller.person is None:
-        return checked_person(connection, name)
+        return typed_person(connection, name)
     if name.strip() and read_person(name) != caller.person:
         raise Forbidden(
             "This token was made for another person",

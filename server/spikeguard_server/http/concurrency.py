@@ -2,8 +2,9 @@
 
 Invariants: lives in the event loop's thread. The threads that answer calls have one queue, and
 whoever fills it makes everybody wait: so a token, with all sessions that it opened, holds half of
-them at most. What waits long by design (events, orders, tests of channels) holds no thread and is
-not counted; what it asks of the database is, with what every call asks before it is let in.
+them at most, and so does an address with its calls that need no token. What waits long by design
+(events, orders, tests of channels, an identity provider) is not counted; what it asks of the
+database is, with what every call asks before it is let in.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ UNCOUNTED: Final = frozenset(
         "/v1/events",
         "/v1/runs/{project}/{name}/orders",
         "/v1/channels/{project}/{channel}/test",
+        "/login/oidc",
+        "/login/oidc/callback",
     }
 )
 
@@ -41,11 +44,11 @@ class Calls:
 
     @asynccontextmanager
     async def one_of(self, grant: Hashable) -> AsyncIterator[None]:
-        """A call of `grant` is answered; raise `Busy` where too many of its calls wait."""
+        """A call of `grant` (or of an address) is answered; raise `Busy` where too many wait."""
         lane = self._lanes.setdefault(grant, _Lane(Semaphore(self._at_once)))
         if lane.count >= self._most:
             raise Busy(
-                f"{lane.count} calls with this token are being answered or wait already",
+                f"{lane.count} calls of yours are being answered or wait already",
                 "Ask for less at once, and wait for the answers", limit=self._most,
             )  # fmt: skip
         lane.count += 1

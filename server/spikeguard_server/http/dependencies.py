@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -30,6 +31,7 @@ from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls
 from spikeguard_server.http.known_tokens import KnownTokens
 from spikeguard_server.http.quotas import SharedQuota
+from spikeguard_server.http.rate_limits import FREE, address_of
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.http.single_flight import Looks
 from spikeguard_server.identity.actors import Actor
@@ -187,7 +189,8 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
     if services.primary is not None and not reads(request.method, path):
         raise ReadsOnly(services.primary)
     if rule.public:
-        yield None
+        async with _turn_of_stranger(request, services, path):
+            yield None
         return
     secret = session_secret(request) if is_page(request.url.path) else bearer_secret(request)
     async with services.lookups.one_of(services.known_tokens.holder(hash_secret(secret or ""))):
@@ -197,6 +200,15 @@ async def _authorize(request: Request, services: ServicesDep) -> AsyncIterator[C
         return
     async with services.calls.one_of(caller.grant):
         yield caller
+
+
+def _turn_of_stranger(
+    request: Request, services: Services, path: str
+) -> AbstractAsyncContextManager[None]:
+    """Whoever needs no token has one queue with all of their address; load balancers never wait."""
+    if path in FREE or path in UNCOUNTED:
+        return nullcontext()
+    return services.calls.one_of(address_of(request.client.host if request.client else ""))
 
 
 def _judged(request: Request, services: Services, rule: AccessRule, secret: str | None) -> Caller:

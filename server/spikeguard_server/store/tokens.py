@@ -105,9 +105,13 @@ def lock_grant(connection: sql.Connection, token_id: int) -> bool:
     return connection.scalar(query.with_for_update(key_share=True)) is not None
 
 
-def known_people(connection: sql.Connection) -> Sequence[str]:
-    """The names of people that tokens and sessions carry or carried."""
-    query = sql.select(tokens.c.person).where(tokens.c.person.is_not(None)).distinct()
+def known_people(connection: sql.Connection, *, typed: bool) -> Sequence[str]:
+    """The names of people that tokens carry or carried; `typed`: with those that somebody typed
+    for a session that works."""
+    c = tokens.c
+    proven = c.known_by.is_distinct_from(KnownBy.TYPED.value)
+    counts = proven | _works(tokens) if typed else proven
+    query = sql.select(c.person).where(c.person.is_not(None), counts).distinct()
     return [str(name) for name in connection.execute(query).scalars()]
 
 

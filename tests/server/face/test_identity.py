@@ -90,6 +90,23 @@ def test_a_name_that_looks_like_a_known_one_is_refused_and_says_so(
     assert sign_in(live, known).status_code == 200
 
 
+def test_a_name_that_was_only_typed_keeps_out_nobody_whose_name_is_vouched_for(live: Live) -> None:
+    """And what was typed is free again once the session has ended."""
+    stranger = sign_in(live, "Асе Рохе").json()["token"]
+    assert sign_in(live, "Ace Poxe").status_code == 422
+    with live.client(Role.ADMIN) as admin:
+        made = admin.post("/v1/tokens", json={"role": "viewer", "person": "Ace Poxe"})
+        assert made.status_code == 201, made.text
+    assert sign_in(live, "", made.json()["token"]).json()["name"] == "Ace Poxe"
+    assert sign_in(live, "Асе Рохе").status_code == 422
+    other = sign_in(live, "Рах Сахо").json()["token"]
+    assert sign_in(live, "Pax Caxo").status_code == 422
+    for session in (stranger, other):
+        with live.bearing(session) as calls:
+            assert calls.delete("/v1/sessions/current").status_code == 204
+    assert sign_in(live, "Pax Caxo").status_code == 200
+
+
 def newest(live: Live, path: str = "/v1/audit") -> dict[str, Any]:
     with live.client(Role.ADMIN) as admin:
         entry: dict[str, Any] = admin.get(path, params={"limit": 1}).json()["items"][0]

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, TypeVar
 
+import httpx
 import pytest
 import sqlalchemy as sql
 from prometheus_client import CollectorRegistry
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.errors import Busy
+from spikeguard_server.errors import Busy, Forbidden
 from spikeguard_server.http.app import BESIDE, _callers, _workers
 from spikeguard_server.http.concurrency import Calls
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.http.rate_limits import Rates
+from spikeguard_server.http.routes import links
 from spikeguard_server.http.routes.messages import JUDGES, MAX_STRANGERS, OpenEndpoint
 from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.ingest import FairQueue, Monitors
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.engine import open_engine
+from tests.server.conftest import Databases
+from tests.server.face.serving import serving
 
 T = TypeVar("T")
 HERE, THERE = "10.0.0.1", "10.0.0.2"
@@ -98,3 +105,35 @@ def test_all_that_works_at_once_finds_a_connection() -> None:
     settings = Settings()
     at_once = _workers(settings) + _callers(settings) + sum(BESIDE.values())
     assert (_workers(settings), at_once) == (settings.ingest_workers, settings.pool_size)
+
+
+def test_whoever_floods_the_pages_of_links_leaves_threads_to_who_is_signed_in(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those pages need no token: each look here takes for ever, and the list of runs is read."""
+    enough = Event()
+
+    def hang(*_: object) -> None:
+        enough.wait(60)
+        raise Forbidden("too late", "look again")
+
+    monkeypatch.setattr(links, "read_link", hang)
+    with databases.lent() as database, ThreadPoolExecutor(12) as flood:
+        settings = Settings(database_url=database)
+        engine = open_engine(settings)
+        with engine.begin() as connection:
+            token, _ = issue_token(connection, Grant(Role.VIEWER), "test")
+        engine.dispose()
+        with serving(settings) as url:
+            try:
+                looks = [
+                    flood.submit(httpx.get, f"{url}/approve/{'x' * 30}{n}", timeout=90)
+                    for n in range(12)
+                ]
+                time.sleep(1)
+                headers = {"Authorization": f"Bearer {token}"}
+                answer = httpx.get(f"{url}/v1/runs", headers=headers, timeout=20)
+            finally:
+                enough.set()
+            assert answer.status_code == 200
+            assert {look.result().status_code for look in looks} == {403}

@@ -16,8 +16,8 @@ import sqlalchemy as sql
 from spikeguard_server.access.grants import (
     Grant,
     OpenedSession,
-    checked_person,
     issue_token,
+    proven_person,
     start_session,
     withdraw_token,
 )
@@ -50,7 +50,7 @@ def open_oidc_session(
     connection: sql.Connection, account: Account, access: Access, lasts_s: float, grant_s: float
 ) -> tuple[str, float]:
     """A session of `account` with its secret, and how long it lasts."""
-    person = checked_person(connection, account.person)
+    person = proven_person(connection, account.person)
     lock_subjects(connection)
     other = other_subject_of(connection, person, account.subject)
     if other is not None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_server.access.approval_links import ApprovalLink, read_link
-from spikeguard_server.access.grants import checked_person
+from spikeguard_server.access.grants import typed_person
 from spikeguard_server.access.person_names import BY_LINK
 from spikeguard_server.errors import Forbidden, IllegalMove, NameNotProven, ServiceError
 from spikeguard_server.http.dependencies import (
@@ -119,7 +119,7 @@ def _person(services: Services, request: Request, link: ApprovalLink, row: LinkR
 
 def _typed(services: Services, name: str) -> Actor:
     with services.engine.connect() as connection:
-        return unsigned(checked_person(connection, name))
+        return unsigned(typed_person(connection, name))
 
 
 def unsigned(name: str) -> Actor:
