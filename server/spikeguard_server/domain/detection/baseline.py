@@ -30,6 +30,8 @@ from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.events import Trend
 
 FREQUENT = 0.5  # part of the upper tail's scale that a row has to exceed to stand out alone
+WIDE = 1.4  # times the narrow scale from which on it is the upper tail that makes the scale
+ENOUGH = 64  # rows that say how high the noise reaches
 BEND = 0.6  # part of a falling slope that is extrapolated: loss curves bend upwards
 LEAST = 1e-12  # scale
 
@@ -58,6 +60,7 @@ class Fit:
     onward: float  # beyond them: a bend of the curve taken into account
     scale: float  # robust standard deviation of a row around the line
     narrow: float  # the same by the middle of the rows, which outliers do not widen
+    highest: float  # z of the highest row, where the upper tail makes the scale; else infinite
     rows: int  # how many of the newest rows lie on it
     inertia: float  # how much farther noise carries a sum than where rows are hardly correlated
 
@@ -87,6 +90,7 @@ class Scales(NamedTuple):
     onward: Array
     scale: Array
     narrow: Array
+    highest: Array
 
 
 def scales(lines: Lines, errors: Array | None, falling: bool, floor: float) -> Scales:
@@ -104,7 +108,16 @@ def scales(lines: Lines, errors: Array | None, falling: bool, floor: float) -> S
         onward = np.where(bent, _onward(lines, scale), onward)
     least = np.maximum(floor * (np.abs(lines.median) if falling else 1.0), LEAST)
     narrow = np.maximum(np.maximum(spread, FREQUENT * lines.tail), least)
-    return Scales(onward, np.maximum(scale, least), narrow)
+    scale = np.maximum(scale, least)
+    reach = np.where(
+        (scale >= WIDE * narrow) & (lines.rows >= ENOUGH), lines.highest / scale, np.inf
+    )
+    return Scales(onward, scale, narrow, reach)
+
+
+def record_z(highest: Array, settings: DetectionSettings) -> Array:
+    """From how many deviations on a row is higher than all that shaped its baseline."""
+    return np.maximum(settings.record_part * highest, settings.record_z)
 
 
 def _onward(lines: Lines, scale: Array) -> Array:
@@ -124,6 +137,7 @@ def fit_of(lines: Lines, scaled: Scales, window: int) -> Fit:
         float(scaled.onward[window]),
         float(scaled.scale[window]),
         float(scaled.narrow[window]),
+        float(scaled.highest[window]),
         int(lines.rows[window]),
         inertia(float(lines.alike[window])),
     )

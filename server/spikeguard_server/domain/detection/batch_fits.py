@@ -32,7 +32,8 @@ class StretchFits:
 
     def __post_init__(self) -> None:
         scaled = np.zeros((len(Scales._fields), 1 + len(self.starts)))
-        scaled[:, 0] = self.before.onward, self.before.scale, self.before.narrow
+        before = self.before
+        scaled[:, 0] = before.onward, before.scale, before.narrow, before.highest
         self.scaled = Scales._make(scaled)
         lengths = [end - begin for begin, end in pairwise((0, *self.starts, self.rows))]
         self.segment = np.arange(len(lengths)).repeat(lengths)
@@ -67,8 +68,7 @@ class StretchFits:
         """The fit before at 0, then those within."""
         if not number:
             return self.before
-        onward, scale, narrow = self.scaled.onward, self.scaled.scale, self.scaled.narrow
-        within = Scales(onward[1:], scale[1:], narrow[1:])
+        within = Scales._make([column[1:] for column in self.scaled])
         return fit_of(self.lines, within, number - 1)
 
     def _scale(self, scaled: int, reach: int, falling: bool, floor: float) -> int:
@@ -80,7 +80,9 @@ class StretchFits:
             errors = self.errors[ends - np.arange(ERRORS, 0, -1)]
             every = not scaled and last == len(self.starts)
             lines = self.lines if every else self.lines.part(slice(scaled, last))
-            found, part = scales(lines, errors, falling, floor), slice(1 + scaled, 1 + last)
-            self.scaled.onward[part], self.scaled.scale[part] = found.onward, found.scale
-            self.scaled.narrow[part] = found.narrow
+            part = slice(1 + scaled, 1 + last)
+            for known, found in zip(
+                self.scaled, scales(lines, errors, falling, floor), strict=True
+            ):
+                known[part] = found
         return last

@@ -18,7 +18,7 @@ from math import inf
 
 import numpy as np
 
-from spikeguard_server.domain.detection.baseline import ERRORS, Baseline, abscissae
+from spikeguard_server.domain.detection.baseline import ERRORS, Baseline, abscissae, record_z
 from spikeguard_server.domain.detection.batch_fits import StretchFits
 from spikeguard_server.domain.detection.robust_lines import Array, Lines, fit_lines
 from spikeguard_server.domain.detection.settings import DetectionSettings
@@ -69,7 +69,9 @@ class RowBatch:
             z, scaled = fits.deviations(places), fits.scaled
             # A hair less, so that `Detector.look` decides where a rounding could.
             near = alone * 0.999999 * (scaled.narrow / scaled.scale)
-            calm = (z < np.minimum(near, limit)[fits.segment]) & (z > -near[fits.segment])
+            record = 0.999999 * record_z(scaled.highest, settings)
+            high = np.minimum(np.minimum(near, record), limit)
+            calm = (z < high[fits.segment]) & (z > -near[fits.segment])
         first = fits.rows if calm.all() else int(calm.argmin())
         self._z = z[:first]
         self.z = self._z.tolist()

@@ -35,6 +35,7 @@ class Lines(NamedTuple):
     slope: Array
     spread: Array  # standard deviation around the line, by the middle of the rows
     tail: Array  # the same by the upper tail alone: what is frequent up there is no anomaly
+    highest: Array  # how far the highest row lies above the line
     newest_rise: Array  # between the medians of the halves of the newer half, where it slopes
     newest_run: Array  # distance of these medians; 1 where it is flat
     rows: Counts  # how many of the newest rows the line goes through
@@ -74,6 +75,7 @@ class _Found:
     slope: Array
     spread: Array
     tail: Array
+    highest: Array
     bend: Array  # how far the newest quarter lies above the line
     fits: Flags  # oldest and newest quarters lie on it, as far as noise lets them
     newest_rise: Array
@@ -95,6 +97,7 @@ class _Found:
             self.slope,
             self.spread,
             self.tail,
+            self.highest,
             self.newest_rise,
             self.newest_run,
             self.rows,
@@ -136,6 +139,7 @@ def _lines(places: Array, values: Array, falling: Flags, inertia: Array | None) 
         slope,
         spread,
         _upper_spread(ordered, level),
+        ordered[:, -1] - level,
         bend,
         fits,
         newest_rise,

@@ -27,6 +27,9 @@ class DetectionSettings:
     lone_z: float = 5.0  # narrow scales from which a row between calm ones stands out alone,
     outlier_z: float = 8.0  # and from which it is an event of its own,
     outlier_part: float = 0.05  # if it also stands out by this part of the loss
+    record_part: float = 1.1  # times the highest row of the baseline: higher than all before, where
+    record_z: float = 2.0  # the upper tail makes the scale, and at least this far off
+    record_rows: int = 3  # of them in a row that open an incident
     drift_slack: float = 1.0  # deviations a row that a cumulated lift may have for nothing
     drift_clip: float = 6.0  # most that one row may add to it
     drift_start: float = 2.0  # below this a lift has not begun

@@ -1,4 +1,4 @@
-"""When a signal leaves its baseline: one row, two rows, or a slow lift.
+"""When a signal leaves its baseline: one row, two rows, a run of records, or a slow lift.
 
 Law: sequential and pure per row. A single row is never an alarm unless it is not finite; it is
 held until the next one confirms or clears it. Nothing held or suspect enters the baseline.
@@ -21,6 +21,7 @@ from spikeguard_server.domain.events import Trend
 __all__ = ["Suspect", "TrendTest", "Verdict"]
 
 RECENT_ROWS = 40  # rows that are looked back at when an incident opens
+MOST_INERTIA = 1.2  # of noise whose runs say something
 _BEFORE, _NOWHERE = -1, -2  # a lift that began before the stretch, and none
 
 
@@ -36,6 +37,8 @@ class TrendTest:
     lift: float = 0.0  # cumulated deviations of a slow lift
     lift_from: Suspect | None = None  # where that lift began
     lift_rows: int = 0  # rows since
+    record_from: Suspect | None = None  # the first of rows in a row higher than all before
+    records: int = 0  # how many they are
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
     lone: Lone = field(default_factory=Lone)
 
@@ -54,6 +57,7 @@ class TrendTest:
         z = fit.z(place, fit.rest(place, value)) / _caution(len(self.baseline.steps))
         row = Suspect(step, value, z, batches)
         local = (value - self._local()) / fit.scale
+        self._count_record(row, fit, settings)
         verdict = self._judge(row, local, fit.inertia, settings)
         if self._was_outlier(row, local, fit, settings) and verdict is Verdict.CALM:
             verdict = Verdict.OUTLIER
@@ -63,6 +67,8 @@ class TrendTest:
         self, row: Suspect, local: float, inertia: float, settings: DetectionSettings
     ) -> Verdict:
         z = row.z
+        if self.records >= settings.record_rows:
+            return Verdict.SPIKE
         # Half way to the recent level: a jump has to stand out of a lift that is under way.
         jump = min(z, (z + local) / 2)
         if self.held is not None:
@@ -80,6 +86,15 @@ class TrendTest:
             return Verdict.HELD
         self._admit(row, settings)
         return Verdict.CALM
+
+    def _count_record(self, row: Suspect, fit: Fit, settings: DetectionSettings) -> None:
+        """Where often-high rows make the scale, a short spike is no six of it: but noise that is
+        hardly correlated does not go beyond all that it did in many rows, in a row."""
+        limit = max(settings.record_part * fit.highest, settings.record_z)
+        if row.z < limit or fit.inertia > MOST_INERTIA:
+            self.record_from, self.records = None, 0
+            return
+        self.record_from, self.records = self.record_from or row, self.records + 1
 
     def _was_outlier(
         self, row: Suspect, local: float, fit: Fit, settings: DetectionSettings
@@ -119,6 +134,7 @@ class TrendTest:
         stretch.take(calm)
         if calm:
             self.last_z = stretch.z[calm - 1]
+            self.record_from, self.records = None, 0
             newest = slice(max(0, calm - RECENT_ROWS), calm)
             fresh = zip(stretch.steps[newest], stretch.values[newest], strict=True)
             self.rows = [*self.rows, *fresh][-RECENT_ROWS:]
@@ -126,13 +142,14 @@ class TrendTest:
 
     def onset(self, row: Suspect) -> Suspect:
         """The first row of the spike that `row` confirmed."""
-        starts = [at for at in (self.held, self.lift_from) if at is not None]
+        known = self.held, self.lift_from, self.record_from
+        starts = [at for at in known if at is not None]
         return min(starts, key=lambda at: at.step, default=row)
 
     def clear(self) -> None:
-        self.held = self.lift_from = self.outlier = None
+        self.held = self.lift_from = self.record_from = self.outlier = None
         self.lift = self.last_z = 0.0
-        self.held_rows = 0
+        self.held_rows = self.records = 0
         self.lone.clear()
 
     @property

@@ -59,6 +59,8 @@ def _settings_of(
         warm_z=USUAL.warm_z * part,
         lone_z=USUAL.lone_z * part,
         outlier_z=USUAL.outlier_z * part,
+        record_z=USUAL.record_z * part,
+        record_part=USUAL.record_part * part,
         confirm_rows=int(given["confirm_rows"]),
         watchable_after=int(given["warm_up_rows"]),
         drift_limit=given["lift_limit"],
@@ -73,7 +75,7 @@ def _test() -> TrendTest:
 class RobustTrend:
     """Jumps, slow lifts and outlier batches of a loss, against a line in log(step + 1)."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     settings: ClassVar[tuple[Setting, ...]] = SETTINGS
     test: TrendTest = field(default_factory=_test)
 
