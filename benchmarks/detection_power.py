@@ -4,8 +4,10 @@
 standard deviation 0.02: white, autocorrelated (AR(1)), heavy-tailed (Student's t), or skewed. False
 alarms are incidents where nothing happened, outlier batches counted apart. Power is the share of
 lifts, of so many standard deviations and rows, for which an incident opens no later than 25 rows
-after their end. Precursors are counted on four leading signals of log-normal noise, of which
-param_norm drifts.
+after their end. Short spikes stand in noise of which three rows in ten lie 0.8 to 1.2 higher, as
+with batches of mixed images; their height is told in that of its highest rows. Epochs are runs of
+which each epoch but the first begins with the same rise. Precursors are counted on four leading
+signals of log-normal noise, of which param_norm drifts.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ WARM = 600  # rows before a lift
 AFTER = 25  # rows after it in which it may still be found
 CHUNK = 250_000  # rows of one monitor
 BATCH = 1000  # rows a message
+HEIGHTS, SPIKE_ROWS = (1.25, 1.5, 2.0, 3.0), (3, 5, 10)
+RISES, EPOCH, EPOCHS = (2.0, 3.0, 4.0), 300, 30
 SIZES, LENGTHS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0), (10, 20, 40, 100)
 
 
@@ -65,13 +69,22 @@ def skewed(rows: int, rng: np.random.Generator) -> Rows:
     return rng.exponential(size=rows) - 1.0
 
 
+def often_high(rows: int, rng: np.random.Generator) -> Rows:
+    """Three rows in ten lie some 20 standard deviations of the others' noise higher."""
+    high = (rng.random(rows) < 0.3) * rng.uniform(0.8, 1.2, rows)
+    return (high + 0.05 * rng.standard_normal(rows)) / NOISE
+
+
 NOISES: dict[str, Draw] = {
     "white": white,
     "AR(1) 0.25": autocorrelated(0.25),
     "AR(1) 0.5": autocorrelated(0.5),
     "t(4)": heavy_tailed,
 }
-ALONE = NOISES | {"exponential": skewed}  # of which false alarms are counted
+ALONE = NOISES | {
+    "exponential": skewed,
+    "often high": often_high,
+}  # of which false alarms are counted
 
 
 def _losses(noise: Rows, first: int = 0) -> list[Sample]:
@@ -140,6 +153,36 @@ def power(task: tuple[str, int]) -> Counter[tuple[float, int]]:
     return found
 
 
+def short_spikes(seed: int) -> Counter[tuple[float, int]]:
+    """Which short spikes are found in noise that is often high; keys (height, rows)."""
+    rng = np.random.default_rng((4, seed))
+    draw = often_high(WARM + max(SPIKE_ROWS) + AFTER, rng)
+    monitor = Monitor()
+    monitor.observe(_losses(draw[:WARM]))
+    warm, found = monitor.dump(), Counter[tuple[float, int]]()
+    for height in HEIGHTS:
+        for length in SPIKE_ROWS:
+            rows = draw[WARM : WARM + length + AFTER].copy()
+            rows[:length] = height * 1.2 / NOISE
+            events = Monitor.load(warm).observe(_losses(rows, WARM))
+            found[height, length] += "false alarms" in _counted(events)
+    return found
+
+
+def epochs(task: tuple[float, int]) -> int:
+    """Incidents of a run whose loss rises by so many deviations at the start of each epoch."""
+    size, seed = task
+    noise = white(EPOCH * EPOCHS, np.random.default_rng((5, seed)))
+    shape = np.concatenate([np.linspace(0, 1, 15), np.ones(30), np.linspace(1, 0, 30)])
+    for begin in range(EPOCH, EPOCH * EPOCHS, EPOCH):
+        noise[begin : begin + len(shape)] += size * shape
+    monitor, samples = Monitor(), iter(_losses(noise))
+    return sum(
+        told == "false alarms" for batch in _in_batches(samples)
+        for told in _counted(monitor.observe(batch))
+    )  # fmt: skip
+
+
 def measure(options: Namespace) -> dict[str, Any]:
     rows, trials = (100_000, 40) if options.quick else (options.rows, options.trials)
     chunk = min(CHUNK, rows)
@@ -158,6 +201,11 @@ def measure(options: Namespace) -> dict[str, Any]:
         for noise in NOISES:
             tasks = [(noise, n) for n in range(trials)]
             curves[noise] = sum(pool.map(power, tasks, chunksize=8), Counter())
+        spikes = sum(pool.map(short_spikes, range(trials), chunksize=8), Counter())
+        runs = max(4, trials // 20)
+        usual = {
+            size: list(pool.map(epochs, [(size, seed) for seed in range(runs)])) for size in RISES
+        }
     return {
         "alarms": alarms,
         "precursors": {"rows": clean["rows"], "precursors": clean["precursors"]},
@@ -167,6 +215,12 @@ def measure(options: Namespace) -> dict[str, Any]:
             ]
             for noise, curve in curves.items()
         },
+        "short_spikes": [
+            [height, length, spikes[height, length] / trials]
+            for height in HEIGHTS
+            for length in SPIKE_ROWS
+        ],
+        "epochs": [[size, EPOCHS - 1, counts] for size, counts in usual.items()],
         "trials": trials,
         "seconds": time.perf_counter() - start,
         "machine": machine(),
@@ -192,6 +246,17 @@ def show(found: dict[str, Any]) -> None:
         for size in SIZES:
             cells = [share for s, _, share in curve if s == size]
             print(f"{size:10}" + "".join(f"{share:8.2f}" for share in cells))
+    print("\nshort spikes in noise that is often high; rows of the spike:")
+    print("heights   " + "".join(f"{length:8}" for length in SPIKE_ROWS))
+    for height in HEIGHTS:
+        cells = [share for h, _, share in found["short_spikes"] if h == height]
+        print(f"{height:10}" + "".join(f"{share:8.2f}" for share in cells))
+    for size, rises, counts in found["epochs"]:
+        median, least, most = sorted(counts)[len(counts) // 2], min(counts), max(counts)
+        print(
+            f"{rises} epochs that begin {size} deviations higher: {median} incidents "
+            f"({least} to {most}, {len(counts)} runs)"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,7 +31,19 @@ def flat(seed: int) -> list[Sample]:
     return [Sample(step, {"loss": loss}) for step, loss in enumerate(losses.tolist())]
 
 
-@pytest.mark.parametrize("rows", [falling(0), flat(1)], ids=["falling", "flat"])
+def often_high(seed: int) -> list[Sample]:
+    """Three rows in ten lie high, and now and then some stand above all of them."""
+    rng = np.random.default_rng(seed)
+    losses = 2.0 + (rng.random(ROWS) < 0.3) * rng.uniform(0.8, 1.2, ROWS)
+    losses += 0.05 * rng.standard_normal(ROWS)
+    for row in range(400, ROWS, 150):
+        losses[row : row + row % 4] = 4.0
+    return [Sample(step, {"loss": loss}) for step, loss in enumerate(losses.tolist())]
+
+
+@pytest.mark.parametrize(
+    "rows", [falling(0), flat(1), often_high(2)], ids=["falling", "flat", "often high"]
+)
 def test_a_run_in_large_batches_ends_in_the_bytes_of_one_by_one(rows: list[Sample]) -> None:
     one, many = Monitor(), Monitor()
     told = [event for row in rows for event in one.observe([row])]

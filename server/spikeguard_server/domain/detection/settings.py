@@ -36,6 +36,8 @@ class DetectionSettings:
     drift_hold: float = 6.0  # from here on its rows are kept out of the baseline
     drift_limit: float = 14.0  # cumulated lift that opens an incident,
     drift_rows: int = 20  # once it has lasted this long
+    drift_usual: float = 1.25  # times a lift that came twice and healed, below which one is usual,
+    drift_most: float = 100.0  # and the most that a lift may then have
 
     precursor_z: float = 8.0  # of a leading signal, in log space
     precursor_quiet: int = 50  # rows without another precursor of the same signal

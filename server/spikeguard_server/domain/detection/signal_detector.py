@@ -22,6 +22,8 @@ __all__ = ["Suspect", "TrendTest", "Verdict"]
 
 RECENT_ROWS = 40  # rows that are looked back at when an incident opens
 MOST_INERTIA = 1.2  # of noise whose runs say something
+TWICE = 2
+LIFTS = 8  # newest healed ones that are remembered
 _BEFORE, _NOWHERE = -1, -2  # a lift that began before the stretch, and none
 
 
@@ -37,6 +39,8 @@ class TrendTest:
     lift: float = 0.0  # cumulated deviations of a slow lift
     lift_from: Suspect | None = None  # where that lift began
     lift_rows: int = 0  # rows since
+    healed_lifts: list[float] = field(default_factory=list)  # newest that opened an incident
+    opened_by_lift: bool = False  # what the verdict SPIKE was for, the newest time
     record_from: Suspect | None = None  # the first of rows in a row higher than all before
     records: int = 0  # how many they are
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
@@ -67,6 +71,7 @@ class TrendTest:
         self, row: Suspect, local: float, inertia: float, settings: DetectionSettings
     ) -> Verdict:
         z = row.z
+        self.opened_by_lift = False
         if self.records >= settings.record_rows:
             return Verdict.SPIKE
         # Half way to the recent level: a jump has to stand out of a lift that is under way.
@@ -74,8 +79,8 @@ class TrendTest:
         if self.held is not None:
             return self._after_held(row, jump, settings)
         self._lift(row, settings)
-        limit = settings.drift_limit * inertia
-        if self.lift >= limit and self.lift_rows >= settings.drift_rows:
+        if self.lift >= self._limit(inertia, settings) and self.lift_rows >= settings.drift_rows:
+            self.opened_by_lift = True
             return Verdict.SPIKE
         before, self.last_z = self.last_z, z
         if jump >= settings.suspect_z:
@@ -86,6 +91,15 @@ class TrendTest:
             return Verdict.HELD
         self._admit(row, settings)
         return Verdict.CALM
+
+    def _limit(self, inertia: float, settings: DetectionSettings) -> float:
+        """What a lift has to exceed: what came twice in this run and healed by itself, as with each
+        new epoch of data, is no news the third time."""
+        limit = settings.drift_limit * inertia
+        if len(self.healed_lifts) < TWICE:
+            return limit
+        usual = settings.drift_usual * sorted(self.healed_lifts)[-TWICE]
+        return max(limit, min(usual, settings.drift_most))
 
     def _count_record(self, row: Suspect, fit: Fit, settings: DetectionSettings) -> None:
         """Where often-high rows make the scale, a short spike is no six of it: but noise that is
@@ -151,6 +165,10 @@ class TrendTest:
         self.lift = self.last_z = 0.0
         self.held_rows = self.records = 0
         self.lone.clear()
+
+    def note_healed(self, lift: float) -> None:
+        """An incident that a lift had opened is over, and nobody did anything."""
+        self.healed_lifts = [*self.healed_lifts, lift][-LIFTS:]
 
     @property
     def knows(self) -> bool:

@@ -32,6 +32,9 @@ class Episode:
     judgement: Judgement
     first_moves: dict[str, int] = field(default_factory=dict)
     worst_z: dict[str, float] = field(default_factory=dict)
+    by_lift: bool = False  # a slow lift opened it
+    lift: float = 0.0  # cumulated deviations since, as the test of the loss cumulates them,
+    most_lift: float = 0.0  # and their peak
     newest_step: int = 0
     rows: int = 0
     peak_step: int = 0
@@ -93,6 +96,9 @@ class Episode:
         inside = excess <= settings.band_z * self.scale + self._slack(step)
         self.calm_rows = self.calm_rows + 1 if inside else 0
         self._turn(excess)
+        gain = min(excess / self.scale, settings.drift_clip) - settings.drift_slack
+        self.lift = max(0.0, self.lift + max(gain, -settings.drift_clip))
+        self.most_lift = max(self.most_lift, self.lift)
 
     def _turn(self, excess: float) -> None:
         """Follow the last height that was more than noise."""

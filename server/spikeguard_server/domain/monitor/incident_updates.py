@@ -161,6 +161,8 @@ class Course:
             self._hand_back()
         if (own := self._own_away()) is not None:
             own.begin_anew()
+        if outcome is Outcome.HEALED and episode.by_lift:
+            state.detector.note_healed(episode.most_lift)
         state.episode = None
         causes = rank(episode.evidence)
         events.append(Closed(step, outcome, judgement, causes, episode.excess))

@@ -367,6 +367,8 @@ class Monitor:
         onset = self._state.test.onset(Suspect(sample.step, loss, z, sample.batches))
         judgement = first_judgement(max(z, onset.z), None, False)
         self._open(sample, onset, LOSS, judgement, False, events)
+        if self._state.episode is not None:
+            self._state.episode.by_lift = self._state.detector.opened_by_lift
 
     def _outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
         state = self._state

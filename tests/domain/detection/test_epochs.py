@@ -1,0 +1,51 @@
+"""A slow rise that comes with each epoch of the data is told twice, and not each time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spikeguard_server.domain.events import Opened
+from spikeguard_server.domain.monitor.monitor import Monitor
+from tests.domain.detection.curves import opened, samples
+
+EPOCH, EPOCHS, NOISE = 300, 20, 0.02
+
+
+def rises(size: float) -> np.ndarray:
+    """Deviations above the level: up in 15 rows, there for 30, down in 30."""
+    return size * np.concatenate([np.linspace(0, 1, 15), np.ones(30), np.linspace(1, 0, 30)])
+
+
+def speech(size: float, seed: int = 0) -> list[float]:
+    """A loss that rises so at the beginning of each epoch but the first."""
+    losses = 1.2 + NOISE * np.random.default_rng(seed).standard_normal(EPOCH * EPOCHS)
+    for begin in range(EPOCH, EPOCH * EPOCHS, EPOCH):
+        losses[begin : begin + 75] += NOISE * rises(size)
+    return [float(loss) for loss in losses]
+
+
+def told(losses: list[float], batch: int = 200) -> list[Opened]:
+    """By a monitor whose state is written and read between any two messages."""
+    monitor, events = Monitor(), list[Opened]()
+    for first in range(0, len(losses), batch):
+        events += opened(monitor.observe(samples(losses[first : first + batch], first + 1)))
+        monitor = Monitor.load(monitor.dump())
+    return events
+
+
+def test_what_rose_twice_and_healed_by_itself_is_no_incident_each_time_again() -> None:
+    for size in (2.0, 3.0):
+        steps = [event.onset_step for event in told(speech(size))]
+        assert 2 <= len(steps) <= 8, steps
+        assert steps[0] < 4 * EPOCH
+
+
+def test_what_lasts_longer_or_rises_higher_than_usual_is_told() -> None:
+    longer, higher = speech(2.0), speech(2.0)
+    last = 16 * EPOCH
+    for row in range(last + 45, last + 200):
+        longer[row] += 3.0 * NOISE
+    for row in range(last + 10, last + 40):
+        higher[row] += 10.0 * NOISE
+    for losses in (longer, higher):
+        assert any(last <= event.onset_step < last + EPOCH for event in told(losses))
