@@ -16,6 +16,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ATTEMPT_PATTERN = re.compile(r"[0-9a-f]{16}")
 TARGET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exactly
+MAX_DIGITS = 19  # of the number of an incident or a command
 DEFAULT_PROJECT = "default"
 
 
@@ -67,6 +68,11 @@ class RunId:
         return cls(project if slash else DEFAULT_PROJECT, name)
 
 
+def _is_number(text: str) -> bool:
+    """Whether it is one that fits where numbers are stored; `int` refuses thousands of digits."""
+    return text.isdecimal() and len(text) <= MAX_DIGITS
+
+
 @dataclass(frozen=True, slots=True)
 class IncidentId:
     """Public id of an incident: `gpt-124m-7#3`."""
@@ -84,7 +90,7 @@ class IncidentId:
     def parse(cls, text: str) -> IncidentId:
         """Read `run#3`; raise `ProtocolError` for anything else."""
         run, hash_sign, number = text.rpartition("#")
-        if not hash_sign or not number.isdecimal():
+        if not hash_sign or not _is_number(number):
             raise ProtocolError("incident", "is written RUN#NUMBER", f"Got {text[:80]!r}")
         return cls(RunId.parse(run), int(number))
 
@@ -106,7 +112,7 @@ class CommandId:
     def parse(cls, text: str) -> CommandId:
         """Read `run#3.1`; raise `ProtocolError` for anything else."""
         incident, dot, number = text.rpartition(".")
-        if not dot or "#" not in incident or not number.isdecimal():
+        if not dot or "#" not in incident or not _is_number(number):
             raise ProtocolError("command", "is written RUN#INCIDENT.NUMBER", f"Got {text[:80]!r}")
         return cls(IncidentId.parse(incident), int(number))
 

@@ -23,7 +23,9 @@ def test_an_incident_reads_back_as_it_is_written(text: str) -> None:
     assert str(IncidentId.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["gpt-1", "gpt-1#", "gpt-1#0", "gpt-1#-1", "gpt-1#x", "#3"])
+@pytest.mark.parametrize(
+    "text", ["gpt-1", "gpt-1#", "gpt-1#0", "gpt-1#-1", "gpt-1#x", "#3", "gpt-1#" + "9" * 5_000]
+)
 def test_a_text_that_names_no_incident_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
         IncidentId.parse(text)
@@ -34,7 +36,9 @@ def test_a_command_reads_back_as_it_is_written() -> None:
     assert (str(command), command.incident.number, command.number) == ("team/gpt.1#12.2", 12, 2)
 
 
-@pytest.mark.parametrize("text", ["gpt.1#12", "gpt-1#1.0", "gpt-1.2", "gpt-1#1.x"])
+@pytest.mark.parametrize(
+    "text", ["gpt.1#12", "gpt-1#1.0", "gpt-1.2", "gpt-1#1.x", "gpt-1#1." + "9" * 5_000]
+)
 def test_a_text_that_names_no_command_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
         CommandId.parse(text)

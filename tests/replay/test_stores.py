@@ -117,6 +117,28 @@ def test_a_run_that_went_on_from_a_checkpoint_keeps_both_stretches(tmp_path: Pat
     assert all(one.values == {"loss": one.step, "lr": 0.5} for one in samples)
 
 
+def odd_length(length: int) -> bytes:
+    head = struct.pack("<Q", length)
+    return head + struct.pack("<I", masked_crc32c(head))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        odd_length(2**63), odd_length(2**64 - 1),
+        event(2, tensor("loss", 19, varint(70_000), field=13)),  # half precision out of range
+        event(2, tensor("loss", 20, b"")),  # a resource
+    ],
+    ids=["negative", "beyond", "half", "resource"],
+)  # fmt: skip
+def test_a_bent_event_file_ends_in_one_line_that_names_the_record(
+    tmp_path: Path, data: bytes
+) -> None:
+    path = events(tmp_path, event(1, simple("loss", 2.0)) + data)
+    with pytest.raises(CommandFailed, match=r"record 2: .*copy it again, or leave it out"):
+        read_samples(path)
+
+
 def mlflow_run(folder: Path) -> Path:
     """A run of a file store: a file a metric, a line `timestamp value step` a value."""
     (folder / "metrics" / "train").mkdir(parents=True)

@@ -34,6 +34,7 @@ from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
+from spikeguard_server.ingest.own_names import within_own_names
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import tell
@@ -149,6 +150,7 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
+    samples = within_own_names(intake, samples)
     run, number, segment = intake.run, intake.attempt.number, samples.segment
     first, last = samples.steps[0], samples.steps[-1]
     _store_samples(intake, samples)

@@ -15,6 +15,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_server.replay.points import LogPoint
 
 MARK: Final = "tfevents"  # every event file's name holds it
+_BENT: Final = (ValueError, TypeError, KeyError, OverflowError, MemoryError)  # its reader's, too
 REMEDY: Final = "the file is damaged or no TensorBoard event file; copy it again, or leave it out"
 
 
@@ -31,7 +32,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
     for number, record in _records(path):
         try:
             yield from _scalars(Event.FromString(record), make_ndarray)
-        except (DecodeError, ValueError, TypeError) as error:
+        except (DecodeError, *_BENT) as error:
             raise CommandFailed(f"{path}, record {number}: {error}: {REMEDY}") from None
 
 
@@ -52,6 +53,8 @@ def _records(path: Path) -> Iterator[tuple[int, bytes]]:
             raise CommandFailed(
                 f"{path}, record {number}: the checksum is wrong: {REMEDY}"
             ) from None
+        except _BENT:
+            raise CommandFailed(f"{path}, record {number}: no length: {REMEDY}") from None
         yield number, reader.record()
 
 

@@ -61,6 +61,7 @@ class RunRow:
     last_grad_norm: float | None
     last_z: float | None  # deviations of `last_loss` above its trend
     own_z: str | None  # the same of the user's own signals, as JSON, by name
+    own_names: str | None  # of all of these that came so far, as JSON
     tokens_per_second: float | None
     followed_to: int | None  # the last step that a closed incident still waits for
     archived_at: datetime | None  # left out of lists, metrics and quotas since
@@ -153,7 +154,8 @@ _SAVED_OF_RUN = {
     "state": TEXT, "attempts": INT4, "incidents": INT4, "open_incident": INT4,
     "last_message_at": TIME, "current_attempt": INT4, "current_segment": INT, "last_step": INT,
     "position": INT, "last_loss": FLOAT, "last_grad_norm": FLOAT, "last_z": FLOAT,
-    "own_z": TEXT, "tokens_per_second": FLOAT, "followed_to": INT, "archived_at": TIME,
+    "own_z": TEXT, "own_names": TEXT, "tokens_per_second": FLOAT, "followed_to": INT,
+    "archived_at": TIME,
 }  # fmt: skip
 _SAVE_RUN = statement(
     "save run",

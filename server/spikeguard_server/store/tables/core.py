@@ -102,10 +102,10 @@ runs = sql.Table(
     sql.Column("current_segment", Count),
     sql.Column("last_step", Count),
     sql.Column("position", Count),  # the next in the data order
-    sql.Column("last_loss", Float),
-    sql.Column("last_grad_norm", Float),
+    *(sql.Column(name, Float) for name in ("last_loss", "last_grad_norm")),
     sql.Column("last_z", Float),  # deviations of that loss above its trend
     sql.Column("own_z", sql.Text),  # the same of the user's own signals, as JSON, by name
+    sql.Column("own_names", sql.Text),  # of all of these that came so far, as JSON
     sql.Column("tokens_per_second", Float),
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
     sql.Column("archived_at", Time),  # left out of lists, metrics and quotas since

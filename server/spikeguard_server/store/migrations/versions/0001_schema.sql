@@ -25,6 +25,7 @@ CREATE TABLE runs (
     last_grad_norm float8,
     last_z float8,
     own_z text,
+    own_names text,
     tokens_per_second float8,
     followed_to bigint,
     archived_at timestamptz,
