@@ -93,6 +93,29 @@ def test_a_file_is_put_in_force_as_it_stands(live: Live) -> None:
         assert admin.put("/v1/policy/document", content=b"\xff").status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "field"),
+    [
+        ("toml", "watch_steps = 0x" + "f" * 5_000, "watch_steps"),
+        ("toml", "price_per_hour = " + "9" * 400, "price_per_hour"),
+        ("toml", "lr_factors = [0.1, " + "9" * 400 + "]", "lr_factors"),
+        ("toml", "[detection]\nband = " + "9" * 400, "detection"),
+        ("yaml", "escalation: [" + "9" * 4_000 + "]", "escalation"),
+        ("yaml", "watch_steps: " + ":".join(["59"] * 3_000), "watch_steps"),
+    ],
+)
+def test_a_whole_number_of_too_many_digits_is_named(
+    live: Live, form: str, text: str, field: str
+) -> None:
+    with live.client(Role.ADMIN) as admin:
+        asked = {"project": "of-files", "format": form}
+        answer = admin.put("/v1/policy/document", params=asked, content=text)
+    assert answer.status_code == 422, answer.text
+    error = answer.json()["error"]
+    assert error["field"] == field
+    assert "18 digits" in error["message"]
+
+
 def test_whoever_decides_throws_the_switch_and_an_admin_lifts_it(live: Live) -> None:
     wanted = {"project": "of-switch", "reason": "a bad checkpoint went round"}
     with live.person("Ada") as ada, live.person("Root", Role.ADMIN) as root:

@@ -133,6 +133,7 @@ class Policy:
         return self.approval.get(verb, Approval())
 
 
+MOST_BITS = 60  # of a whole number
 MOST_FACTORS = 100  # as many as there may be rollbacks of an incident
 
 
@@ -230,6 +231,7 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     """Read what a person wrote; what is left out keeps its default. Raise `PolicyError`."""
+    _check_digits(plain)
     known = {f.name for f in fields(Policy)} - {"scope"}
     for name in plain:
         if name not in known:
@@ -242,6 +244,19 @@ def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     if plain.get("quiet") is not None:
         values["quiet"] = read_quiet_hours(plain["quiet"], PolicyError)
     return Policy(**values, approval=_read_approvals(plain.get("approval", {})))
+
+
+def _check_digits(plain: Mapping[str, Any]) -> None:
+    """Whole numbers are of any length in a document, and can neither be compared nor written."""
+    left = [(str(name)[:80], value) for name, value in plain.items()]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise PolicyError(name, "holds numbers of 18 digits at most", "Give a smaller one")
+        if isinstance(value, Mapping):
+            left += [(name, part) for part in value.values()]
+        elif isinstance(value, list | tuple):
+            left += [(name, part) for part in value]
 
 
 def over(project: Policy, plain: Mapping[str, Any]) -> Policy:
