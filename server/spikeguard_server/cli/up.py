@@ -130,6 +130,11 @@ def _announcement(place: UpDirectory, login: Login, json_ready: Path | None) -> 
 def _prepare(directory: Path) -> Path:
     """Make the directory: ours alone, but for root, whose Postgres runs as another account."""
     directory.mkdir(parents=True, exist_ok=True)
+    if (owner := directory.stat().st_uid) != os.geteuid():
+        raise CommandFailed(
+            f"{directory} belongs to user {owner}, who could put tokens of theirs into it: choose "
+            "another place with --directory, or one that is not there yet"
+        )
     directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
     return directory
 

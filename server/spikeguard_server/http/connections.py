@@ -46,9 +46,12 @@ SWEEP_S: Final = 1.0  # between two looks at the deadlines
 TAKE_S: Final = 0.25  # for who reads to take an answer before it counts as unread
 HIGH_WATER: Final = 16_384  # bytes of an answer that may wait uncounted
 LINGER_S: Final = 2.0  # for the answer to arrive where the request is still being sent
-MAX_DISCARDED: Final = 8 * 2**20  # bytes of that; then the connection is reset
+MAX_DISCARDED: Final = (
+    8 * 2**20
+)  # bytes of that, or of a body whose answer is out; then it is reset
 MAX_PIPELINED: Final = 16  # requests that wait behind one that is being answered
-FRAMING: Final = 8  # bytes that a chunked body may spend on each byte of content
+FRAMING: Final = 0.25  # bytes that a chunked body may spend on each byte of content: each chunk
+# costs the event loop as much as some hundred bytes do, and chunks of one byte took all of it
 # Descriptors for all that is no connection: files, pipes to child processes; and beyond them one
 # turn of the event loop may accept a whole backlog before any of it is counted.
 RESERVED: Final = 128 + 2048
@@ -221,6 +224,8 @@ class BoundedHttp(HttpToolsProtocol):
         if self._coming is Coming.NOTHING:
             self._unparsed = 0
             self._expect(Coming.HEADER, self._limits.header_timeout_s)
+        if self._coming is Coming.BODY and self._answered():
+            self._discard(data)
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed > self._max_bytes + FRAMING * self._body_bytes:

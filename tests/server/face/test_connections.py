@@ -3,6 +3,7 @@ server process, and its memory."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import httpx
@@ -164,6 +165,30 @@ def test_an_endless_header_costs_the_server_no_memory(
             time.sleep(0.02)
     assert max(done.result() for done in attacks) < 64 * 10**6
     assert max(highest, served.mib()) - before < MORE_MIB
+
+
+def test_a_body_in_chunks_of_a_byte_is_not_read_on(served: Served) -> None:
+    """Each chunk is work for the thread that answers everybody: at 22 MB/s it did nothing else."""
+    begun, sent = time.monotonic(), 0
+    with served.dial(STRANGER) as connection, suppress(ConnectionError, TimeoutError):
+        connection.settimeout(20)
+        connection.sendall(CHUNKED)
+        while sent < 64 * 2**20:
+            sent += connection.send(b"1\r\ny\r\n" * 4_000)
+    assert sent < 12 * 2**20
+    assert time.monotonic() - begun < 10
+    with served.live.client(Role.VIEWER) as client:
+        assert client.get("/v1/runs").status_code == 200
+
+
+def test_a_body_in_small_chunks_is_taken(served: Served) -> None:
+    """As a program that writes line by line sends it."""
+    said = {"token": served.live.tokens[Role.OPERATOR], "name": "Ada Lovelace"}
+    lines = [b" " * 40] * 1_500 + [json.dumps(said).encode()]
+    kind = {"Content-Type": "application/json"}
+    with served.live.client() as client:
+        answer = client.post("/v1/sessions", content=iter(lines), headers=kind)
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(

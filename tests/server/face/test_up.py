@@ -338,6 +338,24 @@ def test_a_link_key_that_is_too_short_is_named_and_kept(tmp_path: Path) -> None:
     assert file.read_text() == "short\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A token that they had put there before would have been an admin's."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    (theirs / "admin_token").write_text("k" * 43)
+    os.chown(theirs, 65534, 65534)
+    asked = ["up", "--directory", str(theirs), "--no-dashboard", "--port", "0"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "spikeguard_cli.main", *asked],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "belongs to user 65534" in ended.stderr
+    assert "--directory" in ended.stderr
+    assert [path.name for path in theirs.iterdir()] == ["admin_token"]
+
+
 @pytest.fixture
 def stranger() -> Iterator[int]:
     """The port of somebody else's page, which answers every address with 200."""
