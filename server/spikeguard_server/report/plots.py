@@ -250,7 +250,7 @@ def _draw_peak(axes: Axes, facts: Pictured) -> None:
         return
     at = (incident.peak_step, incident.peak_loss)
     axes.plot(*at, "o", color=LIGHT["alarm"], markersize=4, zorder=6)
-    left = _fraction(facts, incident.peak_step) > 0.85
+    left = _is_last(facts, incident.peak_step)
     axes.annotate(
         f"peak {number(incident.peak_loss)}",
         at,
@@ -260,6 +260,11 @@ def _draw_peak(axes: Axes, facts: Pictured) -> None:
         fontsize=8.5,
         zorder=7,
     )
+
+
+def _is_last(facts: Pictured, step: int) -> bool:
+    """Whether there is no room for words to the right of `step`."""
+    return _fraction(facts, step) > 0.85
 
 
 def _fraction(facts: Pictured, step: int) -> float:
@@ -302,9 +307,11 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
 def _label_onset(axes: Axes, facts: Pictured) -> None:
     onset = facts.incident.onset_step
     left = _fraction(facts, onset) > 0.15
+    peak = facts.incident.peak_step
+    below = left and peak is not None and _is_last(facts, peak)  # there stands the peak's
     axes.annotate(
         f"onset {onset:,}",
-        (onset, 0.9),
+        (onset, 0.74 if below else 0.9),
         xycoords=axes.get_xaxis_transform(),
         xytext=(-5 if left else 5, 0),
         textcoords="offset points",

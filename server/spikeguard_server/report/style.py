@@ -63,6 +63,8 @@ figure svg{width:100%;min-width:34rem;height:auto;display:block}
 figcaption{font-size:.82rem;color:var(--muted);max-width:46rem;margin-top:.4rem}
 footer{margin-top:3rem;padding-top:1rem;border-top:1px solid var(--rule);font-size:.8rem;
  color:var(--muted)}
+@media screen and (max-width:40rem){main{padding:1.5rem 1rem 3rem}table{min-width:0}
+ td:not([class]){min-width:6rem}}
 @page{margin:18mm 16mm}
 @media print{body{font-size:10.5pt;background:none}main{max-width:none;padding:0}
  h2{break-after:avoid}tr,figure,.figures{break-inside:avoid}

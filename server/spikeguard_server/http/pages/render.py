@@ -13,13 +13,20 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spikeguard_protocol import CommandState, IncidentState
+from spikeguard_protocol import CommandState, IncidentState, Outcome
 from spikeguard_protocol.escaping import html_text
-from spikeguard_protocol.phrases import batches_phrase, ended_phrase, order_phrase, paragraphs
+from spikeguard_protocol.phrases import (
+    CAUSE_WORDS,
+    batches_phrase,
+    ended_phrase,
+    order_phrase,
+    paragraphs,
+)
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
+from spikeguard_server.report.wording import ENDINGS
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {
@@ -154,8 +161,10 @@ def _environment() -> Environment:
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
         "batches": batches_phrase,
+        "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
         "count": count,
         "duration": duration,
+        "ending": lambda outcome: ENDINGS[Outcome(outcome)],
         "first_signal": first_signal,
         "moment": moment,
         "nats": nats,
@@ -165,6 +174,7 @@ def _environment() -> Environment:
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
         "waits": lambda command: CommandState(command["state"]) in WAITING,
+        "whole": whole,
         "words": words,
     }
     return made
@@ -180,6 +190,11 @@ def _shown(value: Any) -> Any:
 def words(text: str) -> str:
     """`outlier_batch` as a person writes it."""
     return str(text).replace("_", " ")
+
+
+def whole(text: str) -> str:
+    """What a job or a judge said, as a sentence of its own."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
 def number(value: float | None) -> str:
