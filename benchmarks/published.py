@@ -124,6 +124,16 @@ def _causes() -> list[Row]:
     ]
 
 
+def _walk() -> list[Row]:
+    head = ["page", "views", "kB at most", "seconds until all was loaded"]
+    rows = []
+    for name, page in _result("walk")["pages"].items():
+        middle, least, most = (f"{one:.2f}" for one in page["seconds"])
+        size = f"{page['most_bytes'] / 1000:,.0f}"
+        rows.append([name, str(page["views"]), size, f"{middle} ({least} to {most})"])
+    return [head, *rows]
+
+
 def _share(share: Mapping[str, Any]) -> str:
     low, high = (f"{100 * edge:.0f}" for edge in share["interval"])
     return f"{share['right']} of {share['of']} ({100 * share['share']:.0f} %, {low} to {high})"
@@ -134,6 +144,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "detection": _detection,
     "naming": _naming,
     "causes": _causes,
+    "walk": _walk,
     "real_jobs": lambda: real_jobs_report.lines(_result("real_jobs")),
 }
 

@@ -165,14 +165,17 @@ class Site:
 
     @classmethod
     @contextmanager
-    def started(cls, directory: Path, lengths: Lengths) -> Iterator[Site]:
+    def started(
+        cls, directory: Path, lengths: Lengths, *, dashboard: bool = False
+    ) -> Iterator[Site]:
         """Everything up, with a price and a channel; all of it ends with the block."""
         children = Children()
         try:
             with receiving() as inbox:
                 place = directory / "service"
                 environment = {"SPIKEGUARD_NOTIFY_NETWORKS": "127.0.0.0/8"}
-                service = Service.start(children, place, "--no-dashboard", environment=environment)
+                without = () if dashboard else ("--no-dashboard",)
+                service = Service.start(children, place, *without, environment=environment)
                 _configure(service, place, inbox)
                 yield cls(directory, service, inbox, children, lengths)
         finally:

@@ -10,14 +10,14 @@ for the first, which costs half as much again and takes the core from the other 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from benchmarks.browser import browsing
 from tests import fast
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,26 +53,13 @@ def _place(parts: tuple[str, ...]) -> int:
     return next((n for n, name in enumerate(LONGEST) if name in parts), len(LONGEST))
 
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-REMEDY = "install one, run `playwright install chromium`, or set SPIKEGUARD_CHROMIUM to its path"
-
-
-def chromium(playwrights_own: str) -> str | None:
-    """The browser's path: the one that is named, one on the search path, or Playwright's own."""
-    if named := os.environ.get("SPIKEGUARD_CHROMIUM"):
-        return named
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    return found or (playwrights_own if Path(playwrights_own).exists() else None)
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium without a window."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        path = chromium(playwright.chromium.executable_path)
-        if path is None:
-            pytest.skip(f"there is no Chromium here: {REMEDY}")
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(browsing())
+        except RuntimeError as none_here:
+            pytest.skip(str(none_here))
         yield opened
-        opened.close()
