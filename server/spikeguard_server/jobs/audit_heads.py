@@ -80,7 +80,9 @@ def read_heads(place: Path) -> list[ChainHead]:
     files = sorted(place.glob(PATTERN)) if place.is_dir() else [place]
     if not files:
         raise BadHeads(f"{place} holds no {PATTERN}")
-    return [head for file in files for head in _heads_of(file)]
+    if not (found := [head for file in files for head in _heads_of(file)]):
+        raise BadHeads(f"{place} holds no head: nothing could be held against the audit")
+    return found
 
 
 def _heads_of(file: Path) -> Iterator[ChainHead]:
@@ -98,7 +100,7 @@ def _heads_of(file: Path) -> Iterator[ChainHead]:
                 UUID(found["run_id"]), int(found["number"]), datetime.fromisoformat(found["at"]),
                 bytes.fromhex(found["digest"]),
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadHeads(f"{file}, line {number}: {error!r}") from None
 
 

@@ -357,15 +357,24 @@ def test_heads_that_cannot_be_written_are_counted_and_written_later(
     assert site.export(place) == {"written": 1}
 
 
-@pytest.mark.parametrize("text", ["nothing\n{}\n", '{"run_id": "x"}\n'])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing\n{}\n", "line"),
+        ('{"run_id": "x"}\n', "line"),
+        ("[" * 20_000 + "}\n", "line"),
+        ("", "holds no head"),
+        ("null\n", "holds no head"),
+    ],
+)
 def test_heads_that_cannot_be_read_are_an_error_and_no_verdict(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str,
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     (tmp_path / "heads").write_text(text)
     monkeypatch.setenv("DATABASE_URL", site.url)
     assert main(["audit", "verify", "--heads", str(tmp_path / "heads")]) == 1
-    assert "line" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_a_server_writes_heads_down_and_says_that_its_role_cannot_change_the_audit(
