@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,10 @@ def test_a_live_server_tells_a_spike_and_logs_what_it_told(
         job.spike()
         listener.wait_for(lambda told: any(t["incident"]["proposal"] for t in told))
         asked: dict[str, str | int] = {"run": job.run, "channel": "live", "limit": 1}
-        page = ada.get("/v1/deliveries", params=asked).json()
+        until = time.monotonic() + 20  # it is written down once it was sent
+        while not (page := ada.get("/v1/deliveries", params=asked).json())["items"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
         assert page["items"][0]["result"] == "sent"
         if page["next_cursor"]:
             more = ada.get("/v1/deliveries", params={**asked, "cursor": page["next_cursor"]})

