@@ -63,7 +63,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "cli": _DOMAIN | {"identity", "store", "access", "http", "jobs", "replay"},
 }
 SERVER_SHARED = {  # modules that belong to no package
-    *("errors", "settings", "metrics", "log_format", "log_limits", "retries"),
+    *("errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits", "retries"),
     *("detectors", "policy_file", "toml_file"),
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may

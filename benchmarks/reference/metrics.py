@@ -18,6 +18,13 @@ from benchmarks.reference.table import table
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
 from spikeguard_server.domain.notification.channel import ChannelKind
 from spikeguard_server.domain.notification.delivery import Result
+from spikeguard_server.incident_metrics import (
+    HISTOGRAMS,
+    MONEY,
+    SUMS,
+    Distribution,
+    IncidentTotals,
+)
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
 from spikeguard_server.store.outage import Outage
 
@@ -76,7 +83,7 @@ def _everything() -> Fleet:
     """A fleet in which every metric has a value."""
     run = RunGauges(
         "default", "gpt", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, incident_open=True,
-        kind=Kind.LINGERING.value, approval_age_s=1.0,
+        kind=Kind.LINGERING.value, incident=1, approval_age_s=1.0, own_z={"entropy": 1.0},
     )  # fmt: skip
     states = (CommandState.PROPOSED, CommandState.JUDGED)
     return Fleet(
@@ -90,8 +97,22 @@ def _everything() -> Fleet:
         live=(run,),
         budgets_spent={("default", Verb.ROLLBACK): 1},
         failing={ChannelKind.WEBHOOK: 1},
-        delays={1: 1},
+        totals=_totals(),
         agent_tokens_s=(1.0,),
+    )
+
+
+def _totals() -> IncidentTotals:
+    """One incident of every kind of figure."""
+    return IncidentTotals(
+        distributions={
+            one.name: {
+                ("default", "x")[: 2 if one.label else 1]: Distribution((1,) * len(one.edges), 1, 1)
+            }
+            for one in HISTOGRAMS
+        },
+        sums={name: {"default": 1.0} for name in SUMS},
+        money={name: {("default", "USD"): 1.0} for name in MONEY},
     )
 
 

@@ -36,7 +36,11 @@ CALM = {0.0: "transparent"}
 WARN = {0.0: "transparent", 1.0: "orange"}
 BAD = {0.0: "transparent", 1.0: "red"}
 WAITED_S = {0.0: "transparent", 60.0: "orange", 300.0: "red"}  # an alert fires at 300
+FIELDS = ("project", "run", "incident")  # of a row: what leads to the incident's page
+INCIDENT = "/".join(["${spikeguard:raw}/incident", *(f"${{__data.fields.{f}}}" for f in FIELDS)])
 GOOD = {0.0: "red", 1.0: "green"}
+
+HIDDEN = ("Time", "Value", "__name__", "instance", "job")
 
 Panel = Any  # each kind has a builder type of its own, with the same methods
 
@@ -128,15 +132,23 @@ def states(title: str, about: str, query: Query, calm: str, bad: str, width: int
     )
 
 
-def listing(title: str, about: str, query: str, hidden: Sequence[str], width: int = 12) -> Panel:
-    """One row a series, with its labels."""
+def listing(
+    title: str,
+    about: str,
+    query: str,
+    hidden: Sequence[str],
+    width: int = 12,
+    height: int = 8,
+) -> Panel:
+    """One row a series, with its labels; its cells lead to the incident's page."""
     kept = models.DataTransformerConfig(
         id_val="organize", options={"excludeByName": dict.fromkeys(hidden, True)}
     )
-    made = _panel(table.Panel(), title, about, (width, 8), [Query(query)], instant=True)
+    made = _panel(table.Panel(), title, about, (width, height), [Query(query)], instant=True)
     for target in made._internal.targets or []:
         target.format_val = "table"
-    return made.with_transformation(kept)
+    link = dashboard.DashboardLink("Open the incident").url(INCIDENT).target_blank(True)
+    return made.with_transformation(kept).data_links([link])
 
 
 def _variable(name: str, label: str, values: str, *, several: bool) -> dashboard.QueryVariable:
@@ -145,6 +157,39 @@ def _variable(name: str, label: str, values: str, *, several: bool) -> dashboard
     made = made.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
     made = made.sort(models.VariableSort.ALPHABETICAL_ASC).multi(several).include_all(several)
     return made.all_value(".*") if several else made
+
+
+def _address() -> dashboard.QueryVariable:
+    """Where people reach the server, as it tells Prometheus; nobody has to choose it."""
+    made = dashboard.QueryVariable("spikeguard").datasource(SOURCE)
+    values = "label_values(spikeguard_server_info, public_url)"
+    made = made.query({"query": values, "refId": "variable"})
+    made = made.refresh(models.VariableRefresh.ON_DASHBOARD_LOAD)
+    return made.hide(models.VariableHide.HIDE_VARIABLE)
+
+
+def _quantiles(
+    title: str, about: str, name: str, which: str, by: str = "", unit: str = "s"
+) -> Panel:
+    """Half of the incidents that have closed, and 9 of 10, took no longer."""
+    grouped = f"le, {by}" if by else "le"
+    legend = f" {{{{{by}}}}}" if by else ""
+    found = f"sum by ({grouped}) ({name}_bucket{which})"
+    queries = [
+        Query(f"histogram_quantile({share}, {found})", f"{word}{legend}")
+        for share, word in ((0.5, "p50"), (0.9, "p90"))
+    ]
+    about = f"{about} Over all closed spikes: half of them and 9 of 10 took no longer."
+    return lines(title, about, *queries, width=8, height=6, unit=unit)
+
+
+def _costs(title: str, about: str, kind: str, by: str, which: str, unit: str = "none") -> Panel:
+    """What was lost and saved since the beginning."""
+    queries = [
+        Query(f"sum by ({by}) (spikeguard_{word}_{kind}_total{which})", f"{word} {{{{{by}}}}}")
+        for word in ("lost", "saved")
+    ]
+    return lines(title, about, *queries, width=8, height=6, unit=unit)
 
 
 def _opened(which: str) -> dashboard.AnnotationQuery:
@@ -177,6 +222,7 @@ def _board(name: str, title: str, about: str, panels: Sequence[Panel]) -> dashbo
 def fleet() -> dashboard.Dashboard:
     """Every live run, what is wrong with it, and what waits for a person."""
     which, name = '{project=~"$project", run=~"$run"}', "{{project}}/{{run}}"
+    of = '{project=~"$project"}'
     panels = [
         number("Live runs", "Runs that sent a message lately.",
                'sum(spikeguard_runs{state="live"}) or vector(0)', CALM),
@@ -216,9 +262,24 @@ def fleet() -> dashboard.Dashboard:
               Query("sum by (result) (rate(spikeguard_ingest_messages_total[1m]))", "{{result}}"),
               width=8),
         _latency(8),
-        lines("Detection delay", "Optimizer steps from onset to detection, over all closed spikes: "
-              "half of them and 9 of 10 took fewer.", _delay(0.5, "p50"), _delay(0.9, "p90"),
-              width=24, height=6),
+        _quantiles("Detection delay", "Optimizer steps from onset to detection.",
+                   "spikeguard_detection_delay_steps", of, unit="none"),
+        _quantiles("Time to detect", "Training time from onset to detection.",
+                   "spikeguard_detection_delay_seconds", of),
+        _quantiles("Time to decide", "From the first proposal to the first decision, by person or "
+                   "policy.", "spikeguard_decision_delay_seconds", of, by="by"),
+        _quantiles("Time to recover", "From onset to close: healed by itself, or recovered after a "
+                   "command.", "spikeguard_recovery_duration_seconds", of, by="outcome"),
+        _quantiles("Steps to recover", "The same in optimizer steps.",
+                   "spikeguard_recovery_duration_steps", of, by="outcome", unit="none"),
+        _costs("Steps lost and saved", "By closed spikes, since the beginning; saved: that a "
+               "restart from disk would have trained again.", "steps", "project", of),
+        _costs("Training time lost and saved", "That these steps took.", "seconds", "project", of,
+               unit="s"),
+        _costs("Money lost and saved", "The price of these steps, of projects whose policy sets "
+               "one.", "money", "currency", of),
+        listing("Open spikes by kind", "A click opens the incident.",
+                f"spikeguard_run_incident_info{which}", HIDDEN, width=8, height=6),
     ]  # fmt: skip
     about = "Every live run, what is wrong with it, and what waits for a person."
     made = _board("fleet", "spikeguard: fleet", about, panels)
@@ -267,6 +328,8 @@ def run() -> dashboard.Dashboard:
                Query(f"spikeguard_run_incident_open{which}", "spike"), "calm", "spike"),
         states("Loss not finite", "When the newest loss was NaN or infinite.",
                Query(f"spikeguard_run_loss_non_finite{which}", "loss"), "finite", "NaN, inf"),
+        listing("The open spike", "A click opens the incident.",
+                f"spikeguard_run_incident_info{which}", HIDDEN),
         lines("Progress", "Optimizer steps a minute; below zero where a rollback took it back.",
               Query(f"delta(spikeguard_run_last_step{which}[1m])", "steps a minute")),
         lines("Speed", "Tokens a second.",
@@ -279,17 +342,13 @@ def run() -> dashboard.Dashboard:
     return _narrowed(made, which, several=False)
 
 
-def _delay(share: float, name: str) -> Query:
-    steps = "sum by (le) (spikeguard_detection_delay_steps_bucket)"
-    return Query(f"histogram_quantile({share}, {steps})", name)
-
-
 def _narrowed(made: dashboard.Dashboard, which: str, *, several: bool) -> dashboard.Dashboard:
     """With a choice of project and run, or of several of each, and their spikes marked."""
     match = "=~" if several else "="
     runs = f'spikeguard_run_last_step{{project{match}"$project"}}'
     project = _variable("project", "Project", "spikeguard_run_last_step", several=several)
     run = _variable("run", "Run", runs, several=several)
+    made = made.with_variable(_address())
     return made.with_variable(project).with_variable(run).annotation(_opened(which))
 
 
@@ -314,8 +373,8 @@ def on_call() -> dashboard.Dashboard:
                "silence is noticed.", "sum(spikeguard_ticker_up) or vector(0)", GOOD),
         states("Alerts", "What fired when; docs/operations.md says what to do about each.",
                Query(f"max by (alertname) ({fires})", "{{alertname}}"), "calm", "fires"),
-        listing("Runs with an open spike", "Open them in spikeguard's dashboard.",
-                "spikeguard_run_incident_open == 1", ("Time", "__name__", "instance", "job")),
+        listing("Runs with an open spike", "A click opens the incident.",
+                "spikeguard_run_incident_info == 1", HIDDEN),
         lines("Loss of spiking runs", "Nats, of the runs with an open spike.",
               Query(f"spikeguard_run_loss_nats and {spiking}", "{{project}}/{{run}}")),
         lines("Gradient norm of spiking runs", "Global L2 norm before clipping.",
@@ -341,7 +400,7 @@ def on_call() -> dashboard.Dashboard:
               Query('up{job=~"spikeguard-.*"}', "{{job}} {{instance}}"), width=8),
     ]  # fmt: skip
     about = "What fires, what waits for a person, what failed, and whether the server is well."
-    return _board("on-call", "spikeguard: on call", about, panels)
+    return _board("on-call", "spikeguard: on call", about, panels).with_variable(_address())
 
 
 BOARDS: dict[str, Callable[[], dashboard.Dashboard]] = {

@@ -21,7 +21,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -29,11 +29,11 @@ from spikeguard_protocol import CommandState
 from spikeguard_server.domain.lifecycle.command_life import legal_events
 from spikeguard_server.domain.notification.channel import ChannelKind
 from spikeguard_server.domain.notification.delivery import Result
+from spikeguard_server.incident_metrics import IncidentFamilies, IncidentTotals
 
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
-DELAY_EDGES: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100, 500)  # steps
 # One more series for each counter, which no query needs: rates find restarts by themselves.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -45,6 +45,12 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
+        self.info = Gauge(
+            "spikeguard_server_info",
+            "1: the server's release, and its address as people and links reach it.",
+            ("version", "public_url"),
+            registry=registry,
+        )
         self.requests = Counter(
             "spikeguard_http_requests",
             "Requests answered, by call and status.",
@@ -155,6 +161,7 @@ class RunGauges:
     age_s: float | None = None  # None: it has ended
     incident_open: bool = False
     kind: str | None = None  # of the open incident
+    incident: int | None = None  # its number
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
     own_z: Mapping[str, float] = field(default_factory=dict)  # of the user's own signals
 
@@ -180,9 +187,7 @@ class Fleet:
     notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
-    delays: Mapping[int, int] = field(
-        default_factory=dict
-    )  # steps to detect it -> closed incidents
+    totals: IncidentTotals = field(default_factory=IncidentTotals)  # of closed incidents
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_s: Sequence[float] = ()  # left to training jobs' tokens that end soon
     incidents_not_shown: int = 0  # of them, those with an open incident
@@ -220,6 +225,7 @@ def fleet_text(fleet: Fleet) -> bytes:
         fleet.budgets_spent,
     )
     registry.register(_Totals(fleet))
+    registry.register(IncidentFamilies(fleet.totals))
     _gauge(
         registry,
         "spikeguard_approvals_waiting",
@@ -275,24 +281,11 @@ class _Totals(Collector):
                 finished.add_metric(key, count)
         yield closed
         yield finished
-        yield _delay_family(self._fleet.delays)
         yield CounterMetricFamily(
             "spikeguard_dropped_samples",
             "Samples that agents had to drop, by their own count.",
             value=self._fleet.dropped_samples,
         )
-
-
-def _delay_family(delays: Mapping[int, int]) -> HistogramMetricFamily:
-    """How many incidents were detected within so many steps."""
-    within = [sum(n for steps, n in delays.items() if steps <= edge) for edge in DELAY_EDGES]
-    buckets = [(str(float(edge)), n) for edge, n in zip(DELAY_EDGES, within, strict=True)]
-    return HistogramMetricFamily(
-        "spikeguard_detection_delay_steps",
-        "Optimizer steps from a spike's onset to its detection, of incidents that have closed.",
-        buckets=[*buckets, ("+Inf", sum(delays.values()))],
-        sum_value=sum(steps * n for steps, n in delays.items()),
-    )
 
 
 def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
@@ -385,8 +378,8 @@ def _live_runs(registry: CollectorRegistry, live: Iterable[RunGauges]) -> None:
     }
     kinds = Gauge(
         "spikeguard_run_incident_info",
-        "1 while a spike is open: of what kind it is so far.",
-        ("project", "run", "kind"),
+        "1 while a spike is open: of what kind it is so far, and its number.",
+        ("project", "run", "kind", "incident"),
         registry=registry,
     )
     own = Gauge(
@@ -400,7 +393,7 @@ def _live_runs(registry: CollectorRegistry, live: Iterable[RunGauges]) -> None:
         for signal, z in run.own_z.items():
             own.labels(run.project, run.run, signal).set(z)
         if run.kind is not None:
-            kinds.labels(run.project, run.run, run.kind).set(1)
+            kinds.labels(run.project, run.run, run.kind, str(run.incident or "")).set(1)
         for attribute, gauge in gauges.items():
             if (value := getattr(run, attribute)) is not None:
                 gauge.labels(run.project, run.run).set(float(value))

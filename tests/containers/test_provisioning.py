@@ -18,6 +18,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.reference.metrics import _totals
 from spikeguard_protocol import Role
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
@@ -62,7 +63,8 @@ def _exported() -> dict[str, set[str]]:
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.latency.labels("GET", "/").observe(1.0)
     metrics.messages.labels("stored").inc()
-    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1.0)
+    metrics.info.labels("0.1", "https://guard.example").set(1)
+    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1, 1.0)
     run = replace(run, own_z={"router_entropy": 1.0})
     commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
     closed = {("divergent", "recovered"): 1}
@@ -77,7 +79,7 @@ def _exported() -> dict[str, set[str]]:
         (run,),
         {("default", "rollback"): 1},
         failing={"webhook": 1},
-        delays={1: 1},
+        totals=_totals(),
     )
     text = metrics.text().decode() + fleet_text(fleet).decode()
     families = text_string_to_metric_families(text)

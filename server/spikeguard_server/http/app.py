@@ -123,6 +123,7 @@ def create_app(
         calls=Calls((_callers(settings) + 1) // 2),
         lookups=Calls((_callers(settings) + 1) // 2, MAX_WAITS),
     )
+    services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
     watch_of(engine).tell = services.metrics.count_clock_jump
     order_waiters = OrderWaiters(settings)
     feed = Feed(engine)

@@ -42,6 +42,7 @@ from spikeguard_server.report.facts import (
 )
 from spikeguard_server.store.commands import action_of
 from spikeguard_server.store.data_records import data_record_of
+from spikeguard_server.store.incident_figures import checkpoints_at
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, incident_of
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
@@ -98,6 +99,16 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
     )
+
+
+def checkpoints_before(
+    connection: sql.Connection, run: RunRow, facts: PostMortem
+) -> list[SegmentPoint]:
+    """Where the checkpoints on disk were taken from which the run could go on when it spiked."""
+    attempts = attempts_by_number(connection, run.run_id)
+    lineage = current_lineage(connection, run, attempts, facts.incident.newest_segment)
+    found = checkpoints_at(connection, run.run_id, facts.opened_at, attempts)
+    return [point for point in found if lineage.holds(point)]
 
 
 def _curves(

@@ -13,11 +13,13 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.jobs.postmortem_facts import gather
+from spikeguard_server.jobs.postmortem_facts import checkpoints_before, gather
 from spikeguard_server.log_format import add_context
+from spikeguard_server.report.figures import figures_of
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive
 from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.incident_figures import write_figures
 from spikeguard_server.store.reports import (
     DueReport,
     claim_report,
@@ -67,6 +69,8 @@ def _write(engine: sql.Engine, claim: DueReport) -> None:
             return
         add_context(run=str(run.id), incident=number)
         facts = gather(connection, run, number, database_now(connection))
+        figures = figures_of(facts, checkpoints_before(connection, run, facts))
+        write_figures(connection, run, number, figures, facts.written_at)
     documents = {form: render(facts, form) for form in ReportFormat}
     with engine.begin() as connection:
         for form, body in documents.items():

@@ -1,5 +1,5 @@
-"""Deleted runs: everything of a run removed but its audit, and what a later run of its name is made
-from.
+"""Deleted runs: everything of a run removed but its audit and its figures, and what a
+later run of its name is made from.
 
 Invariants: whoever deletes holds the run's lock. The run itself and what refers to it go in one
 transaction; its curves, which nothing refers to, go in small ones after it, and a deletion that was
@@ -19,11 +19,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import audit, detector_states, layer_norms, metadata
+from spikeguard_server.store.tables.incident_figures import incident_figures
 from spikeguard_server.store.tables.run_counts import deleted_runs
 from spikeguard_server.store.tables.samples import chunks, rollups
 
 CURVES: Final = (chunks, rollups, layer_norms)  # partitioned, and large
-KEPT: Final = (audit, deleted_runs)
+KEPT: Final = (audit, deleted_runs, incident_figures)  # counters never fall
 ROWS: Final = 500  # of curves, in one transaction
 _D = deleted_runs.c
 

@@ -28,6 +28,7 @@ import sqlalchemy as sql
 import yaml
 
 from spikeguard_protocol import AttemptEnded, CommandResult, Message, ResultState, Role, encode
+from spikeguard_server.jobs.report_writer import write_reports
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
@@ -134,11 +135,26 @@ def story(live: Live, new_job: Callable[[str], Job]) -> Iterator[Job]:
         gone.train(100)
         gone.train(20, excess=math.nan)
         assert gone.incident()["kind"] == "divergent"
+    closed = _closed(live, new_job)
     with live.engine.begin() as connection:
         connection.execute(sql.text("update runs set state = 'silent' where name = 'quiet'"))
     yield job
-    for other in others:
+    for other in (*others, closed):
         other.send(AttemptEnded("finished"))
+
+
+def _closed(live: Live, new_job: Callable[[str], Job]) -> Job:
+    """A spike that is over, of a job that has a price: what it came to has been counted."""
+    job = new_job("priced")
+    with live.client(Role.ADMIN) as admin:
+        price = {"policy": {"price_per_hour": 98.0}}
+        assert admin.put(f"{job.path}/policy", json=price).status_code == 200
+    job.train(200)
+    job.train(4, excess=3.0)
+    job.train(300)
+    assert job.incident()["outcome"] == "healed"
+    write_reports(live.engine)
+    return job
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +314,7 @@ def test_every_query_of_a_dashboard_finds_data(watch: Watch, story: Job, path: P
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_every_mark_and_choice_of_a_dashboard_can_be_asked_for(
-    watch: Watch, story: Job, path: Path
+    watch: Watch, live: Live, story: Job, path: Path
 ) -> None:
     """Annotations may mark nothing just now; a variable must offer the run."""
     board = json.loads(path.read_text())
@@ -308,4 +324,5 @@ def test_every_mark_and_choice_of_a_dashboard_can_be_asked_for(
         query = variable["query"]["query"].replace("$project", story.project)
         series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", query).groups()  # type: ignore[union-attr]
         found = {entry["metric"][label] for entry in watch.ask(series)}
-        assert {"project": story.project, "run": story.run}[variable["name"]] in found
+        chosen = {"project": story.project, "run": story.run, "spikeguard": live.url}
+        assert chosen[variable["name"]] in found

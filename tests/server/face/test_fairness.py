@@ -101,7 +101,9 @@ class Site:
     def divergent(self) -> set[tuple[str, str]]:
         """(project, run) of the series that the alert on divergent spikes fires for."""
         text = self.get("/metrics/fleet", Role.METRICS).text
-        found = re.findall(r'run_incident_info{kind="divergent",project="(.+?)",run="(.+?)"}', text)
+        found = re.findall(
+            r'run_incident_info{incident="1",kind="divergent",project="(.+?)",run="(.+?)"}', text
+        )
         return set(found)
 
     def metric(self, name: str) -> float:

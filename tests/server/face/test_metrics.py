@@ -7,13 +7,22 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 from prometheus_client.parser import text_string_to_metric_families
 
-from spikeguard_protocol import AttemptEnded, Role, Rollback, Verb
+from spikeguard_protocol import (
+    AttemptEnded,
+    CommandId,
+    Medium,
+    Role,
+    Rollback,
+    TargetSaved,
+    Verb,
+)
 from spikeguard_server.access.grants import Grant, put_policy
 from spikeguard_server.domain.policy.settings import (
     Approval,
@@ -21,6 +30,9 @@ from spikeguard_server.domain.policy.settings import (
     Policy,
     policy_to_mapping,
 )
+from spikeguard_server.incident_metrics import MAX_PROJECTS, OTHERS
+from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
@@ -31,7 +43,9 @@ from tests.server.store.test_ticker import pass_time
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live
 
-UNITS = re.compile(r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|non_finite|info)$")
+UNITS = re.compile(
+    r"_(z|seconds|bytes|total|nats|steps?|per_second|up|norm|open|non_finite|info|money)$"
+)
 COUNTS = {
     "spikeguard_runs",
     "spikeguard_runs_not_shown",
@@ -178,28 +192,110 @@ def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_
         assert connection.execute(waiting).scalars().all() == ["rollback"]
 
 
-def test_the_delay_of_detection_is_counted_in_steps_once_a_spike_has_closed(
+def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_is_written(
     engine: sql.Engine,
 ) -> None:
+    """Detected, decided on, rolled back to a snapshot, recovered; then asked of two replicas."""
+    with engine.begin() as connection:
+        put_policy(connection, "default", {"price_per_hour": 3600.0, "currency": "EUR"}, "test")
     job = store_jobs.Job(engine)
     job.start()
-    job.train(1, 200)
-    job.train(201, 204, lambda _: 9.0)
+    job.train(1, 160, save_every=100)
+    ready = TargetSaved("memory-200", 0, 200, 200, Medium.MEMORY)
+    job.send(store_jobs.columns(range(161, 201), store_jobs.healthy), ready)
+    job.train(201, 320, save_every=10**6)
+    job.train(321, 350, lambda _: math.nan, save_every=10**6)
     with engine.connect() as connection:
-        assert read_fleet(connection).delays == {}  # its onset may still move
-    job.train(205, 420)
-    onset, detected = (
-        "select onset_step, detected_step from incidents",
-        "spikeguard_detection_delay",
+        fleet = read_fleet(connection)
+        assert not any(
+            one.count for of in fleet.totals.distributions.values() for one in of.values()
+        )
+        [(number, at)] = connection.execute(
+            sql.text("select revision, proposed_at from commands")
+        ).all()
+    command = CommandId.parse("default/gpt#1.1")
+    approve(engine, command, number, "Ada", at + timedelta(seconds=40))
+    [order] = job.send().orders
+    assert isinstance(order.action, Rollback)
+    assert order.action.target == "memory-200"
+    job.roll_back(str(command), 200, 350, position=400)
+    job.train(201, 560, segment=1, save_every=10**6)
+    told = []
+    for _ in range(2):
+        write_reports(engine)
+        _execute(engine, "update incidents set report_due_at = now() - interval '1 second'")
+        with engine.connect() as connection:
+            told.append(read_fleet(connection).totals)
+    assert told[0] == told[1]
+    [(lost, seen)] = store_jobs.rows(
+        engine, "select lost_steps, detection_steps from incident_figures"
+    )
+    assert lost >= 150
+    found = _exposed(fleet_text(replace(_fleet(()), totals=told[0])))
+    mine = {"project": "default"}
+    assert found("spikeguard_detection_delay_steps_count", **mine) == 1
+    assert found("spikeguard_detection_delay_steps_sum", **mine) == seen
+    assert found("spikeguard_detection_delay_seconds_sum", **mine) == seen * 0.5
+    assert found("spikeguard_decision_delay_seconds_bucket", by="person", le="30.0", **mine) == 0
+    assert found("spikeguard_decision_delay_seconds_bucket", by="person", le="60.0", **mine) == 1
+    recovered = {"outcome": "recovered", **mine}
+    assert found("spikeguard_recovery_duration_steps_count", **recovered) == 1
+    assert found("spikeguard_recovery_duration_seconds_count", **recovered) == 1
+    assert found("spikeguard_lost_steps_total", **mine) == lost
+    assert found("spikeguard_lost_seconds_total", **mine) == lost * 0.5
+    assert found("spikeguard_lost_money_total", currency="EUR", **mine) == lost * 0.5
+    assert found("spikeguard_saved_steps_total", **mine) == 100  # the newest on disk was at 100
+    assert found("spikeguard_saved_money_total", currency="EUR", **mine) == 50.0
+
+
+def test_a_deleted_run_takes_nothing_from_what_is_counted(live: Live, job: Job) -> None:
+    """Prometheus takes a counter that falls for one that began anew."""
+    job.spike()
+    job.send(AttemptEnded("finished"))
+    name = "spikeguard_lost_steps_total"
+    mine = (("project", "default"),)
+    write_reports(live.engine)
+    with live.engine.connect() as connection:
+        before = read_fleet(connection).totals
+    assert before.sums["spikeguard_lost_steps"]["default"] > 0
+    with live.person("Ada", Role.ADMIN) as admin:
+        assert admin.post(f"{job.path}/archive").status_code == 200
+        gone = admin.delete(job.path, params={"reason": "a trial"})
+        assert gone.status_code == 204, gone.text
+    with live.engine.connect() as connection:
+        assert read_fleet(connection).totals == before
+    assert scrape(live, "/metrics/fleet")[name][mine] > 0
+
+
+def test_a_project_counts_from_zero_and_those_beyond_the_first_hundred_together(
+    engine: sql.Engine,
+) -> None:
+    new = "'p-' || lpad(n::text, 3, '0'), now() + n * interval '1 second'"
+    _execute(
+        engine,
+        f"insert into projects (name, created_at) select {new} from generate_series(1, 102) n",
+        "insert into incident_figures (run_id, incident, project, written_at, detection_steps,"
+        " lost_steps, saved_steps, currency) select gen_random_uuid(), 1, name, now(), 2, 5, 0,"
+        " 'USD' from projects where name in ('p-007', 'p-101', 'p-102')",
     )
     with engine.connect() as connection:
-        [(first, seen)] = connection.execute(sql.text(onset)).all()
-        fleet = read_fleet(connection)
-    assert fleet.delays == {seen - first: 1}
-    told = fleet_text(replace(fleet, delays={1: 3, 7: 1})).decode()
-    assert f'{detected}_steps_bucket{{le="5.0"}} 3.0' in told
-    assert f'{detected}_steps_bucket{{le="10.0"}} 4.0' in told
-    assert f"{detected}_steps_sum 10.0" in told
+        totals = read_fleet(connection).totals
+    lost = totals.sums["spikeguard_lost_steps"]
+    assert len(lost) == MAX_PROJECTS + 1
+    assert (lost["p-001"], lost["p-007"], lost[OTHERS]) == (0, 5, 10)
+    delays = totals.distributions["spikeguard_detection_delay_steps"]
+    lines = fleet_text(replace(_fleet(()), totals=totals)).decode().splitlines()
+    told = [one for one in lines if 'project="p-001"' in one]
+    operations = Path(__file__).parents[3] / "docs/operations.md"
+    assert f"That is {len(told)} series a project" in operations.read_text()
+    assert [delays[name,].count for name in ("p-001", "p-007", OTHERS)] == [0, 1, 2]
+
+
+def _exposed(text: bytes) -> Callable[..., float | None]:
+    """A series by its name and labels; None where there is none."""
+    samples = [s for f in text_string_to_metric_families(text.decode()) for s in f.samples]
+    found = {(s.name, frozenset(s.labels.items())): s.value for s in samples}
+    return lambda name, **labels: found.get((name, frozenset(labels.items())))
 
 
 def test_a_token_of_one_project_does_not_read_the_fleet_of_all(live: Live) -> None:
@@ -247,7 +343,7 @@ def test_what_only_grows_is_a_counter_and_what_may_fall_is_a_gauge() -> None:
 
 def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> None:
     """Counted in what a fleet tells in which every run shows all it can."""
-    full = RunGauges("p", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1.0)
+    full = RunGauges("p", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1, 1.0)
     alone = RunGauges("p", "r", incident_open=True, kind="divergent", approval_age_s=1.0)
     runs = tuple(replace(full, run=f"r-{n}") for n in range(MAX_RUNS))
     per_run, total = (len(_of_runs(fleet_text(_fleet(live=shown)))) for shown in ((full,), runs))
@@ -309,8 +405,9 @@ def test_a_spike_of_the_oldest_run_is_shown_though_500_newer_ones_are_trained(
     assert (fleet.live[1].kind, fleet.live[1].approval_age_s) == (None, None)
     told = fleet_text(fleet).decode()
     assert "spikeguard_runs_not_shown 3.0" in told
-    info = f'spikeguard_run_incident_info{{kind="{spike.kind}",project="default",run="gpt"}} 1.0'
-    assert info in told
+    kind = f'kind="{spike.kind}"'
+    labels = f'{{incident="1",{kind},project="default",run="gpt"}}'
+    assert f"spikeguard_run_incident_info{labels} 1.0" in told
 
 
 def test_the_same_runs_are_named_whichever_of_them_spoke_last(engine: sql.Engine) -> None:
@@ -342,8 +439,8 @@ def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_h
         fleet = read_fleet(connection)
     assert fleet.runs == {"ended": 1}
     told = fleet_text(fleet).decode()
-    info = 'spikeguard_run_incident_info{kind="divergent",project="default",run="gpt"} 1.0'
-    assert info in told
+    labels = '{incident="1",kind="divergent",project="default",run="gpt"}'
+    assert f"spikeguard_run_incident_info{labels} 1.0" in told
     assert "spikeguard_run_data_age_seconds{" not in told
     assert pass_time(engine, Settings().ended_after_s + 1)
     with engine.connect() as connection:

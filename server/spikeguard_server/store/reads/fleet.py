@@ -4,8 +4,9 @@ Invariants: reads only. Every run with an open incident is named, up to `MAX_INC
 all gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
 fell silent, then the newest. Where there are more, the projects take turns, so that no project
 takes the place of another. What is left out is counted. Archived runs are as if they were not
-there. What grows with history (closed incidents, finished commands, dropped samples) is counted in
-indexes alone, so that every replica tells the same at once.
+there. What grows with history is counted in indexes alone (closed incidents, finished commands,
+dropped samples) or in one narrow table (what incidents came to), so that every replica tells the
+same at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from spikeguard_server.domain.policy.approval import DAY_S
 from spikeguard_server.domain.policy.settings import ApprovalMode
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.incident_totals import read_totals
 from spikeguard_server.store.reads.runs import waiting
 from spikeguard_server.store.tables.core import attempts, commands, incidents, runs
 from spikeguard_server.store.tables.notices import channels, conversations, notices
@@ -75,7 +77,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         notices_waiting=waiting_notices,
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
-        delays=_delays(connection),
+        totals=read_totals(connection),
         agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
     )
 
@@ -89,13 +91,6 @@ def _open_incidents(connection: sql.Connection) -> list[tuple[str, int]]:
         .group_by(incidents.c.kind)
     )
     return [(kind, count) for kind, count in connection.execute(query)]
-
-
-def _delays(connection: sql.Connection) -> dict[int, int]:
-    """Steps from onset to detection -> closed incidents; of open ones the onset may still move."""
-    steps = sql.func.greatest(incidents.c.detected_step - incidents.c.onset_step, 0)
-    found = connection.execute(sql.select(steps, sql.func.count()).where(_CLOSED).group_by(steps))
-    return {int(row[0]): int(row[1]) for row in found}
 
 
 def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
@@ -233,6 +228,7 @@ def _gauges(row: sql.Row[Any]) -> RunGauges:
         run=row.name,
         incident_open=row.open_incident is not None,
         kind=row.kind,
+        incident=row.open_incident,
         approval_age_s=row.approval_age_s,
     )
     if row.place > MAX_RUNS:

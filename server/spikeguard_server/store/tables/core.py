@@ -297,14 +297,7 @@ incidents = sql.Table(
     sql.Index("incidents_report_due_idx", "report_due_at", **_where("report_due_at IS NOT NULL")),
     sql.Index("incidents_one_open_key", "run_id", unique=True, **_where("state <> 'closed'")),
     sql.Index(None, "opened_at", "run_id", "number"),
-    sql.Index(
-        "incidents_closed_idx",
-        "kind",
-        "outcome",
-        "detected_step",
-        "onset_step",
-        **_where("outcome IS NOT NULL"),
-    ),
+    sql.Index("incidents_closed_idx", "kind", "outcome", **_where("outcome IS NOT NULL")),
     postgresql_with=HOT,
 )
 

@@ -569,6 +569,28 @@ CREATE TABLE public.escalations (
 );
 
 
+CREATE TABLE public.incident_figures (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    project text NOT NULL,
+    written_at timestamp with time zone NOT NULL,
+    detection_steps bigint NOT NULL,
+    detection_s double precision,
+    decision_s double precision,
+    decided_by text,
+    recovery_steps bigint,
+    recovery_s double precision,
+    outcome text,
+    lost_steps bigint NOT NULL,
+    lost_s double precision,
+    lost_money double precision,
+    saved_steps bigint NOT NULL,
+    saved_s double precision,
+    saved_money double precision,
+    currency text NOT NULL
+);
+
+
 CREATE TABLE public.incident_revisions (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
@@ -912,41 +934,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'fRjSmO7B9YLJrEaY', 1, 2, 1, 'team', 'Ada', '2026-11-23 23:43:02.243778+00', '2026-11-24 00:43:02.242489+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', '3K3yiU_x7dgUuavL', 1, 2, 1, 'team', 'Ada', '2026-11-24 03:43:57.976727+00', '2026-11-24 04:43:57.975491+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-23 23:43:01.884941+00', '2026-11-23 23:43:02.195279+00', '2026-11-23 23:43:02.095279+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 03:43:57.663836+00', '2026-11-24 03:43:57.932491+00', '2026-11-24 03:43:57.832491+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-23 23:43:01.775054+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x9d3ea0839d98753c3783900a5c3b3052dfa7377f4f3c5bc280b2fb0f4983cc1b'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-23 23:43:01.780159+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x28bef2350efaf8a62c4a6b3a5269850ee7ea87a0cc69617bd57c63ccc0ec330e'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-23 23:43:01.922572+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xca05a010a8a19a9a31bdc287d36ce6bf1dff6060b8109fdec0db3564236c9f47'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-23 23:43:01.958027+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\xc71aec8f33515975b50eae98d59a553aca15fd750917ecb485e025aa507306c6'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-23 23:43:01.978215+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xe0f2ed21501b6a6fa051016061fd3047c7b6d34ddeb25e376bc9f5a0d7383ba8'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 23:43:01.999483+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xca35152b0639c1fcb210f15a6583824d1306db479ebdc3796ad64ca44a41d6f9'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 23:43:02.071316+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x4d98dacada2eff74a76b8a949126af50be3d1fbdb97249a49c6acad8ee387df0'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 23:43:02.101132+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\xaa21a898cc76b35ea643ec2df0b75579c020347bca7889f7fc856c709ca1c3ef'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 23:43:02.10552+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\x998687538d0c8e972059600af1b0aac8d2023f1ce3a7ca54bea267d10605061f'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 23:43:02.108888+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x3559eeadb351e61f47ee4e57ca064bac37589aa74eb6ffe7cf4706cf7d95dd9c'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 23:43:02.203827+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x51d6b69490d8a8c29a57ad7af6afdc31f5b8ef1123a0693153cba2fe2f3ba8d9'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-23 23:43:02.220337+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 03:43:57.578102+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xc1fdf09dad6b0674ce5cd562e52e53619dc5339e2adc2882ebd1537b7e874174'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 03:43:57.582556+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xfc18916e7b7da2d7e6b0ced5a8cd83b71e4c1230504bbda93b42e02c9b196416'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 03:43:57.708418+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\x693b7271c088fb54a35c870a0b078a765d8f073907c8f001aba62220d23ecd04'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 03:43:57.742637+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\x2292aaaac16cf7288ecef62179bd33566a803207ad0a843ee0857288a39274aa'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 03:43:57.759112+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\x0f595239793d4c0c3ace8c4a18de459fddb881113f1b98e9521e0e0291b39ec5'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 03:43:57.775801+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\x9885fe206994b659fb596fe9af9d801fd74f69a53d4c1f0cd8e445ebecbb6e63'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 03:43:57.828775+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\xacf400b884bb522d872a987dc32cbbb57aec4254581841bb7d1beceb1b2cdd38'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 03:43:57.854114+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x1b1ecc541ecb1cb05ccd5b101dc54d2d07ee986755f94d0d93fc9a632364b1a2'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 03:43:57.857362+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\x86e513090f8a497c6de735da5084dd42602cb3b9ba97bff1cdafefd2fbe130e4'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 03:43:57.860515+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\xcbc420c7aed1659ea05cdf4cac69e9bfcd7e5fc7e4b17569317f7b56e559c163'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 03:43:57.940221+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x7ff8d1f3b8323168e8bb93e34fd4a4abbcf65a5a62e733c8b1c3002e8b7a37a5'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 03:43:57.955059+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x5598d7381436960587d59a38f9acd125009ebb17aa49272fcbb5afc9cde6fb33'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-23 23:43:02.257225+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\xa12c45e80dcd7933d12f8fc6c06e645a5a8e80665930e48885c8e5681dd9f619'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-23 23:43:02.297095+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\xc650acd7a9e3cc7190abcb0123130ba128eb4a53dd3a41032dc53f9446a33750');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x9175463f88941ad12afc5b187c2cdf20f9af8a6c06f195cf8ae8d73afcb0c9ff'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 03:43:57.988834+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\xadca889ed1845de11d9bfd6ea9928c3bc7301dec9e7efa21b850438fb3c424c7'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 03:43:58.032357+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\xacde5004e2ba0ac2fe5652d2770ea13783987919e2208f758b2d956bb8011212');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-23 23:43:01.956431+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-24 03:43:57.741496+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-23 23:43:02.040854+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-23 23:43:02.195279+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 03:43:57.806991+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 03:43:57.932491+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -954,12 +976,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 03:43:02.040854+00', 330, '2026-11-23 23:43:02.040854+00', '2026-11-23 23:43:02.040854+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-23 23:43:02.040854+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 07:43:57.806991+00', 330, '2026-11-24 03:43:57.806991+00', '2026-11-24 03:43:57.806991+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 03:43:57.806991+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 03:43:02.195279+00', 20160, '2026-11-23 23:43:02.195279+00', '2026-11-23 23:43:02.28396+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 07:43:57.932491+00', 20160, '2026-11-24 03:43:57.932491+00', '2026-11-24 03:43:58.015665+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -972,14 +994,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-23 23:43:02.040854+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-23 23:43:02.040854+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-23 23:43:02.040854+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-23 23:43:02.134065+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-23 23:43:02.166821+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-23 23:43:02.195279+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-23 23:43:02.195279+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-23 23:43:02.195279+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 03:43:57.806991+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 03:43:57.806991+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 03:43:57.806991+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 03:43:57.879531+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 03:43:57.908002+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 03:43:57.932491+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 03:43:57.932491+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 03:43:57.932491+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1147,53 +1169,53 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-23 23:43:02.040854+00', NULL, 8, 2, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 03:43:57.806991+00', NULL, 8, 2, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-23 23:43:01.984941+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 03:43:57.763836+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-23 23:43:02.072579+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-23 23:43:02.1017+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-23 23:43:02.106011+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-23 23:43:02.204305+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-23 23:43:02.22078+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-23 23:43:02.298178+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 03:43:57.829695+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 03:43:57.854585+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 03:43:57.857828+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 03:43:57.940684+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 03:43:57.95548+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 03:43:58.033445+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 23:43:01.916992+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 03:43:57.705169+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-23 23:43:01.984941+00');
+	('default', '2026-11-24 03:43:57.763836+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-23 23:43:02.254742+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 03:43:57.986456+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-23 23:43:01.984941+00', 'live', 1, 1, 1, '2026-11-23 23:43:02.195279+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 03:43:57.763836+00', 'live', 1, 1, 1, '2026-11-24 03:43:57.932491+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-23 23:43:01.984941+00', 1, 160, '2026-11-23', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 03:43:57.763836+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-23 23:43:01.976443+00', '2026-11-24 00:43:01.976443+00', 'moving', '2026-11-23 23:43:01.976443+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-24 03:43:57.758104+00', '2026-11-24 04:43:57.758105+00', 'moving', '2026-11-24 03:43:57.758105+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-23 23:43:02.031146+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 03:43:57.799603+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\x7068e59f33b974ef0631ff79d89b33fbd3384c6fc7002659868f8c7992c7ec06', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 23:43:01.764373+00', 'me', '2027-11-23 23:43:01.764373+00', NULL),
-	(2, '\x0d04201a4b97bd15c0dcfe14bc861b1788b98ce3dec2b0f3bee3462f60f845a4', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-23 23:43:01.777021+00', 'me', NULL, NULL);
+	(1, '\xc4dc81fa0039bc19a4db791c96aa4fafde5e86bba4c05a5220f16bd2aed98ba3', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 03:43:57.569301+00', 'me', '2027-11-24 03:43:57.569301+00', NULL),
+	(2, '\x4245c287c941099da8e38a22703165502120fa19601964872d3900ddb0d48a9c', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 03:43:57.579622+00', 'me', NULL, NULL);
 
 
 INSERT INTO public.weeks VALUES
@@ -1295,6 +1317,10 @@ ALTER TABLE ONLY public.detector_states
 
 ALTER TABLE ONLY public.escalations
     ADD CONSTRAINT escalations_pkey PRIMARY KEY (run_id, incident, command);
+
+
+ALTER TABLE ONLY public.incident_figures
+    ADD CONSTRAINT incident_figures_pkey PRIMARY KEY (run_id, incident);
 
 
 ALTER TABLE ONLY public.incident_revisions
@@ -1406,7 +1432,7 @@ CREATE INDEX deliveries_project_at_idx ON public.deliveries USING btree (project
 CREATE INDEX escalations_next_idx ON public.escalations USING btree (next_at) WHERE (next_at IS NOT NULL);
 
 
-CREATE INDEX incidents_closed_idx ON public.incidents USING btree (kind, outcome, detected_step, onset_step) WHERE (outcome IS NOT NULL);
+CREATE INDEX incidents_closed_idx ON public.incidents USING btree (kind, outcome) WHERE (outcome IS NOT NULL);
 
 
 CREATE UNIQUE INDEX incidents_one_open_key ON public.incidents USING btree (run_id) WHERE (state <> 'closed'::text);

@@ -371,8 +371,29 @@ CREATE TABLE incidents (
 CREATE UNIQUE INDEX incidents_one_open_key ON incidents (run_id) WHERE state <> 'closed';
 CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_id, number);
 CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
-CREATE INDEX incidents_closed_idx ON incidents (kind, outcome, detected_step, onset_step)
-    WHERE outcome IS NOT NULL;
+CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
+
+CREATE TABLE incident_figures (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    project text NOT NULL,
+    written_at timestamptz NOT NULL,
+    detection_steps bigint NOT NULL,
+    detection_s float8,
+    decision_s float8,
+    decided_by text,
+    recovery_steps bigint,
+    recovery_s float8,
+    outcome text,
+    lost_steps bigint NOT NULL,
+    lost_s float8,
+    lost_money float8,
+    saved_steps bigint NOT NULL,
+    saved_s float8,
+    saved_money float8,
+    currency text NOT NULL,
+    CONSTRAINT incident_figures_pkey PRIMARY KEY (run_id, incident)
+);
 
 CREATE TABLE incident_revisions (
     run_id uuid NOT NULL,

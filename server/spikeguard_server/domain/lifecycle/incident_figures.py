@@ -1,0 +1,32 @@
+"""What a closed incident came to in figures: times, and what was lost and saved.
+
+`report/figures.py` finds them; docs/operations.md says what each means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+PERSON: Final = "person"
+POLICY: Final = "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFigures:
+    """Figures of one closed incident; None = not known, or nothing of the kind happened."""
+
+    detection_steps: int
+    detection_s: float | None
+    decision_s: float | None
+    decided_by: str | None  # PERSON or POLICY
+    recovery_steps: int | None
+    recovery_s: float | None
+    outcome: str | None  # of a recovery
+    lost_steps: int
+    lost_s: float | None
+    lost_money: float | None
+    saved_steps: int
+    saved_s: float | None
+    saved_money: float | None
+    currency: str
