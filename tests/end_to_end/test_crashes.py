@@ -33,7 +33,7 @@ from spikeguard_trainer.stage.service import Place, Service, awaiting
 from tests.end_to_end.conftest import ASK_EVERY_S
 
 FAULT_STEP, STEPS = 150, 290
-SIZE = ("--preset", "tiny", "--batch", "24")
+SIZE = ("--preset", "tiny", "--batch", "12")
 PACE = ("--step-time", "0.05")  # so that a person can act before much more is trained
 SEND_S = 0.2  # between two messages: whoever waits for one to arrive waits as long, or longer
 BRISK = ("--step-time", "0.03")  # where it may train as far as it likes meanwhile

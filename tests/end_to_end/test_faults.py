@@ -16,7 +16,7 @@ from spikeguard_trainer.stage.service import Service
 from tests.end_to_end.conftest import Follow
 
 STEPS = 420
-SIZE = ["--preset", "tiny", "--batch", "36", "--steps", str(STEPS)]
+SIZE = ["--preset", "tiny", "--batch", "16", "--steps", str(STEPS)]
 PACE = ["--step-time", "0.015"]
 # Each with how far from its twin it may end: past a raised learning rate the run goes on at a low
 # one, here for a tenth of its steps. `benchmarks.story` tells of two more faults, and more seeds.

@@ -340,7 +340,7 @@ def _start(place: _Place, lock: IO[bytes], *, durable: bool) -> subprocess.Popen
         "max_connections": "100",
     }
     if not durable:
-        options |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+        options |= {name: "off" for name in ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")}
     arguments = [str(place.programs / "postgres"), "-D", str(place.data)]
     arguments += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     with place.log.open("ab") as log:

@@ -48,7 +48,7 @@ from tests.server.face.serving import SILENT_S
 DATABASE = "face"
 LINK_KEY = "a key that signs the links of the tests"
 NOTIFY: dict[str, Any] = {
-    "notify_every_s": 0.1,
+    "notify_every_s": 0.25,
     "notify_networks": "127.0.0.0/8",
     "link_key": LINK_KEY,
     "stream_sign_s": 0.3,
@@ -73,7 +73,7 @@ class Live:
     def bearing(self, token: str | None) -> httpx.Client:
         """Calls with `token`."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, verify=_NO_TLS)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=_NO_TLS)
 
     def token(self, grant: Grant) -> str:
         """A new token."""
@@ -189,7 +189,7 @@ def live(face_url: str) -> Iterator[Live]:
     with listen("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         settings = Settings(
-            database_url=face_url, public_url=url, tick_s=0.1, silent_after_s=SILENT_S, **NOTIFY
+            database_url=face_url, public_url=url, tick_s=0.25, silent_after_s=SILENT_S, **NOTIFY
         )
         engine = open_engine(settings)
         server = Resting(lambda: ticking(settings, engine, listener))
