@@ -546,7 +546,7 @@ class Channel(TypedDict):
     name: str
     kind: str
     target: dict[str, str]  # hints; values of up to 2000 characters
-    topics: list[str]
+    about: list[str]
     kinds: list[str]
     runs: list[str]
     level: int

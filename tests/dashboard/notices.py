@@ -11,7 +11,7 @@ NOTICES: dict[str, list[dict[str, Any]]] = {
             "name": "oncall",
             "kind": "pagerduty",
             "target": {"routing_key": "…", "url": "https://events.pagerduty.com"},
-            "topics": ["proposed", "escalated", "closed"],
+            "about": ["decisions", "spikes"],
             "kinds": ["divergent", "lingering"],
             "runs": ["llama-*"],
             "level": 0,

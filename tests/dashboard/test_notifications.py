@@ -38,7 +38,7 @@ def test_who_only_looks_sees_channels_silences_and_reasons_and_no_button() -> No
     page = opened(notifications_script)
     text = said(page)
     for words in (
-        "proposed, escalated, closed of divergent and lingering incidents, of runs llama-*",
+        "decisions, spikes of divergent and lingering incidents, of runs llama-*",
         "not sent",
         "https://events.pagerduty.com",
         "the racks are <moved>",

@@ -47,7 +47,7 @@ RESULT_TONES = {
     "given_up": "failed",
 }
 RESULT_WORDS = {"dropped": "not sent", "held": "held back"}
-ALL_TOPICS = 17  # as many as a channel that asks for everything lists
+ALL = 4  # what a channel can ask to be told about
 
 
 def notifications_page() -> None:
@@ -87,12 +87,11 @@ def _channel(channel: Channel) -> list[Content]:
 
 
 def _asked(channel: Channel) -> str:
-    everything = len(channel["topics"]) >= ALL_TOPICS
-    topics = "everything" if everything else ", ".join(map(words.plain, channel["topics"]))
+    about = "everything" if len(channel["about"]) == ALL else ", ".join(channel["about"])
     some = len(channel["kinds"]) < len(Kind)
     kinds = f" of {' and '.join(map(words.plain, channel['kinds']))} incidents" if some else ""
     runs = f", of runs {', '.join(channel['runs'])}" if channel["runs"] else ""
-    return topics + kinds + runs
+    return (about or "nothing") + kinds + runs
 
 
 def _buttons(visit: Visit, channels: Sequence[Channel]) -> None:

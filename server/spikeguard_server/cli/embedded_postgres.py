@@ -32,6 +32,7 @@ START_TIMEOUT_S = 60.0
 OWNER_TIMEOUT_S = 15.0  # a killed owner's keeper needs about half a second to stop its server
 MAX_SOCKET_PATH = 107  # bytes, the kernel's limit
 ACCOUNTS = ("postgres", "nobody")  # Postgres refuses to run as root
+OFF_FOR_TESTS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
 # Runs until its standard input ends, that is, until the owner is gone. $0 is pg_ctl, $1 the data.
 # Its standard output is the owner's lock, held by both and by nobody else: hence `>&2`.
 KEEPER = (
@@ -80,7 +81,8 @@ def default_directory() -> Path:
 def embedded(directory: Path, *, durable: bool = True) -> Iterator[str]:
     """Run a Postgres of our own in `directory` and yield its `DATABASE_URL`.
 
-    The data stays for the next time. `durable=False` leaves the disk out of commits, for tests.
+    The data stays for the next time. `durable=False` leaves the disk out of commits and
+    nothing is vacuumed, for tests.
     Raises `EmbeddedError` when it cannot start, or when another process owns the directory.
     """
     with running(directory, durable=durable) as server:
@@ -340,7 +342,7 @@ def _start(place: _Place, lock: IO[bytes], *, durable: bool) -> subprocess.Popen
         "max_connections": "100",
     }
     if not durable:
-        options |= {name: "off" for name in ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")}
+        options |= dict.fromkeys(OFF_FOR_TESTS, "off")
     arguments = [str(place.programs / "postgres"), "-D", str(place.data)]
     arguments += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     with place.log.open("ab") as log:

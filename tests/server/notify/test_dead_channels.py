@@ -262,12 +262,12 @@ def test_a_conversation_of_a_channel_of_a_newer_release_waits_for_one_that_reads
     assert len(listener.received) == 1
 
 
-@pytest.mark.parametrize(("topics", "arrives"), [(["opened", "proposed"], 1), (["closed"], 0)])
+@pytest.mark.parametrize(("about", "arrives"), [(["spikes", "decisions"], 1), (["runs"], 0)])
 def test_what_happens_while_only_a_newer_release_can_read_the_channel_waits_for_it(
-    desk: Desk, listener: Listener, topics: list[str], arrives: int
+    desk: Desk, listener: Listener, about: list[str], arrives: int
 ) -> None:
     """Which tells then what the channel asks for."""
-    desk.webhook(listener, "newer", topics=topics)
+    desk.webhook(listener, "newer", about=about)
     of_a_channel(desk)
     desk.tell()
     assert listener.received == []

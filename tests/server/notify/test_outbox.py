@@ -149,7 +149,7 @@ def test_without_a_channel_the_log_says_so(desk: Desk) -> None:
 def test_a_channel_is_told_what_it_asks_for_and_the_log_why_not_the_rest(
     desk: Desk, listener: Listener
 ) -> None:
-    desk.webhook(listener, "decisions", topics=["proposed"])
+    desk.webhook(listener, "decisions", about=["decisions"])
     desk.webhook(listener, "others", runs=["llama-*"])
     desk.webhook(listener, "later", level=1)
     desk.webhook(listener, "off", enabled=False)

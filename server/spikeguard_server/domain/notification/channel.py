@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from spikeguard_protocol import Kind, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.domain.notification.topics import USUAL, Topic
+from spikeguard_server.domain.notification.topics import About
 
 MAX_TARGET = 2000  # characters
 MAX_LEVEL = 5
@@ -58,7 +58,7 @@ class Channel:
     name: str
     kind: ChannelKind
     target: Mapping[str, str] = field(repr=False)
-    topics: frozenset[Topic] = USUAL
+    about: frozenset[About] = frozenset(About)
     kinds: frozenset[Kind] = frozenset(Kind)  # of incidents; those of no interest are not told
     runs: tuple[str, ...] = ()  # names, with * at the end for any ending; empty = all
     level: int = 0  # 0 = at once; n = from the n-th escalation of an incident on
@@ -74,7 +74,7 @@ class Channel:
     def rules(self) -> dict[str, Any]:
         """Everything but identity and target, as `channel_from_mapping` reads it."""
         return {
-            "topics": sorted(topic.value for topic in self.topics),
+            "about": sorted(each.value for each in self.about),
             "kinds": sorted(kind.value for kind in self.kinds),
             "runs": list(self.runs),
             "level": self.level,
@@ -107,7 +107,7 @@ def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> C
         name,
         kind,
         _target(kind, plain.get("target", {})),
-        topics=_words("topics", plain.get("topics"), Topic, USUAL),
+        about=_words("about", plain.get("about"), About, frozenset(About)),
         kinds=_words("kinds", plain.get("kinds"), Kind, frozenset(Kind)),
         runs=_runs(plain.get("runs", [])),
         level=int(_number("level", plain.get("level", 0), 0, MAX_LEVEL, whole=True)),
@@ -119,7 +119,7 @@ def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> C
 
 
 _KNOWN = (
-    "kind", "target", "topics", "kinds", "runs", "level", "cooldown_s", "links", "person",
+    "kind", "target", "about", "kinds", "runs", "level", "cooldown_s", "links", "person",
     "enabled",
 )  # fmt: skip
 

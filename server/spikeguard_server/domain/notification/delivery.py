@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from spikeguard_protocol import Kind, Outcome
 from spikeguard_server.domain.notification.channel import Channel
-from spikeguard_server.domain.notification.topics import LAST, PRESSING, Topic
+from spikeguard_server.domain.notification.topics import ABOUT, LAST, PRESSING, Topic
 
 HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})
 
@@ -84,7 +84,6 @@ class Said:
 
 _SEND = DeliveryVerdict(Act.SEND)
 _AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
-_ALSO = {Topic.APPROVED_ONCE: Topic.PROPOSED}  # whoever is asked is asked for the second yes too
 BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
 
 
@@ -92,8 +91,8 @@ def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
     """Why `channel` never asked for this; None if it did."""
     if not channel.enabled:
         return "the channel is switched off"
-    if not {topic, _ALSO.get(topic, topic)} & channel.topics:
-        return f"the channel does not ask for {topic}"
+    if ABOUT[topic] not in channel.about:
+        return f"the channel does not ask for {ABOUT[topic]}: {topic}"
     if channel.runs and not any(_matches(run, pattern) for pattern in channel.runs):
         return f"the channel does not ask for run {run}"
     return None

@@ -1,6 +1,7 @@
 """What people are told about, and how much it asks of them.
 
-Law: a closed set. What happened is read off the audit's entry and nothing else; a change of state
+Law: a closed set, and each topic but the test belongs to one of the four that channels choose by.
+What happened is read off the audit's entry and nothing else; a change of state
 that stands in no row here is recorded and streamed, and tells nobody.
 """
 
@@ -13,7 +14,7 @@ from spikeguard_protocol import Kind
 
 
 class Topic(StrEnum):
-    """What happened, in the word that channels choose by."""
+    """What happened."""
 
     OPENED = "opened"  # a spike was seen
     RENAMED = "renamed"  # it is held to be of another kind now
@@ -35,6 +36,15 @@ class Topic(StrEnum):
     BACK = "back"  # and does again
     ENDED = "ended"  # or never will
     TEST = "test"  # somebody pressed the button
+
+
+class About(StrEnum):
+    """What a channel may ask to be told about."""
+
+    SPIKES = "spikes"  # an incident opens, is named anew, comes back, closes
+    DECISIONS = "decisions"  # somebody has to decide
+    RESULTS = "results"  # what became of what was proposed
+    RUNS = "runs"  # a run sends nothing, sends again, is over
 
 
 class Urgency(StrEnum):
@@ -74,10 +84,17 @@ _OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
 ASKING = frozenset(
     {Topic.PROPOSED, Topic.REVISED, Topic.APPROVED_ONCE, Topic.ESCALATED}
 )  # somebody has to decide
+_OF_SPIKES = {Topic.OPENED, Topic.RENAMED, Topic.RECURRED, Topic.CLOSED}
+_OF_RUNS = {Topic.SILENT, Topic.BACK, Topic.ENDED}
+ABOUT: Mapping[Topic, About] = {
+    **dict.fromkeys(_OF_COMMAND.values(), About.RESULTS),
+    **dict.fromkeys(ASKING, About.DECISIONS),
+    **dict.fromkeys(_OF_SPIKES, About.SPIKES),
+    **dict.fromkeys(_OF_RUNS, About.RUNS),
+}
 PRESSING = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}  # no cooldown
 OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation
-USUAL = frozenset(Topic) - {Topic.TEST}
 
 
 def topic_of(action: str, incident: int | None, command: int | None) -> Topic | None:

@@ -12,7 +12,7 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.domain.notification.channel import MAX_LEVEL, MAX_TARGET, ChannelKind
 from spikeguard_server.domain.notification.delivery import Result
-from spikeguard_server.domain.notification.topics import Topic
+from spikeguard_server.domain.notification.topics import About, Topic
 from spikeguard_server.http.bodies.run_shapes import TIME, ReasonGiven, Shape, example
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -21,7 +21,7 @@ CHANNEL_EXAMPLE: dict[str, Any] = {
     "name": "oncall",
     "kind": "pagerduty",
     "target": {"routing_key": "…", "url": "https://events.pagerduty.com"},
-    "topics": ["closed", "escalated", "opened", "proposed"],
+    "about": ["decisions", "spikes"],
     "kinds": ["divergent", "lingering"],
     "runs": ["gpt-*"],
     "level": 0,
@@ -48,7 +48,7 @@ class ChannelWanted(Shape):
 
     kind: ChannelKind
     target: dict[str, str] = Field(default_factory=dict, max_length=4)
-    topics: list[Topic] | None = None
+    about: list[About] | None = None
     kinds: list[Kind] | None = None
     runs: list[str] = Field(default_factory=list, max_length=100)
     level: int = Field(default=0, ge=0, le=MAX_LEVEL)
@@ -72,7 +72,7 @@ class ChannelBody(Shape):
     name: str
     kind: ChannelKind
     target: dict[str, str] = Field(description=f"hints; values of up to {MAX_TARGET} characters")
-    topics: list[Topic]
+    about: list[About]
     kinds: list[Kind]
     runs: list[str]
     level: int
