@@ -21,6 +21,8 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
+from spikeguard_cli.note_command import COMMANDS as NOTE
+from spikeguard_cli.open_command import COMMANDS as OPEN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
 from spikeguard_cli.wording import (
     RUN_HEAD,
@@ -358,12 +360,14 @@ def _postmortem_options(parser: ArgumentParser) -> None:
 
 COMMANDS: tuple[Command, ...] = (
     *LEDGER,
+    *NOTE,
     *ACCESS,
     Command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
     Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
     *SHOW,
+    *OPEN,
     *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options

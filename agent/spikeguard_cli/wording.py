@@ -98,6 +98,7 @@ def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
         yield job
 
 
+NOTES = 3  # of a run, on its card
 LABELS = 9  # columns of the labels of a card
 
 
@@ -148,6 +149,22 @@ def _cause_words(incident: dict[str, Any]) -> str:
     return ": ".join((words, *likeliest["reasons"][:1]))
 
 
+def note_lines(note: dict[str, Any]) -> list[str]:
+    """A change that nobody ordered here: what, by whom, and what became of the loss."""
+    who = note["author"] if note["began"] is None else f"attempt {note['began']}"
+    why = f" ({note['reason']})" if note["reason"] else ""
+    asks = {None: "", "none": " Expected: no effect."}.get(note["expect"])
+    if asks is None:
+        size = "" if note["expect_size"] is None else f" by {note['expect_size']:g} nats"
+        asks = f" Expected: {note['expect']}{size}."
+    said = f"{note['number']}, step {note['step']:,}, {who}: {note['text']}{why}.{asks}"
+    return _said("note", f"{said} {_sentence(note['outcome'])}")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def run_card(run: dict[str, Any]) -> list[str]:
     """A run: state, step, loss; then what needs somebody."""
     step = "no step yet" if run["last_step"] is None else f"step {run['last_step']:,}"
@@ -156,7 +173,8 @@ def run_card(run: dict[str, Any]) -> list[str]:
     if run["open_incident"]:
         asks = ", waits for your decision" if run["waiting_approval"] else ""
         lines += _said("", f"open: '{run['id']}#{run['open_incident']}'{asks}")
-    return lines + (_said("", run["look_at_job"]) if run["look_at_job"] else [])
+    lines += _said("", run["look_at_job"]) if run["look_at_job"] else []
+    return lines + [line for note in run.get("notes", [])[:NOTES] for line in note_lines(note)]
 
 
 def _said(label: str, text: str) -> list[str]:

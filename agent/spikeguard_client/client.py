@@ -26,6 +26,7 @@ from spikeguard_client.shapes import (
     LedgerEntry,
     Me,
     NewToken,
+    Note,
     Policy,
     Run,
     RunDetail,
@@ -146,6 +147,22 @@ class Client:
     def fleet_audit(self) -> Iterator[AuditEntry]:
         """What happened to tokens, policies of projects, channels and silences, newest first."""
         return self._calls.items(AuditEntry, "/v1/audit")
+
+    def notes(self, run: RunId) -> Iterator[Note]:
+        """Changes of a run that nobody ordered here, with what became of its loss, newest first."""
+        return self._calls.items(Note, f"{run_path(run)}/notes")
+
+    def note(
+        self, run: RunId, text: str, *, step: int | None = None, reason: str | None = None,
+        expect: str | None = None, expect_size: float | None = None,
+    ) -> Note:  # fmt: skip
+        """Tell of a change: a new data mix, a config edit. `step` is the last before it, the newest
+        where it is left out; `expect` is `lower`, `higher` or `none`, by `expect_size` nats."""
+        body = {
+            "text": text, "step": step, "expect": expect, "expect_size": expect_size,
+            **_why(reason),
+        }  # fmt: skip
+        return self._calls.send(Note, "POST", f"{run_path(run)}/notes", body)
 
     def ledger(self, run: RunId) -> Iterator[LedgerEntry]:
         """Commands that went out to a run and batches that it left out, newest first."""

@@ -115,6 +115,39 @@ class RunWarning(TypedDict):
     at: str
 
 
+class SettingChange(TypedDict):
+    """A setting of an attempt that is not what it was; null: not told."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
+class Note(TypedDict):
+    """A change that nobody ordered here, and what became of the loss."""
+
+    number: int  # within the run
+    source: str
+    at: str
+    author: str
+    began: int | None  # number of the attempt that began with it
+    attempt: str | None  # of the last step before it
+    segment: int | None
+    step: int  # the last step before it
+    text: str
+    reason: str | None
+    changes: list[SettingChange]
+    expect: str | None
+    expect_size: float | None  # nats
+    due_step: int | None  # it is looked at from this step on; null: it was
+    judged_at: str | None
+    judged_step: int | None
+    effect: float | None  # of the loss above its earlier trend, nats
+    effect_error: float | None  # half width of its 95 % interval, nats
+    unknown: str | None  # why there is no effect to tell
+    outcome: str  # the effect, or why there is none yet, in words
+
+
 class RunDetail(TypedDict):
     """A run with its attempts, its tree of segments and what it can return to."""
 
@@ -139,6 +172,7 @@ class RunDetail(TypedDict):
     segments: list[Segment]
     targets: list[Target]
     precursors: list[RunWarning]
+    notes: list[Note]
 
 
 class Cost(TypedDict):

@@ -20,7 +20,8 @@ FILE: Final = Path(__file__).parents[2] / "agent/spikeguard_client/shapes.py"
 NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those used before first
     "PointRef": "Point", "SegmentRef": "SegmentRef", "RunBody": "Run", "AbilityBody": "Ability",
     "AttemptBody": "Attempt", "SegmentBody": "Segment", "TargetBody": "Target",
-    "WarningBody": "RunWarning", "RunDetail": "RunDetail", "CostBody": "Cost",
+    "WarningBody": "RunWarning", "SettingChange": "SettingChange", "NoteBody": "Note",
+    "RunDetail": "RunDetail", "CostBody": "Cost",
     "CommandRevision": "CommandRevision", "CommandBody": "Command", "TrendBody": "Trend",
     "FirstMoveBody": "FirstMove", "IncidentBody": "Incident", "PrecursorBody": "Precursor",
     "EvidenceBody": "Evidence", "IncidentRevision": "IncidentRevision", "CauseBody": "Cause",

@@ -28,7 +28,7 @@ LATE = 0.55  # of the window; from there on a name stands left of its line
 FEW_POINTS = 120
 FEW_DECADES = 200.0
 FEW_TICKS = 3
-DASHES = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3]}
+DASHES = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3], "note": [1, 3]}
 Window = tuple[int, int]  # first and last step shown
 Row = dict[str, Any]
 Spec = dict[str, Any]  # of Vega-Lite
@@ -41,7 +41,7 @@ class Marker:
 
     step: int
     label: str
-    role: str  # a colour of the palette: onset, detected, peak or command
+    role: str  # a colour of the palette: onset, detected, peak, command or note
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Palette:
     detected: str
     peak: str
     command: str
+    note: str
     text: str
     grid: str
 
@@ -34,6 +35,7 @@ LIGHT = Palette(
     detected="#9a6a00",
     peak="#a3437c",
     command="#00795a",
+    note="#5b4bb7",
     text="#3c4757",
     grid="#e6e9ee",
 )
@@ -45,6 +47,7 @@ DARK = Palette(
     detected="#f0b73c",
     peak="#e79bc4",
     command="#4fd3ab",
+    note="#b3a5ff",
     text="#c3ccd8",
     grid="#2b3440",
 )

@@ -286,3 +286,17 @@ def expiry(proposal: Command) -> str:
     if proposal["expires_at_step"] is not None:
         limits.append(f"once step {count(proposal['expires_at_step'])} is trained")
     return f"Expires {' or '.join(limits)}; then nothing is done." if limits else ""
+
+
+def expected(effect: str | None, size: float | None) -> str:
+    """What whoever made a change expects of the loss."""
+    if effect is None:
+        return NOTHING
+    if effect == "none":
+        return "no effect"
+    return effect if size is None else f"{effect} by {size:g} nats"
+
+
+def shortened(text: str, most: int) -> str:
+    """No more than `most` characters of it."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

@@ -111,7 +111,7 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
         case ("GET", ["v1", "me"]):
             return answer_json(200, person)
         case ("GET", ["v1", "runs"]):
-            detail = ("attempts", "segments", "targets", "precursors")
+            detail = ("attempts", "segments", "targets", "precursors", "notes")
             keys = [key for key in world.runs[0] if key not in detail]
             return _list([{key: run[key] for key in keys} for run in world.runs])
         case ("GET", ["v1", "channels" | "silences" | "deliveries" as what]):

@@ -366,6 +366,28 @@ def run(**changes: Any) -> Plain:
             warning(903, "update_norm", 31.4, 9.2),
             warning(419, "unchanged_parameters", 0.97, "inf"),
         ],
+        "notes": [
+            note(
+                2,
+                1000,
+                "learning_rate 0.0003 → 0.0002",
+                began=2,
+                effect=-0.0121,
+                effect_error=0.0048,
+                judged_step=1200,
+                outcome="the loss lies 0.0121 ± 0.0048 nats below its earlier trend",
+            ),
+            note(
+                1,
+                600,
+                "new data mix, 30 % code",
+                reason="the evaluation of week 10",
+                expect="lower",
+                expect_size=0.02,
+                unknown="the loss was not finite",
+                outcome="not known: the loss was not finite",
+            ),
+        ],
         **changes,
     }
 
@@ -375,6 +397,33 @@ def warning(step: int, signal: str, value: float, z: float | str) -> Plain:
     moment = f"2026-03-13T{20 + step // 400}:14:05.000Z"
     where = {"attempt": 1, "segment": 0, "step": step, "at": moment}
     return {**where, "signal": signal, "value": value, "z": z}
+
+
+def note(number: int, step: int, text: str, **changes: Any) -> Plain:
+    """A change that nobody ordered here."""
+    person = changes.get("began") is None
+    return {
+        "number": number,
+        "source": "person" if person else "attempt",
+        "at": "2026-03-13T21:14:05.000Z",
+        "author": "Ada Lovelace" if person else "server",
+        "began": None,
+        "attempt": ATTEMPT,
+        "segment": 0,
+        "step": step,
+        "text": text,
+        "reason": None,
+        "changes": [],
+        "expect": None,
+        "expect_size": None,
+        "due_step": None,
+        "judged_at": None,
+        "judged_step": None,
+        "effect": None,
+        "effect_error": None,
+        "unknown": None,
+        **changes,
+    }
 
 
 def branch(

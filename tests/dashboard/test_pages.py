@@ -118,6 +118,23 @@ def test_a_run_shows_what_warned_and_came_to_nothing(world: World) -> None:
 
 
 @pytest.mark.usefixtures("address")
+def test_a_run_shows_changes_from_outside_with_their_effect(world: World) -> None:
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    for part in (
+        "Changes from outside",
+        "new data mix, 30 % code (the evaluation of week 10)",
+        "lower by 0.02 nats",
+        "attempt 2",
+        "0.0121 ± 0.0048 nats below its earlier trend",
+        "not known: the loss was not finite",
+    ):
+        assert part in text
+    for run in world.runs:
+        run["notes"] = []
+    assert "Changes from outside" not in said(opened(run_script, run="default/llama-8b-c4"))
+
+
+@pytest.mark.usefixtures("address")
 def test_a_run_shows_what_can_be_done_in_it_and_warns_of_what_needs_a_hand(world: World) -> None:
     text = said(opened(run_script, run="default/llama-8b-c4"))
     assert "rewind from memory" in text

@@ -8,7 +8,7 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import Ability, AuditEntry, Incident, RunDetail, RunWarning
+from spikeguard_client import Ability, AuditEntry, Incident, Note, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -23,6 +23,7 @@ RECORD_COLUMNS = (
     *(Column("When"), Column("Who"), Column("What"), Column("Subject"), Column("State")),
     Column("Reason"),
 )
+MARKS, MARK = 6, 28  # notes on the curve, and characters of each
 FIRST_CHOICE = ["loss", "grad_norm", "update_norm"]
 
 
@@ -100,7 +101,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         log_norms=log_norms,
         dark=visit.dark,
         window=window,
-        markers=_returns(detail),
+        markers=[*_returns(detail), *_marks(detail["notes"])],
         spans=[_span(incident) for incident in incidents],
     )
     legend(None)
@@ -148,9 +149,21 @@ def _returns(detail: RunDetail) -> list[Marker]:
     ]
 
 
+def _marks(notes: Sequence[Note]) -> list[Marker]:
+    """The newest changes that nobody ordered here, named as in their table."""
+    return [
+        Marker(
+            note["step"], words.shortened(f"note {note['number']}: {note['text']}", MARK), "note"
+        )
+        for note in notes[:MARKS]
+    ]
+
+
 def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
+    if notes := detail["notes"]:
+        st.html(markup.block(markup.section("Changes from outside"), *_notes(notes, visit)))
     if warned := detail["precursors"]:
         st.html(markup.block(markup.section("Warnings"), *_warnings(warned, visit)))
     if abilities := _abilities(detail):
@@ -218,6 +231,28 @@ def _warnings(warned: Sequence[RunWarning], visit: Visit) -> tuple[Html, Html]:
         for warning in warned
     ]
     told = "These left their baselines and no incident followed: the loss stayed on its trend."
+    return markup.paragraph(told), markup.table(columns, rows, stacked=True)
+
+
+def _notes(notes: Sequence[Note], visit: Visit) -> tuple[Html, Html]:
+    """What people told of or an attempt began with, and what became of the loss."""
+    columns = [
+        *(Column("Note", numeric=True), Column("After step", numeric=True), Column("When")),
+        *(Column("Who"), Column("What"), Column("Expected"), Column("Effect on the loss")),
+    ]
+    rows: list[Sequence[Content]] = [
+        [
+            words.count(note["number"]),
+            words.count(note["step"]),
+            markup.unbroken(words.clock(note["at"], visit.zone)),
+            note["author"] if note["began"] is None else f"attempt {note['began']}",
+            note["text"] if note["reason"] is None else f"{note['text']} ({note['reason']})",
+            words.expected(note["expect"], note["expect_size"]),
+            note["outcome"],
+        ]
+        for note in notes
+    ]
+    told = "Told with `spikeguard note`, or found in the settings that an attempt began with."
     return markup.paragraph(told), markup.table(columns, rows, stacked=True)
 
 

@@ -97,6 +97,8 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _RUN + "/series"): _READ,
     ("GET", _RUN + "/audit"): _READ,
     ("GET", _RUN + "/ledger"): _READ,
+    ("GET", _RUN + "/notes"): _READ,
+    ("POST", _RUN + "/notes"): _DECIDE,
     ("GET", _RUN + "/policy"): _READ,
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,

@@ -34,6 +34,7 @@ from spikeguard_server.domain.monitor.monitor import Monitor
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
+from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.own_names import within_own_names
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
@@ -76,6 +77,7 @@ def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
     match record:
         case AttemptStarted():
             introduce_attempt(connection, run_id, intake.attempt, record)
+            note_attempt(intake, record)
         case SegmentStarted():
             _start_segment(intake, record)
         case Samples():

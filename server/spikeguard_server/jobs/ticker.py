@@ -19,6 +19,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
+from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
@@ -68,6 +69,7 @@ class Ticker:
         tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
             survive(partial(write_reports, self._engine, self._stopping), "post-mortems")
+            survive(partial(judge_notes, self._engine, self._stopping), "notes")
             survive(partial(roll, self._engine), "roll-ups")
             if monotonic() - warned_at >= WARN_S:
                 warned_at = monotonic()

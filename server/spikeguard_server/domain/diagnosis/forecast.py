@@ -16,6 +16,7 @@ from statistics import NormalDist
 from spikeguard_server.domain.detection.baseline import median
 from spikeguard_server.domain.detection.settings import DetectionSettings
 from spikeguard_server.domain.diagnosis.incident_tracker import Episode
+from spikeguard_server.domain.events import Trend
 
 FEWEST = 6  # rows since the last rise that a course can be seen in
 WIDEST = 96  # rows of the newest mean
@@ -80,8 +81,8 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     if since < FEWEST or wide < 2 or episode.trend is None:
         return None
     begin = min(max(0, len(recent) - since + since // 2 - wide), len(recent) - width - wide)
-    late = _mean(recent[-width:], episode.scale)
-    early = _mean(recent[begin : begin + wide], episode.scale)
+    late = clipped_mean(recent[-width:], episode.scale)
+    early = clipped_mean(recent[begin : begin + wide], episode.scale)
     late_at, early_at = since - width / 2, since - len(recent) + begin + wide / 2
     noise = INERTIA * episode.scale / math.sqrt(width), INERTIA * episode.scale / math.sqrt(wide)
     fall, error = _fall(late, early, noise)
@@ -90,7 +91,7 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     end = 0.9 * episode.horizon(settings) + since - episode.since_peak
     room = math.log(max(end, late_at) / late_at)
     tolerance = tolerance_of(episode, settings)
-    doubt = _doubt(episode)
+    doubt = doubt_of(episode.trend, episode.newest_step)
     parts = [math.exp(-max(0.0, power + spread * place) * room) for place in PLACES]
     chances = [_chance(late * part - tolerance, noise[0] * part, doubt) for part in parts]
     lasting = sum(w * chance for w, chance in zip(_WEIGHTS, chances, strict=True))
@@ -102,7 +103,7 @@ _PDF = [math.exp(-place * place / 2.0) for place in PLACES]
 _WEIGHTS = [weight / sum(_PDF) for weight in _PDF]
 
 
-def _mean(values: Sequence[float], scale: float) -> float:
+def clipped_mean(values: Sequence[float], scale: float) -> float:
     """Without letting single rows decide."""
     middle, most = median(values), CLIP * scale
     return sum(min(max(v, middle - most), middle + most) for v in values) / len(values)
@@ -121,11 +122,10 @@ def _weighed(power: float, error: float) -> tuple[float, float]:
     return mean, (usual + seen) ** -0.5
 
 
-def _doubt(episode: Episode) -> float:
-    """How far off the extrapolated trend may be, nats."""
-    trend = episode.trend
-    descent = abs(trend.level - trend.at(episode.newest_step)) if trend else 0.0
-    return math.hypot(DOUBT * episode.scale, DESCENT_DOUBT * descent)
+def doubt_of(trend: Trend, step: int) -> float:
+    """How far off the trend, extrapolated to `step`, may be, nats."""
+    descent = abs(trend.level - trend.at(step))
+    return math.hypot(DOUBT * trend.scale, DESCENT_DOUBT * descent)
 
 
 def _chance(above: float, *deviations: float) -> float:

@@ -27,7 +27,7 @@ from spikeguard_server.domain.diagnosis.silent_failures import (
     first_dropped,
     stuck_judgement,
 )
-from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised
+from spikeguard_server.domain.events import Closed, Event, Judgement, Recurred, Revised, Trend
 from spikeguard_server.domain.monitor.state import State
 
 __all__ = ["CURES", "Course"]
@@ -290,3 +290,11 @@ class Course:
                 episode.excess, stayed,
             )
         )  # fmt: skip
+
+
+def trend_from(state: State, step: int) -> Trend | None:
+    """The trend from `step` on; None where too little is known of the run."""
+    settings, detector = state.settings, state.test
+    ahead = max(settings.horizon_steps, round(settings.horizon_rows * detector.gap))
+    trend = detector.trend(step, ahead)
+    return None if trend is None else replace(trend, band=settings.band_z)

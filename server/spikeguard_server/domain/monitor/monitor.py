@@ -40,9 +40,9 @@ from spikeguard_server.domain.diagnosis.silent_failures import (
     stuck_judgement,
     without_update,
 )
-from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor
+from spikeguard_server.domain.events import Closed, Event, Judgement, Opened, Precursor, Trend
 from spikeguard_server.domain.monitor.batch import take_calm
-from spikeguard_server.domain.monitor.incident_updates import CURES, Course
+from spikeguard_server.domain.monitor.incident_updates import CURES, Course, trend_from
 from spikeguard_server.domain.monitor.state import (
     STATE_VERSION,
     OlderStateVersion,
@@ -111,6 +111,10 @@ class Monitor:
         if episode is not None:
             return episode.deviations(step, loss)
         return test.last_z if test.knows else None
+
+    def heading(self, step: int) -> Trend | None:
+        """The trend of the loss from `step` on, as an incident that began there is judged by."""
+        return None if self.open else trend_from(self._state, step)
 
     def own_deviations(self) -> dict[str, float]:
         """How far the newest value of each signal of the user's own lies off its baseline, in the
@@ -391,10 +395,7 @@ class Monitor:
     ) -> None:
         state, detector = self._state, self._state.test
         gap = detector.gap
-        ahead = max(state.settings.horizon_steps, round(state.settings.horizon_rows * gap))
-        trend = detector.trend(onset.step - 1, ahead)
-        if trend is not None:
-            trend = replace(trend, band=state.settings.band_z)
+        trend = trend_from(state, onset.step - 1)
         episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
         if signal == REPLICAS_APART:

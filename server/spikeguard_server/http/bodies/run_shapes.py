@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from spikeguard_protocol import Answer, Health, Medium, SegmentReason, Verb
 from spikeguard_server.domain.audit.changes import MAX_REASON
+from spikeguard_server.domain.diagnosis.change_effect import Expected
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
@@ -161,6 +162,67 @@ class TargetBody(Shape):
     protected: bool
 
 
+NOTE_EXAMPLE: dict[str, Any] = {
+    "number": 2,
+    "source": "attempt",
+    "at": TIME,
+    "author": "server",
+    "began": 3,
+    "attempt": ATTEMPT,
+    "segment": 0,
+    "step": 4200,
+    "text": "tokens_per_step 524288 → 1048576",
+    "reason": None,
+    "changes": [{"field": "tokens_per_step", "before": "524288", "after": "1048576"}],
+    "expect": None,
+    "expect_size": None,
+    "due_step": None,
+    "judged_at": TIME,
+    "judged_step": 4400,
+    "effect": -0.0312,
+    "effect_error": 0.0081,
+    "unknown": None,
+    "outcome": "the loss lies 0.0312 ± 0.0081 nats below its earlier trend",
+}
+
+
+class SettingChange(Shape):
+    """A setting of an attempt that is not what it was; null: not told."""
+
+    model_config = example({"field": "world_size", "before": "8", "after": "16"})
+
+    field: str
+    before: str | None
+    after: str | None
+
+
+class NoteBody(Shape):
+    """A change that nobody ordered here, and what became of the loss."""
+
+    model_config = example(NOTE_EXAMPLE)
+
+    number: int = Field(description="within the run")
+    source: Literal["person", "attempt"]
+    at: datetime
+    author: str
+    began: int | None = Field(description="number of the attempt that began with it")
+    attempt: str | None = Field(description="of the last step before it")
+    segment: int | None
+    step: int = Field(description="the last step before it")
+    text: str
+    reason: str | None
+    changes: list[SettingChange]
+    expect: Expected | None
+    expect_size: float | None = Field(description="nats")
+    due_step: int | None = Field(description="it is looked at from this step on; null: it was")
+    judged_at: datetime | None
+    judged_step: int | None
+    effect: Number | None = Field(description="of the loss above its earlier trend, nats")
+    effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
+    unknown: str | None = Field(description="why there is no effect to tell")
+    outcome: str = Field(description="the effect, or why there is none yet, in words")
+
+
 RUN_DETAIL_EXAMPLE: dict[str, Any] = {
     **RUN_EXAMPLE,
     "attempts": [
@@ -222,6 +284,7 @@ RUN_DETAIL_EXAMPLE: dict[str, Any] = {
             "at": TIME,
         }
     ],
+    "notes": [NOTE_EXAMPLE],
 }
 
 
@@ -246,6 +309,7 @@ class RunDetail(RunBody):
     segments: list[SegmentBody]  # oldest first, the newest 1000
     targets: list[TargetBody]  # newest first, at most 1000
     precursors: list[WarningBody]  # newest first, at most 20
+    notes: list[NoteBody]  # changes that nobody ordered here, newest first, at most 100
 
 
 class RunList(Shape):

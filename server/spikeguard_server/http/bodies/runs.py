@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from spikeguard_protocol import SegmentPoint, abilities_from_settings, without_abilities
+from spikeguard_server.http.bodies.notes import note_body
 from spikeguard_server.http.bodies.run_shapes import (
     AbilityBody,
     AttemptBody,
@@ -28,6 +29,7 @@ from spikeguard_server.store.reads.history import (
     read_point,
     read_segments,
 )
+from spikeguard_server.store.reads.notes import read_notes
 from spikeguard_server.store.reads.runs import job_of, read_attempts, read_warnings, run_id_of
 from spikeguard_server.store.reads.targets import ShownTarget, read_targets
 
@@ -59,6 +61,7 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
         segments=[_segment(entry, entry.id in line.last_steps) for entry in segments],
         targets=[_target(target) for target in read_targets(connection, row)],
         precursors=[_warning(warned) for warned in read_warnings(connection, row.run_id)],
+        notes=[note_body(note) for note in read_notes(connection, row.run_id)[0]],
     )
 
 

@@ -373,6 +373,34 @@ CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_
 CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
 CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
 
+CREATE TABLE notes (
+    run_id uuid NOT NULL,
+    number integer NOT NULL,
+    source text NOT NULL,
+    at timestamptz NOT NULL,
+    actor text NOT NULL,
+    began integer,
+    attempt integer,
+    segment bigint,
+    step bigint NOT NULL,
+    text text NOT NULL,
+    reason text,
+    changes jsonb NOT NULL,
+    expected text,
+    expected_size float8,
+    shown boolean NOT NULL,
+    due_step bigint,
+    judged_at timestamptz,
+    judged_step bigint,
+    effect float8,
+    effect_error float8,
+    unknown text,
+    CONSTRAINT notes_pkey PRIMARY KEY (run_id, number),
+    CONSTRAINT notes_run_id_began_key UNIQUE (run_id, began),
+    CONSTRAINT notes_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
+);
+CREATE INDEX notes_due_idx ON notes (run_id) WHERE due_step IS NOT NULL;
+
 CREATE TABLE incident_figures (
     run_id uuid NOT NULL,
     incident integer NOT NULL,

@@ -1,0 +1,84 @@
+"""What travels: changes that people told of or the server found, and what became of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_server.domain.diagnosis.change_effect import (
+    Effect,
+    Expected,
+    effect_words,
+    expectation_words,
+)
+from spikeguard_server.http.bodies.run_shapes import (
+    NOTE_EXAMPLE,
+    NoteBody,
+    ReasonGiven,
+    Shape,
+    example,
+)
+from spikeguard_server.store.reads.history import Row
+
+MAX_TEXT = 500  # characters of a note
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_TEXT)]
+
+
+class NoteWanted(Shape):
+    """A change that a person tells of."""
+
+    model_config = example(
+        {"text": "new data mix, 30 % code", "step": 4200, "expect": "lower", "expect_size": 0.02}
+    )
+
+    text: Text = Field(description="what was changed")
+    step: int | None = Field(
+        None, ge=0, le=MAX_STEP, description="the last step before it; null: the run's newest"
+    )
+    reason: ReasonGiven = None
+    expect: Expected | None = Field(None, description="of the loss, against its trend")
+    expect_size: float | None = Field(
+        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
+    )
+
+
+class NoteList(Shape):
+    """Notes, newest first."""
+
+    model_config = example({"items": [NOTE_EXAMPLE], "next_cursor": None})
+
+    items: list[NoteBody]
+    next_cursor: str | None
+
+
+_SAME = (
+    "number", "source", "at", "began", "segment", "step", "text", "reason", "changes",
+    "due_step", "judged_at", "judged_step", "effect", "effect_error", "unknown",
+)  # fmt: skip
+
+
+def note_body(row: Row) -> NoteBody:
+    """A note with what became of it in words."""
+    told = {name: row._mapping[name] for name in _SAME}
+    return NoteBody(
+        **told,
+        author=row.actor,
+        attempt=row.attempt_id,
+        expect=row.expected,
+        expect_size=row.expected_size,
+        outcome=_outcome(row),
+    )
+
+
+def _outcome(row: Row) -> str:
+    if row.due_step is not None:
+        return f"not judged before step {row.due_step:,}"
+    if row.effect is None:
+        return f"not known: {row.unknown or 'the run had no steps to judge it by'}"
+    effect = Effect(row.judged_step, row.effect, row.effect_error)
+    if row.expected is None:
+        return effect_words(effect)
+    came = expectation_words(Expected(row.expected), row.expected_size, effect)
+    return f"{effect_words(effect)}; {came}"

@@ -1,0 +1,61 @@
+"""Notes of a run: changes that people tell of, and those that the server found."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from spikeguard_server.errors import Conflict, NotFound
+from spikeguard_server.http.bodies.notes import NoteList, NoteWanted, note_body
+from spikeguard_server.http.bodies.run_shapes import NoteBody
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    RunDep,
+    ServicesDep,
+    page_wanted,
+    person_of,
+)
+from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.ingest.notes import Told, tell_note
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.notes import read_note, read_notes
+
+router = APIRouter(tags=["runs"])
+PATH = "/v1/runs/{project}/{name}/notes"
+_NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
+_FULL = Conflict(
+    "Run gpt-124m-7 has 1,000 notes, which is the most",
+    "Keep what else is to be said in your own log",
+)
+
+
+@router.get(
+    PATH, summary="Changes that nobody ordered here", response_model=NoteList,
+    response_class=JsonReply, responses=refusals(_NO_RUN),
+)  # fmt: skip
+def get_notes(
+    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
+) -> JsonReply:
+    """What people told of, and settings that an attempt began with otherwise, each with its effect
+    on the loss once it is judged. Newest first."""
+    page = page_wanted(limit, cursor, int)
+    with services.engine.connect() as connection:
+        found, more = read_notes(connection, existing_run(connection, run), page)
+    return JsonReply(NoteList(items=[note_body(row) for row in found], next_cursor=more))
+
+
+@router.post(
+    PATH, summary="Tell of a change", response_model=NoteBody, response_class=JsonReply,
+    status_code=201, responses=refusals(_NO_RUN, _FULL),
+)  # fmt: skip
+def post_note(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: NoteWanted
+) -> JsonReply:
+    """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
+    against the trend from before it."""
+    told = Told(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
+    with services.engine.begin() as connection:
+        number = tell_note(connection, run, told, person_of(caller))
+        row = read_note(connection, existing_run(connection, run), number)
+        return JsonReply(note_body(row), status_code=201)

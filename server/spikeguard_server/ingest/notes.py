@@ -1,0 +1,130 @@
+"""Changes that nobody ordered here: a person tells of one, or an attempt begins with one.
+
+Invariants: under the run's lock. A note lies on the line that is trained now, at a step that was
+trained, so that there is a trend to judge it by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import AttemptStarted, RunId
+from spikeguard_server.domain.diagnosis.change_effect import (
+    Expected,
+    Introduction,
+    changes_between,
+    changes_words,
+    judged_after,
+)
+from spikeguard_server.errors import Conflict, Unprocessable
+from spikeguard_server.identity.actors import Actor
+from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.incidents import Attempts, attempts_by_number
+from spikeguard_server.store.notes import (
+    MAX_NOTES,
+    NewNote,
+    add_note,
+    count_told,
+    introduction_of,
+)
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.runs import RunRow, lock_run, segments_of
+from spikeguard_server.store.situations import current_lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a person says of a change."""
+
+    text: str
+    step: int | None = None  # the last before it; None: the newest
+    reason: str | None = None
+    expected: Expected | None = None
+    expected_size: float | None = None  # nats
+
+
+def tell_note(connection: sql.Connection, run: RunId, told: Told, by: Actor) -> int:
+    """Write the note down; returns its number."""
+    key = existing_run(connection, run)
+    row = lock_run(connection, key)
+    if row is None:  # deleted meanwhile
+        existing_run(connection, run)
+    assert row is not None
+    if count_told(connection, key) >= MAX_NOTES:
+        raise Conflict(
+            f"Run {run} has {MAX_NOTES:,} notes, which is the most",
+            "Keep what else is to be said in your own log",
+        )
+    step = _step(row, told.step)
+    place = _place(connection, row, attempts_by_number(connection, key), step)
+    note = NewNote(
+        "person", by, step, told.text, place, reason=told.reason, expected=told.expected,
+        expected_size=told.expected_size,
+        due_step=None if place is None else step + judged_after(step),
+    )  # fmt: skip
+    number = add_note(connection, key, note, database_now(connection))
+    assert number is not None
+    audit.append(
+        connection, key, actor=by, action="noted", subject=str(run),
+        after=f"note {number} at step {step}", reason=_said(told),
+    )  # fmt: skip
+    return number
+
+
+def _said(told: Told) -> str:
+    return told.text if told.reason is None else f"{told.text}: {told.reason}"
+
+
+def _step(run: RunRow, asked: int | None) -> int:
+    newest = run.last_step or 0
+    if asked is not None and asked > newest:
+        raise Unprocessable(
+            f"The run stands at step {newest:,}, which lies before step {asked:,}",
+            "Give a step that was trained, or none for the newest",
+            field="step",
+        )
+    return newest if asked is None else asked
+
+
+def _place(connection: sql.Connection, run: RunRow, attempts: Attempts, step: int) -> Place | None:
+    """Where on the line that is trained now the step lies; None where it was not trained there."""
+    if run.current_segment is None or run.current_attempt is None:
+        return None
+    lineage = current_lineage(connection, run, attempts)
+    for row in segments_of(connection, run.run_id):
+        id = attempts.segment(row.attempt, row.segment)
+        if id not in lineage.last_steps or row.first_step is None or row.last_step is None:
+            continue
+        end = lineage.last_steps[id]
+        last = row.last_step if end is None else min(end, row.last_step)
+        if row.first_step <= step <= last:
+            return Place(row.attempt, row.segment, step)
+    return None
+
+
+def note_attempt(intake: Intake, started: AttemptStarted) -> None:
+    """Note what the attempt trains with otherwise than the one that it goes on from.
+
+    Its learning rate is compared once it has trained: until then, and where nothing else changed,
+    the note is not shown.
+    """
+    parent = started.parent
+    if parent is None or parent.segment.attempt == intake.attempt.id:
+        return
+    before = introduction_of(intake.connection, intake.run_id, parent.segment.attempt)
+    if before is None:
+        return
+    number, told = before
+    now = Introduction(started.world_size, started.tokens_per_step, started.settings)
+    changes = changes_between(told, now)
+    note = NewNote(
+        "attempt", audit.SERVER, parent.step, changes_words(changes),
+        Place(number, parent.segment.number, parent.step), began=intake.attempt.number,
+        changes=changes, shown=bool(changes), due_step=parent.step + 1,
+    )  # fmt: skip
+    add_note(intake.connection, intake.run_id, note, intake.now)

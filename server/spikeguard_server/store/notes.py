@@ -1,0 +1,192 @@
+"""Changes that were told or found, as they are written; and where they lie in a run's history.
+
+Invariants: the caller holds the run's lock. What was said stays; it is judged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_server.domain.diagnosis.change_effect import Changed, Effect, Expected, Introduction
+from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.runs import ENDED
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables import core as tables
+from spikeguard_server.store.tables.notes import notes
+
+MAX_NOTES: Final = 1000  # of a run, told by people
+_N = notes.c
+
+
+@dataclass(frozen=True, slots=True)
+class NewNote:
+    """What is known of a change when it is written down."""
+
+    source: str  # person, attempt
+    actor: str
+    step: int
+    text: str
+    place: Place | None = None  # the last step before it; None: the run had none
+    began: int | None = None  # the attempt that began with it
+    reason: str | None = None
+    changes: Sequence[Changed] = ()
+    expected: Expected | None = None
+    expected_size: float | None = None
+    shown: bool = True
+    due_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DueNote:
+    """A note that is to be looked at."""
+
+    run_id: UUID
+    number: int
+
+
+def add_note(connection: sql.Connection, run_id: UUID, note: NewNote, now: datetime) -> int | None:
+    """Write it under the run's next number; None where the attempt's start is noted already."""
+    newest = sql.select(sql.func.coalesce(sql.func.max(_N.number), 0) + 1)
+    number = newest.where(_N.run_id == run_id).scalar_subquery()
+    place = note.place
+    written = (
+        insert(notes)
+        .values(
+            run_id=run_id, number=number, source=note.source, at=now, actor=storable(note.actor),
+            began=note.began, attempt=place.attempt if place else None,
+            segment=place.segment if place else None, step=note.step, text=storable(note.text),
+            reason=None if note.reason is None else storable(note.reason),
+            changes=_plain(note.changes), expected=note.expected and note.expected.value,
+            expected_size=note.expected_size, shown=note.shown, due_step=note.due_step,
+        )
+        .on_conflict_do_nothing()
+        .returning(_N.number)
+    )  # fmt: skip
+    number_written: int | None = connection.execute(written).scalar_one_or_none()
+    return number_written
+
+
+def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
+    """As texts: a reader need not know what kind of setting it is."""
+    return [
+        {"field": storable(c.field), "before": _text(c.before), "after": _text(c.after)}
+        for c in changes
+    ]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else storable(str(value))
+
+
+def count_told(connection: sql.Connection, run_id: UUID) -> int:
+    """How many notes people have written."""
+    told = sql.select(sql.func.count()).where(_N.run_id == run_id, _N.source == "person")
+    return int(connection.execute(told).scalar_one())
+
+
+def introduction_of(
+    connection: sql.Connection, run_id: UUID, attempt: str
+) -> tuple[int, Introduction] | None:
+    """Number of an attempt and what it said of itself; None where it never reached us."""
+    a = tables.attempts.c
+    row = connection.execute(
+        sql.select(a.number, a.world_size, a.tokens_per_step, a.settings).where(
+            a.run_id == run_id, a.id == attempt
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    return row.number, Introduction(row.world_size, row.tokens_per_step, row.settings)
+
+
+def due_notes(connection: sql.Connection, limit: int) -> list[DueNote]:
+    """Notes whose step has come, or whose run is over; read without a lock."""
+    r = tables.runs.c
+    come = (_N.due_step <= r.last_step) | (r.state == ENDED)
+    rows = connection.execute(
+        sql.select(_N.run_id, _N.number)
+        .join(tables.runs, r.run_id == _N.run_id)
+        .where(_N.due_step.is_not(None), come)
+        .order_by(sql.func.random())  # one that has to wait keeps no other waiting
+        .limit(limit)
+    )
+    return [DueNote(*row) for row in rows]
+
+
+def due_note(connection: sql.Connection, due: DueNote) -> sql.Row[Any] | None:
+    """The note, if it still is to be looked at."""
+    mine = sql.and_(_N.run_id == due.run_id, _N.number == due.number, _N.due_step.is_not(None))
+    return connection.execute(sql.select(notes).where(mine)).one_or_none()
+
+
+def show_note(
+    connection: sql.Connection, due: DueNote, text: str, changes: Sequence[Changed], due_step: int
+) -> None:
+    """An attempt's start did change something; its effect is due at a later step."""
+    _update(
+        connection, due, text=storable(text), changes=_plain(changes), shown=True, due_step=due_step
+    )
+
+
+def drop_note(connection: sql.Connection, due: DueNote) -> None:
+    """An attempt's start changed nothing."""
+    connection.execute(
+        sql.delete(notes).where(_N.run_id == due.run_id, _N.number == due.number, ~_N.shown)
+    )
+
+
+def settle_note(
+    connection: sql.Connection, due: DueNote, found: Effect | str, now: datetime
+) -> None:
+    """Write what became of the change; it is not looked at again."""
+    if isinstance(found, str):
+        _update(connection, due, due_step=None, judged_at=now, unknown=found)
+        return
+    _update(
+        connection, due, due_step=None, judged_at=now, judged_step=found.step, effect=found.loss,
+        effect_error=found.error,
+    )  # fmt: skip
+
+
+def later_change(connection: sql.Connection, run_id: UUID, number: int, to_step: int) -> str | None:
+    """What followed a note before `to_step` and changed the training as well, in words."""
+    mine = sql.select(_N.step).where(_N.run_id == run_id, _N.number == number).scalar_subquery()
+    later = (
+        sql.select(_N.number)
+        .where(_N.run_id == run_id, _N.number > number, _N.shown)
+        .where(_N.step >= mine, _N.step < to_step)
+        .order_by(_N.number)
+    )
+    found = connection.execute(later.limit(1)).scalar_one_or_none()
+    return None if found is None else f"note {found}"
+
+
+def commands_applied(
+    connection: sql.Connection, run_id: UUID, verbs: Sequence[str], after: int, to: int
+) -> list[tuple[int, int, int]]:
+    """(incident, command, step) of what was carried out within (after, to]."""
+    c = tables.commands.c
+    rows = connection.execute(
+        sql.select(c.incident, c.number, c.applied_step)
+        .where(c.run_id == run_id, c.verb.in_(verbs), c.applied_step > after, c.applied_step <= to)
+        .where(c.state.in_(["applied", "judged"]))
+        .order_by(c.applied_step, c.incident, c.number)
+    )
+    return [(row.incident, row.number, row.applied_step) for row in rows]
+
+
+def _update(connection: sql.Connection, due: DueNote, **columns: Any) -> None:
+    mine = sql.and_(_N.run_id == due.run_id, _N.number == due.number)
+    connection.execute(sql.update(notes).where(mine).values(**columns))
+
+
+def changes_of(stored: Sequence[Mapping[str, Any]]) -> list[Changed]:
+    """Changes as they were stored."""
+    return [Changed(**change) for change in stored]

@@ -1,0 +1,168 @@
+"""A change is judged by what followed it, against the trend from before, with its uncertainty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from spikeguard_server.domain.detection.sample import Sample
+from spikeguard_server.domain.diagnosis.change_effect import (
+    MOST_STEPS,
+    Effect,
+    Expected,
+    Introduction,
+    changes_between,
+    changes_words,
+    effect_of,
+    effect_words,
+    expectation_words,
+    judged_after,
+    learning_rate_change,
+)
+from spikeguard_server.domain.events import Trend
+from spikeguard_server.domain.monitor.monitor import Monitor
+
+CHANGED = 2000
+
+
+def loss(step: int, seed: int = 0) -> float:
+    return 2.0 + 4.0 * math.pow(step + 1, -0.3) + Random(step * 1000 + seed).gauss(0, 0.02)
+
+
+def trend_at(step: int, seed: int = 0) -> Trend:
+    """Where a run that trained up to `step` is heading."""
+    monitor = Monitor()
+    monitor.observe([Sample(s, {"loss": loss(s, seed)}) for s in range(1, step + 1)])
+    found = monitor.heading(step)
+    assert found is not None
+    return found
+
+
+def before(seed: int = 0) -> list[tuple[int, float]]:
+    return [(step, loss(step, seed)) for step in range(CHANGED - 127, CHANGED + 1)]
+
+
+def after(shift: float, seed: int = 0) -> list[tuple[int, float]]:
+    steps = range(CHANGED + 1, CHANGED + MOST_STEPS + 1)
+    return [(step, loss(step, seed) + shift) for step in steps]
+
+
+def judge(seed: int) -> Effect | str:
+    return effect_of(trend_at(CHANGED, seed), CHANGED, before(seed), after(0.0, seed))
+
+
+@pytest.mark.parametrize("shift", [-0.2, -0.1, 0.1, 0.2])
+def test_a_change_of_the_loss_is_found_with_an_interval_that_holds_it(shift: float) -> None:
+    found = effect_of(trend_at(CHANGED), CHANGED, before(), after(shift))
+    assert isinstance(found, Effect)
+    assert found.seen
+    assert abs(found.loss - shift) <= found.error < 0.06
+    assert found.step == CHANGED + MOST_STEPS
+
+
+def test_a_change_that_changes_nothing_is_rarely_told_to_have() -> None:
+    """By an interval of 95 %, of 40 runs no more than a handful."""
+    found = [judge(seed) for seed in range(40)]
+    wrong = [one for one in found if isinstance(one, str) or one.seen]
+    assert len(wrong) <= 4, wrong
+
+
+@pytest.mark.parametrize(
+    ("curve", "changed_at"),
+    [
+        (lambda step: 2.0 + math.exp(-step / 200), 150),
+        (lambda step: 2.0 + math.exp(-step / 200), 300),
+        (lambda step: 1.7 + 8.0 * math.pow(step + 1, -0.5), 150),
+        (lambda step: 1.0 + 9.0 * math.pow(step + 1, -0.1), 300),
+        (lambda step: 5.0 - 0.75 * step / 1000, 1000),  # straight in the step, as no trend is drawn
+        (lambda step: 5.0 - 0.75 * step / 1000, 2000),
+    ],
+)
+def test_a_curve_that_does_not_bend_as_the_trend_does_gains_nothing_by_a_change(
+    curve: Callable[[int], float], changed_at: int
+) -> None:
+    """Of a young run that falls fast nobody can tell much, and it says so."""
+    end = changed_at + judged_after(changed_at)
+    wrong = 0
+    for seed in range(5):
+        noise = Random(seed)
+        rows = [(step, curve(step) + noise.gauss(0, 0.02)) for step in range(1, end + 1)]
+        monitor = Monitor()
+        monitor.observe([Sample(step, {"loss": value}) for step, value in rows[:changed_at]])
+        trend, earlier = monitor.heading(changed_at), rows[changed_at - 128 : changed_at]
+        found = effect_of(trend, changed_at, earlier, rows[changed_at:])
+        wrong += isinstance(found, Effect) and found.seen
+    assert wrong <= 1
+
+
+def test_what_is_not_known_says_why() -> None:
+    trend = trend_at(CHANGED)
+    assert "too few steps" in str(effect_of(None, CHANGED, before(), after(0.0)))
+    assert "only 10 steps" in str(effect_of(trend, CHANGED, before(), after(0.0)[:10]))
+    broken = [(step, math.nan if step % 2 else value) for step, value in after(0.0)]
+    assert "not finite at 100 of the 200 steps" in str(effect_of(trend, CHANGED, before(), broken))
+    assert Monitor().heading(10) is None
+
+
+def test_the_farther_the_trend_has_to_be_extrapolated_the_less_sure_an_effect_is() -> None:
+    steep = replace(trend_at(CHANGED), slope=-0.001)
+    near, far = (effect_of(steep, CHANGED, before(), after(0.0)[:n]) for n in (50, 200))
+    assert isinstance(near, Effect)
+    assert isinstance(far, Effect)
+    assert far.error > near.error
+
+
+@pytest.mark.parametrize(
+    ("expected", "size", "loss_is", "said"),
+    [
+        (Expected.LOWER, None, -0.05, "as expected"),
+        (Expected.LOWER, None, 0.05, "the opposite of what was expected"),
+        (Expected.LOWER, None, 0.001, "too small to tell"),
+        (Expected.LOWER, 0.5, 0.001, "not as expected"),
+        (Expected.LOWER, 0.05, -0.052, "as expected"),
+        (Expected.LOWER, 0.02, -0.05, "as expected, but more"),
+        (Expected.HIGHER, 0.2, 0.05, "as expected, but less"),
+        (Expected.NONE, None, 0.001, "as expected"),
+        (Expected.NONE, None, 0.05, "not as expected"),
+    ],
+)
+def test_an_expectation_is_held_against_the_interval(
+    expected: Expected, size: float | None, loss_is: float, said: str
+) -> None:
+    assert expectation_words(expected, size, Effect(2200, loss_is, 0.01)) == said
+
+
+def test_an_effect_is_told_with_its_uncertainty() -> None:
+    said = effect_words(Effect(2200, -0.05, 0.01))
+    assert said == "the loss lies 0.0500 ± 0.0100 nats below its earlier trend"
+    assert "no effect to be seen" in effect_words(Effect(2200, 0.004, 0.01))
+
+
+def test_an_attempt_that_trains_otherwise_is_told_by_the_fields_that_differ() -> None:
+    settings = {"betas": "(0.9, 0.95)", "lr": "0.0003", "host": "a", "ability.clip": "yes"}
+    before = Introduction(8, 4096, settings)
+    new = {"betas": "(0.9, 0.99)", "lr": "0.0001", "host": "b", "ability.clip": "no", "clip": "1.0"}
+    changes = changes_between(before, Introduction(16, 8192, new))
+    assert [change.field for change in changes] == [
+        "betas",
+        "clip",
+        "tokens_per_step",
+        "world_size",
+    ]
+    said = changes_words(changes)
+    assert "betas (0.9, 0.95) → (0.9, 0.99), clip not told → 1.0" in said
+    assert "world_size 8 → 16" in said
+    assert changes_between(before, Introduction(8, 4096, {**settings, "host": "c"})) == ()
+
+
+def test_a_learning_rate_that_goes_on_along_its_schedule_is_no_change() -> None:
+    assert learning_rate_change([2e-4, 3e-4], 4e-4) is None  # a warm-up
+    assert learning_rate_change([3e-4, 2.999e-4], 2.998e-4) is None
+    assert learning_rate_change([3e-4], 1e-4) is None  # too little is known
+    found = learning_rate_change([3e-4, 3e-4], 1e-4)
+    assert found is not None
+    assert (found.field, found.before, found.after) == ("lr", 3e-4, 1e-4)

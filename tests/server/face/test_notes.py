@@ -1,0 +1,232 @@
+"""Changes that nobody ordered here: told by people or found, and judged by what followed them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_client import ApiError, Client
+from spikeguard_protocol import (
+    AttemptEnded,
+    AttemptStarted,
+    Role,
+    RunId,
+    SegmentId,
+    SegmentPoint,
+    SegmentReason,
+    SegmentStarted,
+)
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import VERBS, Job, Live
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m; DROP"
+
+
+def client_of(live: Live, role: Role = Role.OPERATOR) -> Client:
+    return Client(live.url, live.token(Grant(role, person="Ada")))
+
+
+def judged(live: Live, job: Job, number: int = 1) -> dict[str, Any]:
+    """The note once nothing more is expected of it."""
+    until = time.monotonic() + 20
+    while True:
+        with live.client(Role.VIEWER) as viewer:
+            items = viewer.get(f"{job.path}/notes").json()["items"]
+        found = {note["number"]: note for note in items}
+        if number in found and found[number]["judged_at"]:
+            note: dict[str, Any] = found[number]
+            return note
+        assert time.monotonic() < until, items
+        time.sleep(0.1)
+
+
+def restart(
+    job: Job, at: int, world_size: int = 1, settings: Mapping[str, str] = MappingProxyType({})
+) -> Job:
+    """A new attempt that goes on from step `at`."""
+    parent = SegmentPoint(SegmentId(job.attempt, 0), at)
+    job.send(AttemptEnded("crashed"))
+    again = Job(job.live, job.run, step=at)
+    again.send(
+        AttemptStarted(parent, world_size, VERBS, "test", 4096, settings),
+        SegmentStarted(0, SegmentReason.RESUME, parent, at),
+    )
+    return again
+
+
+def test_a_change_is_told_with_its_person_and_judged_by_the_trend_from_before_it(
+    live: Live, job: Job
+) -> None:
+    for _ in range(4):
+        job.train(100)
+    client, run = client_of(live), RunId("default", job.run)
+    told = client.note(
+        run, "new data mix, 30 % code", reason="week 10", expect="lower", expect_size=0.2
+    )
+    assert (told["number"], told["step"], told["author"]) == (1, 400, "Ada")
+    assert told["outcome"] == "not judged before step 480"
+    job.train(100, excess=-0.1)
+    found = judged(live, job)
+    assert abs(found["effect"] + 0.1) <= found["effect_error"] < 0.1
+    assert found["judged_step"] == 480
+    assert "nats below its earlier trend; as expected, but less" in found["outcome"]
+    with live.client(Role.VIEWER) as viewer:
+        assert viewer.get(job.path).json()["notes"] == [found]
+    [entry] = [entry for entry in client.audit(run) if entry["action"] == "noted"]
+    assert (entry["actor"], entry["after"]) == ("Ada", "note 1 at step 400")
+    assert entry["reason"] == "new data mix, 30 % code: week 10"
+
+
+def test_of_several_changes_the_last_alone_is_judged(live: Live, job: Job) -> None:
+    job.train(300)
+    client, run = client_of(live), RunId("default", job.run)
+    client.note(run, "one")
+    job.train(30)
+    client.note(run, "two", expect="none")
+    job.train(200)
+    assert judged(live, job, 1)["outcome"] == (
+        "not known: nobody can tell: note 2 followed before its effect showed"
+    )
+    assert judged(live, job, 2)["outcome"].endswith("; as expected")
+
+
+def test_a_change_that_a_rollback_undid_is_not_judged(live: Live, job: Job) -> None:
+    job.train(300)
+    client_of(live).note(RunId("default", job.run), "one")
+    again = restart(job, 250)
+    for _ in range(3):
+        again.train(100)
+    assert judged(live, job)["unknown"] == "the run went back to before it"
+
+
+def test_what_an_attempt_trains_with_otherwise_is_found_and_judged(live: Live, job: Job) -> None:
+    """Fields that differ by their names; the learning rate by what was trained with."""
+    job.train(300, lr=3e-4)
+    again = restart(job, 300, world_size=2, settings={"host": "b", "betas": "(0.9, 0.99)"})
+    again.train(200, lr=1e-4)
+    found = judged(live, job)
+    assert {c["field"]: (c["before"], c["after"]) for c in found["changes"]} == {
+        "lr": ("0.0003", "0.0001"),
+        "betas": (None, "(0.9, 0.99)"),
+        "world_size": ("1", "2"),
+    }
+    assert (found["source"], found["author"], found["began"]) == ("attempt", "server", 2)
+    assert found["step"] == 300
+    assert "no effect to be seen" in found["outcome"]
+    [entry] = [
+        e for e in client_of(live).audit(RunId("default", job.run)) if e["action"] == "noted"
+    ]
+    assert "attempt 2 began with lr 0.0003 → 0.0001" in (entry["reason"] or "")
+
+
+def test_an_attempt_that_goes_on_as_before_is_no_change(live: Live, job: Job) -> None:
+    job.train(300, lr=3e-4)
+    again = restart(job, 300, settings={"host": "another"})
+    again.train(250, lr=3e-4)
+    until = time.monotonic() + 10
+    waiting = "select count(*) from notes where due_step is not null"
+    while live.engine.connect().exec_driver_sql(waiting).scalar_one():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert list(client_of(live).notes(RunId("default", job.run))) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"text": ""}, "text"),
+        ({"text": "x" * 501}, "text"),
+        ({"text": "x", "step": 400}, "step"),
+        ({"text": "x", "expect": "faster"}, "expect"),
+        ({"text": "x", "expect": "lower", "expect_size": -1.0}, "expect_size"),
+        ({"text": "x", "more": 1}, "more"),
+    ],
+)
+def test_a_note_that_cannot_be_is_refused_by_its_field(
+    live: Live, job: Job, body: dict[str, Any], field: str
+) -> None:
+    job.train(100)
+    with live.person("Ada") as person:
+        answer = person.post(f"{job.path}/notes", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"].endswith(field), answer.text
+
+
+def test_only_a_person_who_may_decide_tells_of_a_change(live: Live, job: Job) -> None:
+    job.train(10)
+    for role in (Role.VIEWER, Role.AGENT, Role.METRICS):
+        with live.client(role) as client:
+            assert client.post(f"{job.path}/notes", json={"text": "x"}).status_code == 403
+    with pytest.raises(ApiError, match="There is no run"):
+        client_of(live).note(RunId("default", "nowhere"), "x")
+
+
+def test_the_command_line_tells_of_a_change_and_lists_them(
+    live: Live,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
+    job.train(100)
+
+    def typed(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        status, said = main(words), capsys.readouterr()
+        return status, " ".join((said.out + said.err).split())
+
+    assert "no attempt began with one" in typed("note", job.run)[1]
+    status, said = typed("note", job.run, HOSTILE, "--step", "90", "--expect", "lower")
+    assert (status, "not judged before step 130" in said) == (0, True)
+    status, said = typed("note", job.run, "x", "--why", "y", "--expect", "none", "--json")
+    assert json.loads(said)["number"] == 2
+    listed = typed("note", job.run)[1]
+    assert "2, step 100, Ada: x (y). Expected: no effect. Not judged before step 140." in listed
+    assert "\x1b" not in listed
+    assert "<script>alert(1)</script>" in listed
+    assert "note 2, step 100" in typed("show", job.run)[1]
+    assert "--by is the size" in typed("note", job.run, "x", "--by", "0.1")[1]
+    assert "a note needs its text" in typed("note", job.run, "--why", "y")[1]
+    assert "stands at step 100" in typed("note", job.run, "x", "--step", "101")[1]
+
+
+def test_the_page_of_an_incident_is_opened_in_a_browser_where_there_is_one(
+    live: Live,
+    spiked: Job,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, person="Ada")))
+    monkeypatch.setenv("BROWSER", "true %s")
+    page = f"{live.url}/incident/default/{spiked.run}/1"
+    for words in ((f"{spiked.run}#1",), (f"default/{spiked.run}#1", "--print"), (spiked.run,)):
+        capsys.readouterr()
+        assert main(["open", *words]) == 0
+        assert capsys.readouterr().out.strip() == page
+    with live.person("Ada") as person:
+        assert person.get(page).status_code == 303  # to the page that signs a browser in
+    job.train(10)
+    assert main(["open", job.run]) == 1
+    assert "had no spike" in capsys.readouterr().err
+
+
+def test_one_start_is_noted_once_however_often_it_introduces_itself(live: Live, job: Job) -> None:
+    job.train(100)
+    parent = SegmentPoint(SegmentId(job.attempt, 0), 100)
+    again = restart(job, 100, world_size=4)
+    started = AttemptStarted(parent, 4, VERBS, "test", tokens_per_step=4096)
+    again.send(started)
+    again.send(replace(started, settings={"ability.clip": "yes"}))
+    again.train(10)
+    notes = list(client_of(live).notes(RunId("default", job.run)))
+    assert [note["text"] for note in notes] == ["world_size 1 → 4"]
