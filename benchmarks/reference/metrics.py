@@ -25,7 +25,7 @@ from spikeguard_server.incident_metrics import (
     Distribution,
     IncidentTotals,
 )
-from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
+from spikeguard_server.metrics import Fleet, Metrics, RunEvent, RunGauges, fleet_text
 from spikeguard_server.store.outage import Outage
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
@@ -98,6 +98,7 @@ def _everything() -> Fleet:
         budgets_spent={("default", Verb.ROLLBACK): 1},
         failing={ChannelKind.WEBHOOK: 1},
         totals=_totals(),
+        events=(RunEvent("default", "gpt", "spike", "gpt#1", "lingering", 1.0),),
         agent_tokens_s=(1.0,),
     )
 

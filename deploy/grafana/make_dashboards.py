@@ -38,6 +38,19 @@ BAD = {0.0: "transparent", 1.0: "red"}
 WAITED_S = {0.0: "transparent", 60.0: "orange", 300.0: "red"}  # an alert fires at 300
 FIELDS = ("project", "run", "incident")  # of a row: what leads to the incident's page
 INCIDENT = "/".join(["${spikeguard:raw}/incident", *(f"${{__data.fields.{f}}}" for f in FIELDS)])
+WHICH: dict[str, str] = {  # the runs that a dashboard shows
+    "fleet": '{project=~"$project", run=~"$run"}',
+    "run": '{project="$project", run="$run"}',
+    "on-call": '{project=~".+"}',
+}
+MARKS = (  # name, event of the series, colour
+    ("Spike", "spike", "red"),
+    ("Decision", "decision", "blue"),
+    ("Rollback", "rollback", "green"),
+    ("Command", "command", "green"),
+    ("Closed", "close", "gray"),
+    ("Note", "note", "purple"),
+)
 GOOD = {0.0: "red", 1.0: "green"}
 
 HIDDEN = ("Time", "Value", "__name__", "instance", "job")
@@ -192,12 +205,27 @@ def _costs(title: str, about: str, kind: str, by: str, which: str, unit: str = "
     return lines(title, about, *queries, width=8, height=6, unit=unit)
 
 
-def _opened(which: str) -> dashboard.AnnotationQuery:
-    """A mark where a spike opened."""
-    now = f"spikeguard_run_incident_open{which} == 1"
-    expr = f"{now} unless spikeguard_run_incident_open{which} offset 30s == 1"
-    made = dashboard.AnnotationQuery().name("Spike opened").datasource(SOURCE)
-    return made.enable(True).icon_color("red").expr(expr)
+def _marks(which: str) -> list[dict[str, Any]]:
+    """Marks on every graph: what the server says happened, at the moment at which it did.
+
+    As plain JSON: the SDK knows no title, tags or values as times of a query of Prometheus."""
+    series = f"spikeguard_run_event_timestamp_seconds{which}"
+    return [
+        {
+            "name": name,
+            "datasource": {"type": SOURCE.type_val, "uid": SOURCE.uid},
+            "enable": True,
+            "hide": False,
+            "iconColor": color,
+            "expr": f'1000 * {series[:-1]}, event=~"{event}"}}',
+            "step": "15s",
+            "titleFormat": f"{name}: {{{{subject}}}}",
+            "textFormat": "{{text}} ({{project}}/{{run}})",
+            "tagKeys": "project,run,event",
+            "useValueForTime": "on",
+        }
+        for name, event, color in MARKS
+    ]
 
 
 def _board(name: str, title: str, about: str, panels: Sequence[Panel]) -> dashboard.Dashboard:
@@ -221,7 +249,7 @@ def _board(name: str, title: str, about: str, panels: Sequence[Panel]) -> dashbo
 
 def fleet() -> dashboard.Dashboard:
     """Every live run, what is wrong with it, and what waits for a person."""
-    which, name = '{project=~"$project", run=~"$run"}', "{{project}}/{{run}}"
+    which, name = WHICH["fleet"], "{{project}}/{{run}}"
     of = '{project=~"$project"}'
     panels = [
         number("Live runs", "Runs that sent a message lately.",
@@ -283,7 +311,7 @@ def fleet() -> dashboard.Dashboard:
     ]  # fmt: skip
     about = "Every live run, what is wrong with it, and what waits for a person."
     made = _board("fleet", "spikeguard: fleet", about, panels)
-    return _narrowed(made, which, several=True)
+    return _narrowed(made, several=True)
 
 
 def _latency(width: int) -> Panel:
@@ -302,7 +330,7 @@ def _latency(width: int) -> Panel:
 
 def run() -> dashboard.Dashboard:
     """One run: how it trains, and what it went through."""
-    which = '{project="$project", run="$run"}'
+    which = WHICH["run"]
     panels = [
         number("Step", "The newest optimizer step.", f"spikeguard_run_last_step{which}", CALM),
         number("Loss", "Nats at the newest step.", f"spikeguard_run_loss_nats{which}", CALM),
@@ -339,17 +367,17 @@ def run() -> dashboard.Dashboard:
     ]  # fmt: skip
     about = "One run: how it trains, and when it spiked. The incident's own page shows every step."
     made = _board("run", "spikeguard: run", about, panels)
-    return _narrowed(made, which, several=False)
+    return _narrowed(made, several=False)
 
 
-def _narrowed(made: dashboard.Dashboard, which: str, *, several: bool) -> dashboard.Dashboard:
-    """With a choice of project and run, or of several of each, and their spikes marked."""
+def _narrowed(made: dashboard.Dashboard, *, several: bool) -> dashboard.Dashboard:
+    """With a choice of project and run, or of several of each."""
     match = "=~" if several else "="
     runs = f'spikeguard_run_last_step{{project{match}"$project"}}'
     project = _variable("project", "Project", "spikeguard_run_last_step", several=several)
     run = _variable("run", "Run", runs, several=several)
     made = made.with_variable(_address())
-    return made.with_variable(project).with_variable(run).annotation(_opened(which))
+    return made.with_variable(project).with_variable(run)
 
 
 def on_call() -> dashboard.Dashboard:
@@ -412,7 +440,9 @@ BOARDS: dict[str, Callable[[], dashboard.Dashboard]] = {
 
 def text(name: str) -> str:
     """The JSON of one dashboard."""
-    return json.dumps(BOARDS[name]().build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+    board = json.loads(json.dumps(BOARDS[name]().build(), cls=JSONEncoder))
+    board["annotations"] = {"list": _marks(WHICH[name])}
+    return json.dumps(board, indent=1, sort_keys=True) + "\n"
 
 
 def main() -> None:

@@ -172,6 +172,18 @@ class RunGauges:
 
 
 @dataclass(frozen=True, slots=True)
+class RunEvent:
+    """Something that happened to a run lately: a mark on its graphs."""
+
+    project: str
+    run: str
+    event: str  # spike, decision, rollback, command, close, note
+    subject: str  # `gpt#3`, `gpt#3.1`, `note 2`
+    text: str
+    at_s: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """The whole fleet, as the database knows it."""
 
@@ -190,6 +202,7 @@ class Fleet:
     totals: IncidentTotals = field(default_factory=IncidentTotals)  # of closed incidents
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_s: Sequence[float] = ()  # left to training jobs' tokens that end soon
+    events: Sequence[RunEvent] = ()  # of the last minutes, the newest first
     incidents_not_shown: int = 0  # of them, those with an open incident
 
 
@@ -253,6 +266,7 @@ def fleet_text(fleet: Fleet) -> bytes:
     _tokens(registry, fleet.agent_tokens_s)
     _notices(registry, fleet)
     _live_runs(registry, fleet.live)
+    _events(registry, fleet.events)
     return generate_latest(registry)
 
 
@@ -344,6 +358,18 @@ def _counts(
 
 def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float) -> None:
     Gauge(name, help_text, registry=registry).set(value)
+
+
+def _events(registry: CollectorRegistry, events: Iterable[RunEvent]) -> None:
+    gauge = Gauge(
+        "spikeguard_run_event_timestamp_seconds",
+        "When something happened to a run, seconds since the epoch, for 15 minutes: a spike, a"
+        " decision, a rollback or another command, a close, a note. Graphs are marked with it.",
+        ("project", "run", "event", "subject", "text"),
+        registry=registry,
+    )
+    for one in events:
+        gauge.labels(one.project, one.run, one.event, one.subject, one.text).set(one.at_s)
 
 
 _RUN_GAUGES: Final = {

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.reference.metrics import _totals
 from spikeguard_protocol import Role
 from spikeguard_server.identity.permissions import TABLE
-from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
+from spikeguard_server.metrics import Fleet, Metrics, RunEvent, RunGauges, fleet_text
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +80,7 @@ def _exported() -> dict[str, set[str]]:
         {("default", "rollback"): 1},
         failing={"webhook": 1},
         totals=_totals(),
+        events=(RunEvent("default", "r", "spike", "r#1", "lingering", 1.0),),
     )
     text = metrics.text().decode() + fleet_text(fleet).decode()
     families = text_string_to_metric_families(text)

@@ -316,10 +316,20 @@ def test_every_query_of_a_dashboard_finds_data(watch: Watch, story: Job, path: P
 def test_every_mark_and_choice_of_a_dashboard_can_be_asked_for(
     watch: Watch, live: Live, story: Job, path: Path
 ) -> None:
-    """Annotations may mark nothing just now; a variable must offer the run."""
+    """A spike and a decision are marked at their own times; a variable must offer the run."""
     board = json.loads(path.read_text())
-    for mark in board["annotations"].get("list", []):
-        watch.ask(mark["expr"].replace("$project", story.project).replace("$run", story.run))
+    marked = {}
+    for mark in board["annotations"]["list"]:
+        filled = mark["expr"].replace("$project", story.project).replace("$run", story.run)
+        marked[mark["name"]] = [
+            one for one in watch.ask(filled) if one["metric"]["run"] == story.run
+        ]
+    assert [one["metric"]["text"] for one in marked["Decision"]] == ["approved: rollback"]
+    assert {one["metric"]["subject"] for one in marked["Spike"]} == {f"{story.run}#1"}
+    for one in (*marked["Spike"], *marked["Decision"]):
+        age_s = time.time() - float(one["value"][1]) / 1000  # the value is its time
+        assert 0 < age_s < 600
+    assert set(marked) == {"Spike", "Decision", "Rollback", "Command", "Closed", "Note"}
     for variable in board.get("templating", {}).get("list", []):
         query = variable["query"]["query"].replace("$project", story.project)
         series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", query).groups()  # type: ignore[union-attr]

@@ -20,6 +20,7 @@ from spikeguard_protocol import (
     Medium,
     Role,
     Rollback,
+    RunId,
     TargetSaved,
     Verb,
 )
@@ -30,8 +31,10 @@ from spikeguard_server.domain.policy.settings import (
     Policy,
     policy_to_mapping,
 )
+from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.incident_metrics import MAX_PROJECTS, OTHERS
 from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.notes import Told, tell_note
 from spikeguard_server.jobs.report_writer import write_reports
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
@@ -248,6 +251,40 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     assert found("spikeguard_saved_money_total", currency="EUR", **mine) == 50.0
 
 
+def test_what_happened_lately_is_told_with_its_time_for_marks_on_graphs(
+    engine: sql.Engine,
+) -> None:
+    job = store_jobs.Job(engine)
+    job.start()
+    job.train(1, 320)
+    job.train(321, 350, lambda _: math.nan, save_every=10**6)
+    command = CommandId.parse("default/gpt#1.1")
+    [(revision,)] = store_jobs.rows(engine, "select revision from commands")
+    approve(engine, command, revision, "Ada Lovelace")
+    assert job.send().orders
+    job.roll_back(str(command), 200, 350, position=400)
+    with engine.begin() as connection:
+        told = Told("mix 3\x1b[31m " + 200 * "x", reason="why")
+        tell_note(connection, RunId("default", "gpt"), told, Actor("Ada", ActorKind.PERSON))
+    job.train(201, 420, segment=1, save_every=10**6)
+    with engine.connect() as connection:
+        fleet = read_fleet(connection)
+        now_s = connection.execute(sql.text("select extract(epoch from now())")).scalar_one()
+    happened = [(one.event, one.subject, one.text) for one in reversed(fleet.events)]
+    assert happened[0] == ("spike", "gpt#1", "divergent")
+    assert happened[1] == ("decision", "gpt#1.1", "approved: rollback")
+    assert happened[2] == ("rollback", "gpt#1.1", "applied: rollback")
+    assert happened[3][:2] == ("note", "note 1")
+    assert happened[4] == ("close", "gpt#1", "recovered")
+    text = happened[3][2]
+    assert text.startswith("mix 3")
+    assert len(text) == 100
+    assert "\x1b" not in text
+    assert all(0 <= float(now_s) - one.at_s < 60 for one in fleet.events)
+    assert not any("Ada" in one.text for one in fleet.events)  # names stay in the record
+    assert b'event="close",project="default",run="gpt",subject="gpt#1"' in fleet_text(fleet)
+
+
 def test_a_deleted_run_takes_nothing_from_what_is_counted(live: Live, job: Job) -> None:
     """Prometheus takes a counter that falls for one that began anew."""
     job.spike()
@@ -457,6 +494,7 @@ def test_nothing_is_told_of_a_run_that_has_ended(engine: sql.Engine) -> None:
         job.send(*ended)
         with engine.connect() as connection:
             told.append(_of_runs(fleet_text(read_fleet(connection))))
+    told = [[line for line in lines if "_run_event_" not in line] for lines in told]
     assert {line.partition("{")[0] for line in told[0]} >= {
         "spikeguard_run_incident_info",
         "spikeguard_run_approval_age_seconds",

@@ -25,6 +25,7 @@ from spikeguard_server.domain.policy.settings import ApprovalMode
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.incident_totals import read_totals
+from spikeguard_server.store.reads.run_events import read_events
 from spikeguard_server.store.reads.runs import waiting
 from spikeguard_server.store.tables.core import attempts, commands, incidents, runs
 from spikeguard_server.store.tables.notices import channels, conversations, notices
@@ -78,6 +79,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         oldest_notice_s=oldest_s or 0.0,
         failing=dict(_failing(connection)),
         totals=read_totals(connection),
+        events=read_events(connection),
         agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
     )
 
