@@ -289,12 +289,12 @@ def expiry(proposal: Command) -> str:
 
 
 def expected(effect: str | None, size: float | None) -> str:
-    """What whoever made a change expects of the loss."""
+    """What whoever made a change expects of the loss; nothing where they did not say."""
     if effect is None:
-        return NOTHING
+        return ""
     if effect == "none":
-        return "no effect"
-    return effect if size is None else f"{effect} by {size:g} nats"
+        return "expected no effect"
+    return f"expected {effect}" if size is None else f"expected {effect} by {size:g} nats"
 
 
 def shortened(text: str, most: int) -> str:

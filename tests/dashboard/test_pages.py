@@ -123,7 +123,7 @@ def test_a_run_shows_changes_from_outside_with_their_effect(world: World) -> Non
     for part in (
         "Changes from outside",
         "new data mix, 30 % code (the evaluation of week 10)",
-        "lower by 0.02 nats",
+        "expected lower by 0.02 nats",
         "attempt 2",
         "0.0121 ± 0.0048 nats below its earlier trend",
         "not known: the loss was not finite",

@@ -238,7 +238,7 @@ def _notes(notes: Sequence[Note], visit: Visit) -> tuple[Html, Html]:
     """What people told of or an attempt began with, and what became of the loss."""
     columns = [
         *(Column("Note", numeric=True), Column("After step", numeric=True), Column("When")),
-        *(Column("Who"), Column("What"), Column("Expected"), Column("Effect on the loss")),
+        *(Column("Who"), Column("What"), Column("Expectation"), Column("Effect on the loss")),
     ]
     rows: list[Sequence[Content]] = [
         [
@@ -252,7 +252,7 @@ def _notes(notes: Sequence[Note], visit: Visit) -> tuple[Html, Html]:
         ]
         for note in notes
     ]
-    told = "Told with `spikeguard note`, or found in the settings that an attempt began with."
+    told = "Told with the command spikeguard note, or found where an attempt began with them."
     return markup.paragraph(told), markup.table(columns, rows, stacked=True)
 
 

@@ -145,7 +145,7 @@ def story(live: Live, new_job: Callable[[str], Job]) -> Iterator[Job]:
 
 def _closed(live: Live, new_job: Callable[[str], Job]) -> Job:
     """A spike that is over, of a job that has a price: what it came to has been counted."""
-    job = new_job("priced")
+    job = new_job("priced-and-closed")
     with live.client(Role.ADMIN) as admin:
         price = {"policy": {"price_per_hour": 98.0}}
         assert admin.put(f"{job.path}/policy", json=price).status_code == 200
