@@ -23,6 +23,7 @@ from spikeguard_cli.credentials import (
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
+from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.show_commands import COMMANDS as SHOW
 from spikeguard_cli.wording import (
     RUN_HEAD,
@@ -368,6 +369,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
     *SHOW,
     *OPEN,
+    *RESPONSE,
     *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options

@@ -99,6 +99,7 @@ def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
 
 
 NOTES = 3  # of a run, on its card
+COMMENTS = 3  # of an incident, the newest, on its card
 LABELS = 9  # columns of the labels of a card
 
 
@@ -108,6 +109,7 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
         *_said("", f"{incident['id']}: {incident['title']} ({incident['confidence']:.0%})"),
         *_said("", f"{incident['summary']}."),
         *_said("cause", _cause_words(incident)),
+        *(line for said in _response_words(incident) for line in _said("people", said)),
     ]
     proposal = incident["proposal"]
     if proposal is not None:
@@ -120,6 +122,16 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
     if incident["has_postmortem"]:
         lines += _said("read", f"spikeguard postmortem '{incident['id']}'")
     return lines
+
+
+def _response_words(incident: dict[str, Any]) -> list[str]:
+    """Who looks at it and whose it is, then the newest comments."""
+    by, whose = incident.get("acknowledged_by"), incident.get("assignee")
+    had = [f"acknowledged by {by}"] if by else []
+    had += [f"assigned to {whose}"] if whose else []
+    said = [r for r in incident.get("responses", []) if r["action"] == "commented"]
+    told = [f"{r['person']}: {_cut(r['text'])}" for r in said[-COMMENTS:]]
+    return [*([", ".join(had)] if had else []), *told]
 
 
 def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:

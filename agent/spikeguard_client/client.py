@@ -28,6 +28,7 @@ from spikeguard_client.shapes import (
     NewToken,
     Note,
     Policy,
+    Response,
     Run,
     RunDetail,
     Scorecard,
@@ -178,6 +179,26 @@ class Client:
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""
         return self._calls.get(IncidentDetail, incident_path(incident))
+
+    def acknowledge(self, incident: IncidentId) -> IncidentDetail:
+        """Say that you look at a spike: nothing is escalated, and nobody is told again."""
+        path = f"{incident_path(incident)}/acknowledgement"
+        return self._calls.send(IncidentDetail, "POST", path, None)
+
+    def take_back_acknowledgement(self, incident: IncidentId) -> IncidentDetail:
+        """Say that nobody looks at it any more."""
+        path = f"{incident_path(incident)}/acknowledgement"
+        return self._calls.send(IncidentDetail, "DELETE", path, None)
+
+    def assign(self, incident: IncidentId, assignee: str | None) -> IncidentDetail:
+        """Make a spike somebody's; None: nobody's."""
+        path = f"{incident_path(incident)}/assignee"
+        return self._calls.send(IncidentDetail, "POST", path, {"assignee": assignee})
+
+    def comment(self, incident: IncidentId, text: str) -> Response:
+        """Say something of a spike, which its post-mortem keeps."""
+        path = f"{incident_path(incident)}/comments"
+        return self._calls.send(Response, "POST", path, {"text": text})
 
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""

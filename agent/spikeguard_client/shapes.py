@@ -287,6 +287,9 @@ class Incident(TypedDict):
     outcome: str | None
     opened_at: str
     closed_at: str | None
+    acknowledged_at: str | None
+    acknowledged_by: str | None  # who looks at it; null: nobody has said so
+    assignee: str | None  # whose it is; null: nobody's
     trend: Trend | None
     proposal: Command | None
 
@@ -338,6 +341,17 @@ class Remedy(TypedDict):
     follow_ups: list[str]  # for the next morning
 
 
+class Response(TypedDict):
+    """What a person did about an incident, beside deciding on its commands."""
+
+    number: int  # from 1, within the incident
+    at: str
+    person: str
+    action: str
+    assignee: str | None  # whom it was given to, or taken from
+    text: str | None  # of a comment
+
+
 class FirstLayer(TypedDict):
     """The layer that moved first, where norms by layer are sent."""
 
@@ -384,6 +398,9 @@ class IncidentDetail(TypedDict):
     outcome: str | None
     opened_at: str
     closed_at: str | None
+    acknowledged_at: str | None
+    acknowledged_by: str | None  # who looks at it; null: nobody has said so
+    assignee: str | None  # whose it is; null: nobody's
     trend: Trend | None
     proposal: Command | None
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
@@ -392,6 +409,9 @@ class IncidentDetail(TypedDict):
     remedy: Remedy
     first_layer: FirstLayer | None
     commands: list[Command]
+    assigned_at: str | None
+    assigned_by: str | None
+    responses: list[Response]  # the newest 200, oldest first
     has_postmortem: bool
 
 

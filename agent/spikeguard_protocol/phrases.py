@@ -14,7 +14,7 @@ from typing import Any
 
 from spikeguard_protocol.batches import BatchRange
 from spikeguard_protocol.orders import Action, verb_of
-from spikeguard_protocol.vocabulary import Cause, Verb
+from spikeguard_protocol.vocabulary import Cause, ResponseAction, Verb
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 PARAGRAPH = "\n\n"
@@ -75,6 +75,24 @@ def ended_phrase(state_words: str, because: str | None) -> str:
     why = (because or "").strip().rstrip(".")
     said = (state_words, "" if why.lower() in state_words.lower() else why)
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in said if part)
+
+
+def response_phrase(action: str, person: str, assignee: str | None, text: str | None) -> str:
+    """What a person did about an incident: `acknowledged by Ada`, `assigned to Bob by Ada`."""
+    match action:
+        case ResponseAction.UNACKNOWLEDGED:
+            return f"{person} no longer looks at it"
+        case ResponseAction.ASSIGNED if assignee != person:
+            return f"assigned to {assignee} by {person}"
+        case ResponseAction.ASSIGNED:
+            return f"taken by {person}"
+        case ResponseAction.UNASSIGNED:
+            return (
+                f"taken from {assignee} by {person}" if assignee != person else f"left by {person}"
+            )
+        case ResponseAction.COMMENTED:
+            return f"{person}: {text}"
+    return f"{action.replace('_', ' ')} by {person}"
 
 
 def _ends(batches: object) -> tuple[int, int] | None:

@@ -119,6 +119,16 @@ class ResultState(StrEnum):
     FAILED = "failed"  # tried, and not done
 
 
+class ResponseAction(StrEnum):
+    """What a person did about an incident, beside deciding on its commands."""
+
+    ACKNOWLEDGED = "acknowledged"  # looks at it
+    UNACKNOWLEDGED = "unacknowledged"  # took that back
+    ASSIGNED = "assigned"  # made it somebody's
+    UNASSIGNED = "unassigned"  # made it nobody's
+    COMMENTED = "commented"
+
+
 class Answer(StrEnum):
     """Whether something can be done in a job."""
 

@@ -12,8 +12,9 @@ from urllib.parse import quote, urlencode
 
 from spikeguard_dashboard import words
 from spikeguard_dashboard.palette import TONE
-from spikeguard_protocol import RunId
+from spikeguard_protocol import IncidentId, RunId
 from spikeguard_protocol.escaping import html_text as escape
+from spikeguard_protocol.paths import incident_page_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,11 @@ def confirm_address(public_url: str, run: RunId, incident: int, command: int) ->
     """The server's own page for a decision, which needs no script."""
     place = f"{quote(run.project, safe='')}/{quote(run.name, safe='')}"
     return f"{public_url}/confirm/{place}/{incident}/{command}"
+
+
+def first_view_address(public_url: str, incident: str) -> str:
+    """The server's own page of an incident, on which people respond to it."""
+    return f"{public_url}{incident_page_path(IncidentId.parse(incident))}"
 
 
 def login_address(public_url: str, back: str) -> str:

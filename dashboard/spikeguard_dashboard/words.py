@@ -230,6 +230,13 @@ def story(incident: Incident) -> str:
     return f"{_jump(incident)}{_since(incident)}."
 
 
+def people(incident: Incident) -> str:
+    """Who looks at it, and whose it is."""
+    by, whose = incident["acknowledged_by"], incident["assignee"]
+    looks = f"{by} looks at it." if by else "Nobody has acknowledged it."
+    return f"{looks} It is assigned to {whose}." if whose else looks
+
+
 def _jump(incident: Incident) -> str:
     said, signal = incident["summary"], incident["first_signal"]["signal"]
     since = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"

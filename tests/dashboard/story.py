@@ -170,6 +170,19 @@ def command(**changes: Any) -> Plain:
     }
 
 
+def responses() -> list[Plain]:
+    """What people did about the open incident."""
+    nothing: Plain = {"assignee": None, "text": None}
+    return [
+        {**nothing, "number": 1, "at": "2026-03-14T03:08:00.000Z", "person": "Ada Lovelace",
+         "action": "acknowledged"},
+        {**nothing, "number": 2, "at": "2026-03-14T03:09:00.000Z", "person": "Ada Lovelace",
+         "action": "assigned", "assignee": "Grace Hopper"},
+        {**nothing, "number": 3, "at": "2026-03-14T03:10:00.000Z", "person": "Grace Hopper",
+         "action": "commented", "text": "shard 14 was tokenised twice"},
+    ]  # fmt: skip
+
+
 def incident(**changes: Any) -> Plain:
     """The open incident."""
     proposal = command()
@@ -204,6 +217,9 @@ def incident(**changes: Any) -> Plain:
         "apart": False,
         "recurrences": 0,
         "outcome": None,
+        "acknowledged_at": "2026-03-14T03:08:00.000Z",
+        "acknowledged_by": "Ada Lovelace",
+        "assignee": "Grace Hopper",
         "opened_at": "2026-03-14T03:02:09.000Z",
         "closed_at": None,
         "trend": series([])["trend"],
@@ -270,6 +286,9 @@ def incident(**changes: Any) -> Plain:
             "layers_known": 148,
         },
         "commands": [proposal],
+        "assigned_at": "2026-03-14T03:09:00.000Z",
+        "assigned_by": "Ada Lovelace",
+        "responses": responses(),
         "has_postmortem": False,
     }
     return {**detail, **changes}

@@ -25,6 +25,7 @@ from spikeguard_dashboard.views.frame import (
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
+from spikeguard_protocol.phrases import response_phrase
 
 PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
@@ -66,6 +67,7 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     measured_at, held_to_be = st.columns(PARTS, gap="medium")
     measured_at.html(markup.block(markup.section("Evidence"), evidence(incident)))
     held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
+    st.html(markup.block(markup.section("Who has it"), people(incident, visit)))
     if incident["causes"]:
         st.html(markup.block(markup.section("Likely cause"), causes(incident)))
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
@@ -200,6 +202,21 @@ def markers(incident: IncidentDetail) -> list[Marker]:
             verb = words.plain(command["verb"])
             marks.append(Marker(command["applied_step"], f"{verb} applied", "command"))
     return marks
+
+
+def people(incident: IncidentDetail, visit: Visit) -> Html:
+    """Who looks at it, whose it is, and what was said, the newest first."""
+    page = markup.first_view_address(visit.settings.public_url, incident["id"])
+    way = markup.paragraph(markup.link("Acknowledge, assign or comment", page))
+    rows: list[Sequence[Content]] = [
+        [
+            words.clock(done["at"], visit.zone),
+            response_phrase(done["action"], done["person"], done["assignee"], done["text"]),
+        ]
+        for done in reversed(incident["responses"])
+    ]
+    table = markup.table([Column("When"), Column("What")], rows) if rows else markup.EMPTY
+    return markup.joined(markup.paragraph(words.people(incident)), table, way, gap="")
 
 
 def evidence(incident: IncidentDetail) -> Html:

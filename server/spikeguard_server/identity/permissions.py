@@ -108,6 +108,10 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", _INCIDENT + "/series"): _READ,
     ("GET", _INCIDENT + "/layers"): _READ,
     ("GET", _INCIDENT + "/postmortem"): _READ,
+    ("POST", _INCIDENT + "/acknowledgement"): _DECIDE,
+    ("DELETE", _INCIDENT + "/acknowledgement"): _DECIDE,
+    ("POST", _INCIDENT + "/assignee"): _DECIDE,
+    ("POST", _INCIDENT + "/comments"): _DECIDE,
     ("POST", _COMMAND + "/approve"): _DECIDE,
     ("POST", _COMMAND + "/reject"): _DECIDE,
     ("GET", "/approve/{token}"): _PUBLIC,  # the link itself is what is judged

@@ -38,6 +38,7 @@ from spikeguard_server.report.facts import (
     LeftOutFact,
     PostMortem,
     RecordedCurve,
+    ResponseFact,
     RevisionFact,
 )
 from spikeguard_server.store.commands import action_of
@@ -55,6 +56,7 @@ from spikeguard_server.store.postmortems import (
     tokens_per_step_of,
 )
 from spikeguard_server.store.reads.costs import read_step_time
+from spikeguard_server.store.reads.responses import read_responses
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of
 from spikeguard_server.store.situations import current_lineage
@@ -87,6 +89,7 @@ def gather(connection: sql.Connection, run: RunRow, number: int, now: datetime) 
         revisions=_revisions(connection, run.run_id, number, row.revisions),
         revision_count=row.revisions,
         commands=commands,
+        responses=_responses(connection, run.run_id, number),
         left_out=left_out,
         left_out_count=left_out_count,
         data=data_record_of(connection, run.run_id, incident, policy, attempts),
@@ -193,6 +196,11 @@ def _left_out(
         for r in rows
     )
     return tuple(found), count
+
+
+def _responses(connection: sql.Connection, run_id: UUID, number: int) -> tuple[ResponseFact, ...]:
+    rows = read_responses(connection, run_id, number)
+    return tuple(ResponseFact(r.at, r.person, r.action, r.assignee, r.text) for r in rows)
 
 
 def _precursors(connection: sql.Connection, run_id: UUID, number: int) -> tuple[Precursor, ...]:

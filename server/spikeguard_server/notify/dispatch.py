@@ -14,7 +14,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import Verb
 from spikeguard_server.domain.notification.channel import Channel
 from spikeguard_server.domain.notification.delivery import Result, uninterested
-from spikeguard_server.domain.notification.topics import LAST, Topic
+from spikeguard_server.domain.notification.topics import OF_BEGUN, Topic
 from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.conversations import Entry, Key, add_topics, going_on, log
 from spikeguard_server.store.notices import Notice, take_notices
@@ -74,8 +74,8 @@ def _offer(
 ) -> Sequence[Entry]:
     """Add what the channel asks for to its conversation; what it does not ask for is logged."""
     reasons = {topic: uninterested(channel, topic, told.name) for topic in topics}
-    if told_before and channel.enabled:  # an alert that was raised is taken down again
-        reasons |= dict.fromkeys(topics & LAST, None)
+    if told_before and channel.enabled:  # an alert that was raised is answered there
+        reasons |= dict.fromkeys(topics & OF_BEGUN, None)
     wanted = [topic for topic, reason in reasons.items() if reason is None]
     if wanted:
         add_topics(connection, key, told.project, wanted)

@@ -62,7 +62,10 @@ def read_facts(
     if row.state != "closed" or row.outcome == Outcome.RUN_ENDED:
         spike = replace(spike, job=told.job)
     outcome = None if row.outcome is None else Outcome(row.outcome)
-    subject = Subject(told.name, Kind(row.kind), outcome, spike.escalations, history=told.history)
+    subject = Subject(
+        told.name, Kind(row.kind), outcome, spike.escalations, history=told.history,
+        acknowledged_by=None if row.state == "closed" else row.acknowledged_by,
+    )  # fmt: skip
     links = _links(settings, IncidentId(run, number), waiting)
     return Facts(subject, told, spike, links, now)
 
@@ -101,6 +104,8 @@ def read_spike(connection: sql.Connection, row: Row) -> tuple[SpikeNews, int | N
         last_command=_last(known),
         decided=_decided(known),
         came_back=incident.came_back,
+        acknowledged_by=row.acknowledged_by,
+        assignee=row.assignee,
     )
     return spike, waiting[-1].row.number if waiting else None
 

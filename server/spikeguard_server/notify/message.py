@@ -75,6 +75,8 @@ class SpikeNews:
     job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
     came_back: bool = False  # it was gone after a command before it was there again
+    acknowledged_by: str | None = None  # who looks at it
+    assignee: str | None = None  # whose it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class ChannelMessage:
     @property
     def answered(self) -> bool:
         """Whether somebody has taken it in hand."""
+        if self.spike is not None and self.spike.acknowledged_by is not None:
+            return True
         return bool(self.topics & {Topic.APPROVED, Topic.REJECTED}) and not self.asks
 
     @property
@@ -168,6 +172,8 @@ def _incident(spike: SpikeNews) -> dict[str, Any]:
         "onset_step": spike.onset_step,
         "newest_step": spike.newest_step,
         "opened_at": spike.opened_at.isoformat(),
+        "acknowledged_by": spike.acknowledged_by,
+        "assignee": spike.assignee,
         "proposal": None
         if waiting is None
         else {
@@ -197,6 +203,8 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         lines.append(spike.job)
     if (waiting := spike.waiting) is not None:
         lines += [*_people(waiting), *(f"Check first: {check}" for check in waiting.checks)]
+    if had := _had(spike):
+        lines.append(had)
     if spike.recurrences:
         came = f"Came back {plural(spike.recurrences, 'time')}" if spike.came_back else "Stayed"
         lines.append(f"{came} after a command")
@@ -215,6 +223,14 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if waiting is not None and waiting.pace:
         lines.append(waiting.pace)
     return lines
+
+
+def _had(spike: SpikeNews) -> str:
+    """Who looks at it and whose it is; empty: nobody said so."""
+    said = [f"acknowledged by {spike.acknowledged_by}"] if spike.acknowledged_by else []
+    said += [f"assigned to {spike.assignee}"] if spike.assignee else []
+    text = ", ".join(said)
+    return text[:1].upper() + text[1:]
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:
@@ -282,6 +298,8 @@ def title_of(
     if spike.state == "closed":
         look = ", look at the job" if spike.job else ""
         return f"{spike.id}: {ENDINGS[spike.outcome]}{look} ({what})"
+    if topics == {Topic.ACKNOWLEDGED} and spike.acknowledged_by is not None:
+        return f"{spike.id}: acknowledged by {spike.acknowledged_by} ({what})"
     if spike.waiting is not None:
         first = spike.waiting.first_approved_by
         asked = f"approved by {first}, a second person decides" if first else "decide"

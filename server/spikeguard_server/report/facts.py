@@ -80,6 +80,17 @@ class CommandFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFact:
+    """What a person did about the incident, beside deciding on its commands."""
+
+    at: datetime
+    person: str
+    action: str  # ResponseAction
+    assignee: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOutFact:
     """Batches that one rank left out by a command of the incident."""
 
@@ -158,6 +169,7 @@ class PostMortem:
     revisions: tuple[RevisionFact, ...] = ()  # oldest first; of many the first and the last
     revision_count: int = 0  # how many there were
     commands: tuple[CommandFact, ...] = ()  # oldest first
+    responses: tuple[ResponseFact, ...] = ()  # oldest first; the newest of many
     left_out: tuple[LeftOutFact, ...] = ()  # by position; the first of `left_out_count`
     left_out_count: int = 0
     data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spikeguard_protocol.phrases import action_phrase, ended_phrase
+from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import TAKEN_BACK
 from spikeguard_server.report.document import Block, Bullets, Paragraph, Table
-from spikeguard_server.report.facts import AttemptFact, CommandFact, LeftOutFact, PostMortem
+from spikeguard_server.report.facts import (
+    AttemptFact,
+    CommandFact,
+    LeftOutFact,
+    PostMortem,
+    ResponseFact,
+)
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of, word
 
 MOST_NAMES = 8  # of one entry
@@ -95,9 +101,14 @@ def timeline_of(facts: PostMortem) -> Table:
     entries += [(r.at, f"{r.step:,}", f"classified as {word(r.kind)}") for r in kinds]
     for command in facts.commands:
         entries += _command_events(command)
+    entries += [(r.at, "", _responded(r)) for r in facts.responses]
     entries.sort(key=lambda entry: entry[0])
     rows = tuple((time_of(at), step, what) for at, step, what in entries)
     return Table(("time", "step", "what"), rows, frozenset({1}))
+
+
+def _responded(response: ResponseFact) -> str:
+    return response_phrase(response.action, response.person, response.assignee, response.text)
 
 
 def _changed(facts: PostMortem, i: int) -> bool:

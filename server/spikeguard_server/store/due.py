@@ -14,6 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.notices import escalations
@@ -39,7 +40,8 @@ def runs_due(
 
 
 def _unanswered(now: datetime) -> sql.Select[UUID]:
-    return sql.select(escalations.c.run_id).where(escalations.c.next_at <= now)
+    e = escalations.c
+    return sql.select(e.run_id).where(e.next_at <= now, ~acknowledged(e.run_id, e.incident))
 
 
 def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:

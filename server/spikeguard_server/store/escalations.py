@@ -13,6 +13,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
+from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.tables.notices import escalations
 
 _E = escalations.c
@@ -49,10 +50,10 @@ def begin_escalation(
 
 
 def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> list[Escalation]:
-    """What is due of the run."""
+    """What is due of the run; an incident that somebody has acknowledged waits for them."""
     rows = connection.execute(
         sql.select(_E.incident, _E.command, _E.level, _E.began_at).where(
-            _E.run_id == run_id, _E.next_at <= now
+            _E.run_id == run_id, _E.next_at <= now, ~acknowledged(_E.run_id, _E.incident)
         )
     )
     return [Escalation(*row) for row in rows]

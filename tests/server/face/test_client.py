@@ -219,6 +219,12 @@ METHODS = {
     "DELETE /v1/sessions/current": Client.sign_out,
     "DELETE /v1/silences/{project}/{number}": Client.end_silence,
     "DELETE /v1/tokens/{id}": Client.revoke_token,
+    "DELETE /v1/runs/{project}/{name}/incidents/{number}/acknowledgement": (
+        Client.take_back_acknowledgement
+    ),
+    "POST /v1/runs/{project}/{name}/incidents/{number}/acknowledgement": Client.acknowledge,
+    "POST /v1/runs/{project}/{name}/incidents/{number}/assignee": Client.assign,
+    "POST /v1/runs/{project}/{name}/incidents/{number}/comments": Client.comment,
     "GET /v1/audit": Client.fleet_audit,
     "GET /v1/channels": Client.channels,
     "GET /v1/deliveries": Client.deliveries,

@@ -7,19 +7,26 @@ from typing import Any
 
 import pytest
 
-from spikeguard_protocol import Rollback
+from spikeguard_protocol import IncidentId, Rollback, RunId
 from spikeguard_server.access.grants import put_policy, throw_switch
 from spikeguard_server.domain.policy.settings import PolicyError
 from spikeguard_server.domain.policy.shadow import Hindsight, judge_shadow
 from spikeguard_server.errors import Conflict, IllegalMove
+from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.responses import acknowledge, take_back_acknowledgement
+from spikeguard_server.store import audit
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.shadows import Shown, read_shadows
+from spikeguard_server.store.tables.core import run_key
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import rows, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
+
+GPT = IncidentId(RunId("default", "gpt"), 1)
+ADA = Actor("Ada", ActorKind.PERSON)
 
 
 def policy(desk: Desk, **plain: Any) -> None:
@@ -37,6 +44,11 @@ def spike(desk: Desk) -> None:
     desk.job.start()
     desk.job.train(1, 400, batch=100)
     desk.job.train(401, 560, spiking(ONSET), batch=40)
+
+
+def acknowledged(desk: Desk) -> None:
+    with desk.engine.begin() as connection:
+        acknowledge(connection, GPT, ADA)
 
 
 def told(desk: Desk) -> list[str]:
@@ -83,6 +95,62 @@ def test_an_answer_ends_the_escalation(calm: Desk, listener: Listener) -> None:
     assert value(calm.engine, "select count(*) from audit where action = 'escalate'") == 0
     calm.tell()
     assert told(calm) == []
+
+
+def test_who_acknowledges_is_not_told_again_until_that_is_taken_back(
+    calm: Desk, listener: Listener
+) -> None:
+    """The channel hears who has it; an escalation waits, and goes on where it stood."""
+    calm.webhook(listener, "first", cooldown_s=0)
+    calm.webhook(listener, "asked", about=["decisions"], cooldown_s=0)
+    calm.webhook(listener, "second", level=1)
+    policy(calm, escalation=[10])
+    spike(calm)
+    calm.tell()
+    acknowledged(calm)
+    calm.tell()
+    assert sorted(told(calm)) == ["asked", "asked", "first", "first"]
+    said = listener.received[-1].json()
+    assert said["title"].startswith("gpt#1: acknowledged by Ada")
+    assert (said["urgency"], said["incident"]["acknowledged_by"]) == ("info", "Ada")
+    assert "Acknowledged by Ada" in said["text"]
+    with calm.engine.begin() as connection:
+        audit.append(connection, run_key(GPT.run), actor="policy", action="revise", subject="gpt#1")
+    assert not pass_time(calm.engine, 20)
+    calm.tell()
+    assert sorted(told(calm)) == ["asked", "asked", "first", "first"]
+    reason = "acknowledged by Ada, who need not be told again"
+    assert ("first", "dropped", reason) in calm.log()
+    with calm.engine.begin() as connection:
+        take_back_acknowledgement(connection, GPT, ADA)
+    assert pass_time(calm.engine, 20)
+    calm.tell()
+    assert sorted(told(calm)[4:]) == ["asked", "first", "second"]
+
+
+def test_an_acknowledgement_of_what_nobody_was_told_tells_nobody(
+    calm: Desk, listener: Listener
+) -> None:
+    calm.webhook(listener, kinds=["divergent"])
+    spike(calm)
+    calm.tell()
+    acknowledged(calm)
+    calm.tell()
+    assert told(calm) == []
+    assert listener.received == []
+
+
+def test_pagerduty_is_told_of_an_acknowledgement_while_a_proposal_waits(
+    calm: Desk, listener: Listener
+) -> None:
+    target = {"routing_key": "R" * 32, "url": listener.url}
+    calm.channel("pagerduty", target=target, cooldown_s=0)
+    spike(calm)
+    calm.tell()
+    acknowledged(calm)
+    calm.tell()
+    actions = [request.json()["event_action"] for request in listener.received]
+    assert actions == ["trigger", "trigger", "acknowledge"]
 
 
 def test_quiet_hours_hold_what_can_wait_until_they_end(desk: Desk, listener: Listener) -> None:

@@ -11,7 +11,14 @@ from enum import StrEnum
 
 from spikeguard_protocol import Kind, Outcome
 from spikeguard_server.domain.notification.channel import Channel
-from spikeguard_server.domain.notification.topics import ABOUT, LAST, PRESSING, Topic
+from spikeguard_server.domain.notification.topics import (
+    ABOUT,
+    LAST,
+    OF_BEGUN,
+    PRESSING,
+    REPEATING,
+    Topic,
+)
 
 HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})
 
@@ -72,6 +79,7 @@ class Subject:
     outcome: Outcome | None
     escalations: int
     history: bool  # seen in data that is too old to page anybody
+    acknowledged_by: str | None = None  # who looks at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +124,12 @@ def judge(
     `silence` is one that somebody put over it, `quiet` the policy's quiet hours, given where they
     hold such a subject; neither keeps an alert standing that is over.
     """
+    if (by := subject.acknowledged_by) is not None and topics <= _repeating(subject):
+        return DeliveryVerdict(Act.DROP, f"acknowledged by {by}, who need not be told again")
     taken_down = said.times > 0 and bool(topics & LAST)
+    begun = said.times > 0 and bool(topics & OF_BEGUN)
     reasons = [uninterested(channel, topic, subject.run) for topic in sorted(topics)]
-    if reasons and reasons[0] and all(reasons) and not (taken_down and channel.enabled):
+    if reasons and reasons[0] and all(reasons) and not (begun and channel.enabled):
         return DeliveryVerdict(
             Act.DROP, reasons[0]
         )  # whoever put it there could not read the channel
@@ -130,13 +141,18 @@ def judge(
     return _paced(channel, topics, said)
 
 
+def _repeating(subject: Subject) -> frozenset[Topic]:
+    """What is not told of an incident that somebody looks at; that it diverges is told."""
+    return REPEATING - {Topic.RENAMED} if subject.kind is Kind.DIVERGENT else REPEATING
+
+
 def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> str | None:
     """Why a conversation does not even begin."""
     if subject.history:
         return "it was seen in data that is too old to call anybody"
     if subject.outcome in HARMLESS:
         return f"it had ended as {subject.outcome} before anybody was told"
-    if topics <= {Topic.BACK, Topic.ENDED}:
+    if topics <= {Topic.BACK, Topic.ENDED, Topic.ACKNOWLEDGED}:
         return "nobody was told that anything was wrong"
     if subject.kind is not None and subject.kind not in channel.kinds:
         return f"the channel does not ask for {subject.kind} incidents"
@@ -149,7 +165,7 @@ def _paced(channel: Channel, topics: frozenset[Topic], said: Said) -> DeliveryVe
     """One message an incident at a time; one that asks something or ends it waits but shortly."""
     if said.last_s_ago is None or topics & _AT_ONCE:
         return _SEND
-    presses = bool(topics & (PRESSING | LAST))
+    presses = bool(topics & (PRESSING | OF_BEGUN))
     wait = min(BURST_S, channel.cooldown_s) if presses else channel.cooldown_s
     left = wait - said.last_s_ago
     if left <= 0:

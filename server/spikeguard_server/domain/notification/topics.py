@@ -31,6 +31,7 @@ class Topic(StrEnum):
     REFUSED = "refused"  # the run would not
     FAILED = "failed"  # the run tried and could not
     UNKNOWN = "unknown"  # the attempt ended without a result
+    ACKNOWLEDGED = "acknowledged"  # somebody looks at it
     CLOSED = "closed"
     SILENT = "silent"  # the run sends nothing
     BACK = "back"  # and does again
@@ -41,7 +42,7 @@ class Topic(StrEnum):
 class About(StrEnum):
     """What a channel may ask to be told about."""
 
-    SPIKES = "spikes"  # an incident opens, is named anew, comes back, closes
+    SPIKES = "spikes"  # an incident opens, is named anew, comes back, is acknowledged, closes
     DECISIONS = "decisions"  # somebody has to decide
     RESULTS = "results"  # what became of what was proposed
     RUNS = "runs"  # a run sends nothing, sends again, is over
@@ -59,6 +60,7 @@ _OF_INCIDENT: Mapping[str, Topic] = {
     "open": Topic.OPENED,
     "revise": Topic.RENAMED,
     "recur": Topic.RECURRED,
+    "acknowledge": Topic.ACKNOWLEDGED,
     "close": Topic.CLOSED,
 }
 _OF_COMMAND: Mapping[str, Topic] = {
@@ -84,7 +86,10 @@ _OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
 ASKING = frozenset(
     {Topic.PROPOSED, Topic.REVISED, Topic.APPROVED_ONCE, Topic.ESCALATED}
 )  # somebody has to decide
-_OF_SPIKES = {Topic.OPENED, Topic.RENAMED, Topic.RECURRED, Topic.CLOSED}
+REPEATING = frozenset(
+    {Topic.RENAMED, Topic.REVISED, Topic.ESCALATED}
+)  # not told while somebody has acknowledged the incident
+_OF_SPIKES = {Topic.OPENED, Topic.RENAMED, Topic.RECURRED, Topic.ACKNOWLEDGED, Topic.CLOSED}
 _OF_RUNS = {Topic.SILENT, Topic.BACK, Topic.ENDED}
 ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_COMMAND.values(), About.RESULTS),
@@ -95,6 +100,7 @@ ABOUT: Mapping[Topic, About] = {
 PRESSING = ASKING | {Topic.RECURRED, Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN}  # no cooldown
 OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation
+OF_BEGUN = LAST | {Topic.ACKNOWLEDGED}  # told wherever the conversation began
 
 
 def topic_of(action: str, incident: int | None, command: int | None) -> Topic | None:
@@ -106,7 +112,7 @@ def topic_of(action: str, incident: int | None, command: int | None) -> Topic | 
 
 def urgency_of(topics: frozenset[Topic], kind: Kind | None) -> Urgency:
     """How much a message about `topics` of an incident of `kind` asks. None: about the run."""
-    if topics & LAST or topics == {Topic.TEST}:
+    if topics & LAST or topics <= {Topic.TEST, Topic.ACKNOWLEDGED}:
         return Urgency.INFO
     if topics & PRESSING or kind is Kind.DIVERGENT:
         return Urgency.URGENT

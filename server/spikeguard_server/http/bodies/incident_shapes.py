@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from spikeguard_protocol import Cause, CommandState, IncidentState, Kind, Outcome, Verb
+from spikeguard_protocol import (
+    Cause,
+    CommandState,
+    IncidentState,
+    Kind,
+    Outcome,
+    ResponseAction,
+    Verb,
+)
 from spikeguard_protocol.orders import MAX_SIGNATURE
 from spikeguard_server.domain.policy.finding import Symptom
 from spikeguard_server.domain.policy.remedies import Diagnosis
@@ -106,8 +114,19 @@ INCIDENT_EXAMPLE: dict[str, Any] = {
     "outcome": None,
     "opened_at": TIME,
     "closed_at": None,
+    "acknowledged_at": TIME,
+    "acknowledged_by": "Ada Lovelace",
+    "assignee": "Ada Lovelace",
     "trend": TREND_EXAMPLE,
     "proposal": COMMAND_EXAMPLE,
+}
+RESPONSE_EXAMPLE: dict[str, Any] = {
+    "number": 3,
+    "at": TIME,
+    "person": "Ada Lovelace",
+    "action": "commented",
+    "assignee": None,
+    "text": "shard 14 was tokenised twice; taken out of the mix",
 }
 DETAIL_EXAMPLE: dict[str, Any] = {
     **INCIDENT_EXAMPLE,
@@ -150,6 +169,9 @@ DETAIL_EXAMPLE: dict[str, Any] = {
         "layers_known": 148,
     },
     "commands": [COMMAND_EXAMPLE],
+    "assigned_at": TIME,
+    "assigned_by": "Ada Lovelace",
+    "responses": [RESPONSE_EXAMPLE],
     "has_postmortem": False,
 }
 
@@ -267,6 +289,9 @@ class IncidentBody(Shape):
     outcome: Outcome | None
     opened_at: datetime
     closed_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None = Field(description="who looks at it; null: nobody has said so")
+    assignee: str | None = Field(description="whose it is; null: nobody's")
     trend: TrendBody | None
     proposal: CommandBody | None
 
@@ -353,6 +378,19 @@ class LayersBody(Shape):
     norms: list[list[Number | None]] = Field(description="by step, as long as `layers`")
 
 
+class ResponseBody(Shape):
+    """What a person did about an incident, beside deciding on its commands."""
+
+    model_config = example(RESPONSE_EXAMPLE)
+
+    number: int = Field(description="from 1, within the incident")
+    at: datetime
+    person: str
+    action: ResponseAction
+    assignee: str | None = Field(description="whom it was given to, or taken from")
+    text: str | None = Field(description="of a comment")
+
+
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
@@ -364,6 +402,9 @@ class IncidentDetail(IncidentBody):
     remedy: RemedyBody
     first_layer: FirstLayerBody | None
     commands: list[CommandBody]
+    assigned_at: datetime | None
+    assigned_by: str | None
+    responses: list[ResponseBody] = Field(description="the newest 200, oldest first")
     has_postmortem: bool
 
 

@@ -44,6 +44,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     LayersBody,
     PrecursorBody,
     RemedyBody,
+    ResponseBody,
 )
 from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
@@ -58,11 +59,13 @@ from spikeguard_server.store.reads.incidents import (
     read_commands,
     read_evidence,
 )
+from spikeguard_server.store.reads.responses import read_responses
 
 _MEASURED = (
     "number", "state", "kind", "confidence", "reason", "settled", "onset_step", "detected_step",
     "peak_step", "closed_step", "signal", "pre_loss", "peak_loss", "excess", "newest_step",
     "dropped", "recurrences", "outcome", "opened_at", "closed_at", "project",
+    "acknowledged_at", "acknowledged_by", "assignee",
 )  # fmt: skip
 _TOLD = (
     "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
@@ -103,12 +106,21 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
         remedy=_remedy(pace, known),
         first_layer=_first_layer(row),
         commands=[command_body(facts, pace) for facts in known],
+        assigned_at=row.assigned_at,
+        assigned_by=row.assigned_by,
+        responses=[response_body(r) for r in read_responses(connection, *key)],
         has_postmortem=evidence.has_report,
     )
 
 
 _MOVED = ("step", "signal", "value", "z")
+_RESPONDED = ("number", "at", "person", "action", "assignee", "text")
 _REVISED = ("number", "step", "at", "kind", "confidence", "reason")
+
+
+def response_body(row: Row) -> ResponseBody:
+    """What a person did or said."""
+    return ResponseBody(**_pick(row, _RESPONDED))
 
 
 def command_body(facts: CommandFacts, pace: Pace) -> CommandBody:

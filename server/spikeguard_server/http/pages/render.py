@@ -21,6 +21,7 @@ from spikeguard_protocol.phrases import (
     ended_phrase,
     order_phrase,
     paragraphs,
+    response_phrase,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
@@ -108,10 +109,12 @@ class IncidentView:
 
 
 def incident_page(
-    page: HtmlPage, view: IncidentView, *, key: str, refusal: ServiceError | None = None
-) -> str:
-    """An incident at a glance; without a `key` nothing can be done from it."""
-    return _render("incident.html", page, key=key, refusal=refusal, **view.facts())
+    page: HtmlPage, view: IncidentView, *, key: str, refusal: ServiceError | None = None,
+    write: bool = False,
+) -> str:  # fmt: skip
+    """An incident at a glance; without a `key` nothing can be done from it. `write`: with the forms
+    for what has to be typed."""
+    return _render("incident.html", page, key=key, refusal=refusal, write=write, **view.facts())
 
 
 def confirm_page(
@@ -170,6 +173,7 @@ def _environment() -> Environment:
         "nats": nats,
         "number": number,
         "paragraphs": paragraphs,
+        "response": response,
         "sentence": sentence,
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
@@ -228,6 +232,12 @@ def duration(seconds: float | None) -> str:
 def moment(value: datetime) -> str:
     """`2026-03-14 03:07:12 UTC`."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def response(done: Mapping[str, Any]) -> str:
+    """What a person did about an incident, as a sentence without its full stop."""
+    said = response_phrase(done["action"], done["person"], done["assignee"], done["text"])
+    return said if said.startswith(done["person"]) else f"{said[:1].upper()}{said[1:]}"
 
 
 def first_signal(incident: Mapping[str, Any]) -> str:

@@ -6,9 +6,11 @@ follow, and never while somebody may be typing.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+import sqlalchemy as sql
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
@@ -30,8 +32,15 @@ from spikeguard_server.http.pages import HtmlPage, IncidentView, confirm_page, i
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
 from spikeguard_server.ingest.decisions import Way
+from spikeguard_server.ingest.responses import (
+    acknowledge,
+    assign,
+    comment,
+    take_back_acknowledgement,
+)
 from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import picture_of
@@ -45,19 +54,40 @@ from spikeguard_server.store.reads.runs import read_run
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
+WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
 _PICTURES: Final = PictureCache()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a form of the first view says."""
+
+    verdict: str
+    text: str  # of a comment
+    assignee: str
+
+
+_VERDICTS: Final[Mapping[str, Callable[[sql.Connection, IncidentId, Actor, Said], object]]] = {
+    "acknowledge": lambda connection, id, by, _: acknowledge(connection, id, by),
+    "unacknowledge": lambda connection, id, by, _: take_back_acknowledgement(connection, id, by),
+    "take": lambda connection, id, by, _: assign(connection, id, by, by),
+    "assign": lambda connection, id, by, said: assign(connection, id, said.assignee or None, by),
+    "comment": lambda connection, id, by, said: comment(connection, id, said.text, by),
+}
 
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
 def show_incident(
-    services: ServicesDep, caller: CallerDep, request: Request, run: RunDep, number: Number
-) -> Response:
-    """What happened, what is proposed, what it and waiting cost, and the curve. It looks again by
-    itself until the incident is closed."""
-    return _incident(services, caller, request, IncidentId(run, number))
+    services: ServicesDep, caller: CallerDep, request: Request, run: RunDep, number: Number,
+    write: bool = False,
+) -> Response:  # fmt: skip
+    """What happened, what is proposed, what it and waiting cost, who has it, and the curve. It
+    looks again by itself until the incident is closed; with `write`, which shows the forms for a
+    comment and an assignee, it does not."""
+    return _incident(services, caller, request, IncidentId(run, number), write=write)
 
 
-@router.post("/incident/{project}/{name}/{number}", summary="Snooze an incident")
+@router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")
 def do_incident(
     services: ServicesDep,
     caller: CallerDep,
@@ -65,17 +95,19 @@ def do_incident(
     run: RunDep,
     number: Number,
     verdict: Text = "",
+    text: Text = "",
+    assignee: Text = "",
     key: Annotated[str, Form(max_length=100)] = "",
 ) -> Response:
-    """Nobody is told of it for 15 minutes; what is proposed waits, and expires as before."""
+    """Acknowledge, assign, comment, or snooze: then nobody is told of it for 15 minutes. What is
+    proposed waits, and expires as before."""
     incident = IncidentId(run, number)
     try:
         _check_form(request, incident, key)
-        if verdict != "snooze":
-            raise Unprocessable("Here one can only snooze", "Use the button", field="verdict")
-        snooze(services, incident, person_of(caller))
+        _respond(services, incident, person_of(caller), Said(verdict, text, assignee))
     except ServiceError as refusal:
-        return _incident(services, caller, request, incident, refusal)
+        write = verdict in WRITTEN
+        return _incident(services, caller, request, incident, refusal, write=write)
     return RedirectResponse(request.url.path, status_code=303)
 
 
@@ -115,6 +147,19 @@ def do_confirm(
     return RedirectResponse(request.url.path, status_code=303)
 
 
+def _respond(services: Services, incident: IncidentId, person: Actor, said: Said) -> None:
+    if said.verdict == "snooze":
+        snooze(services, incident, person)
+        return
+    respond = _VERDICTS.get(said.verdict)
+    if respond is None:
+        raise Unprocessable(
+            f"Here one can {', '.join(_VERDICTS)} and snooze", "Use the buttons", field="verdict"
+        )
+    with services.engine.begin() as connection:
+        respond(connection, incident, person, said)
+
+
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
     """Tell nobody of `incident` for a while; asked again meanwhile, it stays as it is."""
     run = incident.run
@@ -139,10 +184,13 @@ def _incident(
     request: Request,
     incident: IncidentId,
     refusal: ServiceError | None = None,
+    *,
+    write: bool = False,
 ) -> Response:
     view = _see(services, incident)
     key = _key(request, incident) if caller.role in DECIDERS and caller.person else ""
-    html = incident_page(page_of(services, caller), view, key=key, refusal=refusal)
+    page = page_of(services, caller)
+    html = incident_page(page, view, key=key, refusal=refusal, write=write and bool(key))
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
 

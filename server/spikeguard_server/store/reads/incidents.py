@@ -29,9 +29,12 @@ from spikeguard_server.store.tables.core import (
     reports,
     runs,
 )
+from spikeguard_server.store.tables.responses import responders
 
 Key = tuple[UUID, int]  # run, incident
 MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
+
+_HAD: Final = ("acknowledged_at", "acknowledged_by", "assignee", "assigned_at", "assigned_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +160,15 @@ def _shown() -> sql.Select[Any]:
     of_attempt = sql.and_(
         attempts.c.run_id == incidents.c.run_id, attempts.c.number == incidents.c.attempt
     )
+    of_incident = sql.and_(
+        responders.c.run_id == incidents.c.run_id, responders.c.incident == incidents.c.number
+    )
     return (
         sql.select(incidents, runs.c.project, runs.c.name, attempts.c.id.label("attempt_id"))
+        .add_columns(*(responders.c[name] for name in _HAD))
         .join(runs, of_run)
         .join(attempts, of_attempt)
+        .outerjoin(responders, of_incident)
     )
 
 

@@ -786,6 +786,29 @@ CREATE TABLE public.reports (
 );
 
 
+CREATE TABLE public.responders (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    acknowledged_at timestamp with time zone,
+    acknowledged_by text,
+    assignee text,
+    assigned_at timestamp with time zone,
+    assigned_by text
+);
+
+
+CREATE TABLE public.responses (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    number integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    person text NOT NULL,
+    action text NOT NULL,
+    assignee text,
+    text text
+);
+
+
 CREATE TABLE public.run_policies (
     run_id uuid NOT NULL,
     version integer NOT NULL,
@@ -959,41 +982,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', '9hOz0MZNArrnoq5E', 1, 2, 1, 'team', 'Ada', '2026-11-24 04:04:16.903819+00', '2026-11-24 05:04:16.901359+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'YpbiMajLTAC1RHwl', 1, 2, 1, 'team', 'Ada', '2026-11-24 08:24:46.34207+00', '2026-11-24 09:24:46.340511+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 04:04:16.236787+00', '2026-11-24 04:04:16.806229+00', '2026-11-24 04:04:16.706229+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 08:24:45.9432+00', '2026-11-24 08:24:46.278065+00', '2026-11-24 08:24:46.178065+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 04:04:15.757987+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x40b6ec5f7217a18d5261cd3cfbc8186c04f3903fa4d23a4e5f6ba7f2f9e5e502'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 04:04:15.768861+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xb4740123e99a0e96475e07e898bb7764c414d7af926f2ee6c659f85f518d6d19'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 04:04:16.182022+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\x1445bbbad6a9cff43668ab437f9e2d3bf3aff15f935707a3393fc9a1e8b307f4'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 04:04:16.271953+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}, {"after": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "field": "topics", "before": null}]', 'person', 2, NULL, 'token', '\xae9bc811c4961a513e71d7942f8d363f35bbe43c19937ea95bb75c643474033b'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 04:04:16.318371+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\xf4755e63e2d3c7d9eb4caa81c2d3174f96a5f5cbb776b951a922c01ca898b0e8'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 04:04:16.374324+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\x1613d9454edcd5b6754788571f25a02700f9e3a36fc29dbf197cd1965b6d67d6'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 04:04:16.534388+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x92d89440241aa57d59dec5e4f960ca70751dc65ab47cab0f06eb5d169f78ea8b'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 04:04:16.628073+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x94f241dd23b695a537e6e0b71e6ac7109f0747801076273a741c65b121512895'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 04:04:16.63654+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xff8c37da41d0e37506f74c6135f9ac30e1cd820cac7d9a3de9d76f437cbcd8c4'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 04:04:16.640988+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x945ddf01bcd1d87c322e6ff0d3f5c21dcdd37d6b9a0b9e524b96a053fa306ce6'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 04:04:16.816047+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\xc229f192cc8f5b31e572a0f92e9f872761fa6625daa137ed28a350d3b427e5c0'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 04:04:16.84566+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 08:24:45.858535+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xcf841e5fcd45780a038fcd5ec97cfd8f966796a589b9beb58a8dcd22a24cc1dc'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 08:24:45.863945+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xb2a79a610efaab2005ebbc15d86ce2c9dbb5765a4a84992e3ef137ca5ee8c19f'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 08:24:45.987903+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xdf1be397e318740459167b66a695701eedf4bd2a5fc5cdc90afa1dd4c4690876'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 08:24:46.020396+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\xaa95112e91ed89f68b0313ca046722915e2dfcd1b4cba9659de0fdb13bdd0a06'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 08:24:46.038396+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\x74d533a3c1e23adb300d34344f56edad3f756f42cabe4468a8fa765b0b80b302'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 08:24:46.056731+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xe30f74afc7b357c195c50e0557be48122424093b3bca14ba275e834f89792a7e'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 08:24:46.138492+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x94a7d56e0a788057ae3b22fadedfbc0a81a1d9c2380d66a257af169a510ef802'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 08:24:46.173423+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x86457c2037a8337056b4ec933c3c52d5abe7ee2597e1d30be678eb3148576e9f'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 08:24:46.177816+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xe1c2433ac7970dfbbb12a6ea078d1cdca8d65d3c048dfaaa762bf77614475a55'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 08:24:46.181719+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x66fed89b214f0d42796fc3c6c1a0ccc53ac1ce6659d4feb2876abbab01d121e8'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 08:24:46.290101+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x2652141c3511bfbb23b6031631d6367a4ba2a4c6590e215e29b416903e9055af'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 08:24:46.312396+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x73ff8121e8187a3626e7c7431c9892bc214bad4fd5a72a6681d9380f103440c5'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 04:04:16.924696+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\xfd8b9efd454c9a7267d039bef74cd5524546e5e7b6db9d637ee0695fe4aee2d1'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 04:04:17.134072+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\xe26b634c650e6ab7043c463341663b3983474356f0801dbf815651c249a155e5');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x283b8232dcd23e17fc4f3471f007cf6dff6f9f83eb3f8c6badd9743fa01b9c89'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 08:24:46.357851+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x7ea2d59dc8fe069abf8c9aca76f1c780b6c586838333d000a027b499434b2951'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 08:24:46.411447+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x43d78b08af2dc93fa4df0e026faecd2f4206f889bb994e853e8d639d5d22baa1');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "topics": ["applied", "approved", "approved_once", "back", "closed", "ended", "escalated", "expired", "failed", "opened", "proposed", "recurred", "refused", "rejected", "renamed", "revised", "silent", "unknown", "withdrawn"], "enabled": true, "cooldown_s": 120.0}', '2026-11-24 04:04:16.266691+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-24 08:24:46.019224+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 04:04:16.480819+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 04:04:16.806229+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 08:24:46.106763+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 08:24:46.278065+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -1001,12 +1024,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 08:04:16.480819+00', 330, '2026-11-24 04:04:16.480819+00', '2026-11-24 04:04:16.480819+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 04:04:16.480819+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 12:24:46.106763+00', 330, '2026-11-24 08:24:46.106763+00', '2026-11-24 08:24:46.106763+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 08:24:46.106763+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 08:04:16.806229+00', 20160, '2026-11-24 04:04:16.806229+00', '2026-11-24 04:04:17.072439+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 12:24:46.278065+00', 20160, '2026-11-24 08:24:46.278065+00', '2026-11-24 08:24:46.392421+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -1019,14 +1042,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 04:04:16.480819+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 04:04:16.480819+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 04:04:16.480819+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 04:04:16.676304+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 04:04:16.749397+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 04:04:16.806229+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 04:04:16.806229+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 04:04:16.806229+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 08:24:46.106763+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 08:24:46.106763+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 08:24:46.106763+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 08:24:46.210174+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 08:24:46.244789+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 08:24:46.278065+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 08:24:46.278065+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 08:24:46.278065+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1194,53 +1217,53 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 04:04:16.480819+00', NULL, 8, 2, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 08:24:46.106763+00', NULL, 8, 2, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 04:04:16.336787+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 08:24:46.0432+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 04:04:16.536451+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 04:04:16.62925+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 04:04:16.637283+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 04:04:16.81679+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 04:04:16.846268+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 04:04:17.136611+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 08:24:46.13988+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 08:24:46.174053+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 08:24:46.178394+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 08:24:46.290728+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 08:24:46.31308+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 08:24:46.413027+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 04:04:16.173105+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 08:24:45.984129+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-24 04:04:16.336787+00');
+	('default', '2026-11-24 08:24:46.0432+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 04:04:16.920356+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 08:24:46.354667+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 04:04:16.336787+00', 'live', 1, 1, 1, '2026-11-24 04:04:16.806229+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 08:24:46.0432+00', 'live', 1, 1, 1, '2026-11-24 08:24:46.278065+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 04:04:16.336787+00', 1, 160, '2026-11-23', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 08:24:46.0432+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-24 04:04:16.314434+00', '2026-11-24 05:04:16.314435+00', 'moving', '2026-11-24 04:04:16.314435+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-24 08:24:46.037187+00', '2026-11-24 09:24:46.037188+00', 'moving', '2026-11-24 08:24:46.037188+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 04:04:16.435884+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 08:24:46.095236+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\xd1f3681ca67ba846bb96f0fb4f219f2b277b02e8aecb460f5660199f8ff68dc0', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 04:04:15.729271+00', 'me', '2027-11-24 04:04:15.729271+00', NULL),
-	(2, '\x14d005197a502683d4faafd8d640f398e4852e6d2a6e5efd76866de9a820fd30', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 04:04:15.759894+00', 'me', NULL, NULL);
+	(1, '\xbdf2e14ce07a0a8b51e8137ddb87fafdb1da1fc5551d598d190e8e0bbe1fde7b', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 08:24:45.848543+00', 'me', '2027-11-24 08:24:45.848543+00', NULL),
+	(2, '\x88c7b6772718ffac3534cd28a1e2e99288e1ca021f3d76a5aff063e993ffcdd1', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 08:24:45.86019+00', 'me', NULL, NULL);
 
 
 INSERT INTO public.weeks VALUES
@@ -1392,6 +1415,14 @@ ALTER TABLE ONLY public.reports
     ADD CONSTRAINT reports_pkey PRIMARY KEY (run_id, incident, format);
 
 
+ALTER TABLE ONLY public.responders
+    ADD CONSTRAINT responders_pkey PRIMARY KEY (run_id, incident);
+
+
+ALTER TABLE ONLY public.responses
+    ADD CONSTRAINT responses_pkey PRIMARY KEY (run_id, incident, number);
+
+
 ALTER TABLE ONLY public.run_policies
     ADD CONSTRAINT run_policies_pkey PRIMARY KEY (run_id, version);
 
@@ -1489,6 +1520,9 @@ CREATE INDEX notes_due_idx ON public.notes USING btree (run_id) WHERE (due_step 
 CREATE INDEX precursors_run_id_incident_idx ON public.precursors USING btree (run_id, incident);
 
 
+CREATE INDEX responders_assignee_idx ON public.responders USING btree (assignee) WHERE (assignee IS NOT NULL);
+
+
 CREATE INDEX runs_created_at_run_id_idx ON public.runs USING btree (created_at, run_id);
 
 
@@ -1577,6 +1611,14 @@ ALTER TABLE ONLY public.precursors
 
 ALTER TABLE ONLY public.reports
     ADD CONSTRAINT reports_incidents_fkey FOREIGN KEY (run_id, incident) REFERENCES public.incidents(run_id, number);
+
+
+ALTER TABLE ONLY public.responders
+    ADD CONSTRAINT responders_incidents_fkey FOREIGN KEY (run_id, incident) REFERENCES public.incidents(run_id, number);
+
+
+ALTER TABLE ONLY public.responses
+    ADD CONSTRAINT responses_incidents_fkey FOREIGN KEY (run_id, incident) REFERENCES public.incidents(run_id, number);
 
 
 ALTER TABLE ONLY public.run_policies

@@ -373,6 +373,34 @@ CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_
 CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
 CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
 
+CREATE TABLE responders (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    acknowledged_at timestamptz,
+    acknowledged_by text,
+    assignee text,
+    assigned_at timestamptz,
+    assigned_by text,
+    CONSTRAINT responders_pkey PRIMARY KEY (run_id, incident),
+    CONSTRAINT responders_incidents_fkey
+        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
+);
+CREATE INDEX responders_assignee_idx ON responders (assignee) WHERE assignee IS NOT NULL;
+
+CREATE TABLE responses (
+    run_id uuid NOT NULL,
+    incident integer NOT NULL,
+    number integer NOT NULL,
+    at timestamptz NOT NULL,
+    person text NOT NULL,
+    action text NOT NULL,
+    assignee text,
+    text text,
+    CONSTRAINT responses_pkey PRIMARY KEY (run_id, incident, number),
+    CONSTRAINT responses_incidents_fkey
+        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
+);
+
 CREATE TABLE notes (
     run_id uuid NOT NULL,
     number integer NOT NULL,

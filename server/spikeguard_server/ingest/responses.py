@@ -1,0 +1,130 @@
+"""What people do about an incident beside deciding: acknowledge it, assign it, comment on it.
+
+Invariants: one transaction under the run's lock, each with its entry in the audit. What is asked
+for and is so already changes nothing and is recorded nowhere. A closed incident is not
+acknowledged any more; who writes about it has its post-mortem written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import IncidentId, IncidentState, ResponseAction
+from spikeguard_server.access.grants import typed_person
+from spikeguard_server.errors import Conflict, IllegalMove, Unprocessable
+from spikeguard_server.identity.actors import Actor
+from spikeguard_server.store import audit
+from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.reads.history import Row, existing_run
+from spikeguard_server.store.reads.incidents import read_incident
+from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.responses import (
+    MAX_RESPONSES,
+    add_response,
+    count_responses,
+    set_acknowledged,
+    set_assignee,
+)
+from spikeguard_server.store.runs import lock_run
+
+AUDITED: Final[Mapping[ResponseAction, str]] = {
+    ResponseAction.ACKNOWLEDGED: "acknowledge",
+    ResponseAction.UNACKNOWLEDGED: "unacknowledge",
+    ResponseAction.ASSIGNED: "assign",
+    ResponseAction.UNASSIGNED: "unassign",
+    ResponseAction.COMMENTED: "comment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An incident that somebody responds to, under its run's lock."""
+
+    connection: sql.Connection
+    incident: IncidentId
+    row: Row
+    by: Actor
+    now: datetime
+
+
+def acknowledge(connection: sql.Connection, incident: IncidentId, by: Actor) -> None:
+    """`by` looks at it; where somebody does already, it stays theirs."""
+    work = _open(connection, incident, by)
+    if work.row.acknowledged_by is not None:
+        return
+    if work.row.state == IncidentState.CLOSED:
+        raise IllegalMove(f"{incident} is closed", "Comment on it, or assign it")
+    set_acknowledged(connection, work.row.run_id, incident.number, by, work.now)
+    _record(work, ResponseAction.ACKNOWLEDGED, after=str(by))
+
+
+def take_back_acknowledgement(connection: sql.Connection, incident: IncidentId, by: Actor) -> None:
+    """Nobody looks at it any more: whoever is next is told, if somebody has to decide."""
+    work = _open(connection, incident, by)
+    if work.row.acknowledged_by is None:
+        return
+    set_acknowledged(connection, work.row.run_id, incident.number, None, work.now)
+    _record(work, ResponseAction.UNACKNOWLEDGED, before=work.row.acknowledged_by)
+
+
+def assign(
+    connection: sql.Connection, incident: IncidentId, assignee: str | None, by: Actor
+) -> None:
+    """It is `assignee`'s from now on; None: nobody's."""
+    work = _open(connection, incident, by)
+    name = None if assignee is None else _checked(connection, assignee)
+    before = work.row.assignee
+    if name == before:
+        return
+    set_assignee(connection, work.row.run_id, incident.number, name, by, work.now)
+    action = ResponseAction.UNASSIGNED if name is None else ResponseAction.ASSIGNED
+    _record(work, action, before=before, after=name, assignee=name or before)
+
+
+def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Actor) -> int:
+    """Keep what `by` says of it; the number that it has among the responses."""
+    work = _open(connection, incident, by)
+    if not text.strip():
+        raise Unprocessable("A comment needs text", "Say what you found", field="text")
+    return _record(work, ResponseAction.COMMENTED, text=text.strip())
+
+
+def _checked(connection: sql.Connection, name: str) -> str:
+    try:
+        return typed_person(connection, name)
+    except Unprocessable as refusal:
+        raise Unprocessable(refusal.message, refusal.remedy, field="assignee") from None
+
+
+def _open(connection: sql.Connection, incident: IncidentId, by: Actor) -> _Work:
+    run, number = incident.run, incident.number
+    key = existing_run(connection, run)
+    if lock_run(connection, key) is None:  # deleted meanwhile
+        existing_run(connection, run)
+    row = read_incident(connection, key, run, number)
+    return _Work(connection, incident, row, by, database_now(connection))
+
+
+def _record(
+    work: _Work, action: ResponseAction, *, before: str | None = None, after: str | None = None,
+    **said: Any,
+) -> int:  # fmt: skip
+    connection, run_id, number = work.connection, work.row.run_id, work.incident.number
+    if count_responses(connection, run_id, number) >= MAX_RESPONSES:
+        raise Conflict(
+            f"{work.incident} has {MAX_RESPONSES:,} responses, which is the most",
+            "Keep what else is to be said in your own log",
+        )
+    written = add_response(connection, run_id, number, action, work.by, work.now, **said)
+    audit.append(
+        connection, run_id, actor=work.by, action=AUDITED[action], subject=str(work.incident),
+        before=before, after=after, reason=said.get("text"),
+    )  # fmt: skip
+    if work.row.state == IncidentState.CLOSED:
+        want_report(connection, run_id, number, work.now)
+    return written

@@ -1,0 +1,78 @@
+"""Who has an incident, and what people did and said about it, as they are written.
+
+Invariants: the caller holds the run's lock. What was said stays.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
+
+from spikeguard_protocol import ResponseAction
+from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.tables.responses import responders, responses
+
+MAX_RESPONSES: Final = 1000  # of an incident
+_R, _S = responders.c, responses.c
+
+
+def acknowledged(
+    run_id: sql.ColumnElement[UUID], incident: sql.ColumnElement[int]
+) -> sql.ColumnElement[bool]:
+    """Whether somebody looks at that incident."""
+    return sql.exists().where(
+        _R.run_id == run_id, _R.incident == incident, _R.acknowledged_at.is_not(None)
+    )
+
+
+def set_acknowledged(
+    connection: sql.Connection, run_id: UUID, incident: int, by: str | None, now: datetime
+) -> None:
+    """`by` looks at it; None: nobody does any more."""
+    at, name = (None, None) if by is None else (now, storable(by))
+    _set(connection, run_id, incident, acknowledged_at=at, acknowledged_by=name)
+
+
+def set_assignee(
+    connection: sql.Connection, run_id: UUID, incident: int, assignee: str | None, by: str,
+    now: datetime,
+) -> None:  # fmt: skip
+    """It is `assignee`'s; None: nobody's."""
+    name = None if assignee is None else storable(assignee)
+    _set(
+        connection, run_id, incident, assignee=name, assigned_at=now, assigned_by=storable(by)
+    )  # fmt: skip
+
+
+def _set(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:
+    connection.execute(
+        insert(responders)
+        .values(run_id=run_id, incident=incident, **columns)
+        .on_conflict_do_update(index_elements=["run_id", "incident"], set_=columns)
+    )
+
+
+def count_responses(connection: sql.Connection, run_id: UUID, incident: int) -> int:
+    """How many there are of an incident."""
+    mine = sql.select(sql.func.count()).where(_S.run_id == run_id, _S.incident == incident)
+    return int(connection.execute(mine).scalar_one())
+
+
+def add_response(
+    connection: sql.Connection, run_id: UUID, incident: int, action: ResponseAction, person: str,
+    now: datetime, *, assignee: str | None = None, text: str | None = None,
+) -> int:  # fmt: skip
+    """Write what a person did or said; its number."""
+    number = count_responses(connection, run_id, incident) + 1
+    connection.execute(
+        sql.insert(responses).values(
+            run_id=run_id, incident=incident, number=number, at=now, person=storable(person),
+            action=action.value, assignee=None if assignee is None else storable(assignee),
+            text=None if text is None else storable(text),
+        )
+    )  # fmt: skip
+    return number
