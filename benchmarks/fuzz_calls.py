@@ -122,7 +122,7 @@ class Calls:
             return options
         if role not in self.tokens:
             self.tokens[role] = self.issue(role)
-        if path.startswith(("/confirm", "/incident")):
+        if path.startswith(("/confirm", "/incident", "/inbox")):
             return {**options, "cookies": {COOKIE: self.tokens[role]}}
         return {**options, "headers": {"Authorization": f"Bearer {self.tokens[role]}"}}
 

@@ -20,6 +20,7 @@ from spikeguard_cli.credentials import (
     load_credentials,
     save_credentials,
 )
+from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
@@ -367,6 +368,7 @@ COMMANDS: tuple[Command, ...] = (
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
     Command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
+    *INBOX,
     *SHOW,
     *OPEN,
     *RESPONSE,

@@ -10,8 +10,14 @@ from typing import Any
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.order_signature import Signed
 from spikeguard_protocol.orders import action_words
-from spikeguard_protocol.phrases import batches_phrase, cause_phrase, order_phrase, paragraphs
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause
+from spikeguard_protocol.phrases import (
+    batches_phrase,
+    cause_phrase,
+    order_phrase,
+    paragraphs,
+    waits_phrase,
+)
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, Cause, Waits
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -96,6 +102,28 @@ def _needs(incident: dict[str, Any], job: str | None) -> Iterator[str]:
         yield f"Decide {proposal['id']}: {command_words(proposal)}"
     if job:
         yield job
+
+
+def inbox_lines(item: dict[str, Any]) -> list[str]:
+    """An entry of the inbox: what is asked, what it costs, until when, who has it."""
+    incident = item["incident"]
+    lines = [printable(f"{waits_phrase(item['waits'])}: {item['title']}")]
+    if incident is None:
+        who = f"{item['by']} threw it" if item["by"] else "nobody knows who threw it"
+        why = f": {item['reason']}" if item["reason"] else ""
+        return [*lines, *_wrapped(f"{who}{why}", "    ", "      ")]
+    lines += _wrapped(f"{incident['summary']}.", "    ", "      ")
+    proposal = incident["proposal"]
+    if proposal is not None and item["waits"] in (Waits.DECIDE, Waits.SECOND):
+        left = duration(proposal["expires_in_s"])
+        lines += _wrapped(f"costs {cost_words(proposal['cost'])}", "    ", "      ")
+        lines += _wrapped(
+            f"answer within {left}: spikeguard approve '{incident['id']}'", "    ", ""
+        )
+    if (command := item["command"]) is not None and command["result"]:
+        lines += _wrapped(command["result"], "    ", "      ")
+    had = _response_words({**incident, "responses": []})
+    return [*lines, *(line for said in had for line in _wrapped(said, "    ", "      "))]
 
 
 NOTES = 3  # of a run, on its card

@@ -80,6 +80,7 @@ from spikeguard_protocol.vocabulary import (
     SegmentReason,
     Signal,
     Verb,
+    Waits,
 )
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "UnknownVersion",
     "UnreadableOrder",
     "Verb",
+    "Waits",
     "Watch",
     "abilities_from_settings",
     "abilities_to_settings",

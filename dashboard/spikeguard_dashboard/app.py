@@ -10,6 +10,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from spikeguard_dashboard.views.inbox import inbox_page
 from spikeguard_dashboard.views.incident import incident_page
 from spikeguard_dashboard.views.notifications import notifications_page
 from spikeguard_dashboard.views.run import run_page
@@ -25,6 +26,7 @@ def main() -> None:
     page = st.navigation(
         [
             st.Page(runs_page, title="Runs · spikeguard", default=True),
+            st.Page(inbox_page, title="Inbox · spikeguard", url_path="inbox"),
             st.Page(run_page, title="Run · spikeguard", url_path="run"),
             st.Page(
                 notifications_page, title="Notifications · spikeguard", url_path="notifications"

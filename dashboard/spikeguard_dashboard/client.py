@@ -22,6 +22,7 @@ from spikeguard_client import (
     ChannelTest,
     Command,
     Delivery,
+    Inbox,
     Incident,
     IncidentDetail,
     Me,
@@ -117,6 +118,10 @@ class Client:
         asked = {"run": name, "state": state, "limit": limit, "order": "attention"}
         answer = self._get("/v1/incidents", token, **asked)
         return _page(Incident, answer)
+
+    def inbox(self, token: str) -> Inbox:
+        """What waits for people, the most pressing first."""
+        return _read(Inbox, self._get("/v1/inbox", token))
 
     def incident(self, token: str, run: RunId, number: int) -> IncidentDetail:
         """One incident with revisions, evidence and commands."""

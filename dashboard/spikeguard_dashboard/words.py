@@ -203,6 +203,14 @@ def cost(value: Cost) -> list[tuple[str, str]]:
     return [amount for amount in amounts if amount[0] != NOTHING]
 
 
+def price(value: Cost) -> str:
+    """The same in a few words: `200 steps, 21.9 min, 48.20 EUR`."""
+    said = [f"{count(value['steps'])} steps", duration(value["seconds"])]
+    if (money := value["money"]) is not None and math.isfinite(money):
+        said.append(f"{money:,.2f} {value['currency'] or ''}".strip())
+    return ", ".join(part for part in said if part != NOTHING)
+
+
 def waiting_cost(value: Cost) -> str:
     """What every further minute without a decision adds, and how all of it is reckoned."""
     said = []

@@ -71,6 +71,7 @@ class World:
     incident_series: dict[str, Plain]  # incident id -> Series
     postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
     audit: list[Plain] = field(default_factory=list)
+    inbox: list[Plain] = field(default_factory=list)
     notices: dict[str, list[Plain]] = field(default_factory=dict)  # last part of the path -> items
     policy: Plain = field(default_factory=lambda: copy.deepcopy(POLICY))
     heard: list[Heard] = field(default_factory=list)
@@ -118,6 +119,8 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
             return _list(world.notices.get(what, []))
         case ("POST", ["v1", "channels", _, channel, "test"]):
             return answer_json(200, {"result": "sent", "reason": f"to {channel}", "took_ms": 84.0})
+        case ("GET", ["v1", "inbox"]):
+            return answer_json(200, {"person": person["name"], "items": world.inbox, "more": False})
         case ("GET", ["v1", "incidents"]):
             wanted = query.get("run")
             return _list([i for i in world.incidents if wanted in (None, _run_of(i))])

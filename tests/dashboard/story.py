@@ -294,6 +294,26 @@ def incident(**changes: Any) -> Plain:
     return {**detail, **changes}
 
 
+def inbox() -> list[Plain]:
+    """What waits for somebody: a switch, a decision, an incident that nobody looks at."""
+    nothing: Plain = {"by": None, "reason": None, "incident": None, "command": None}
+    shown = incident()
+    detail = ("revisions", "evidence", "causes", "remedy", "first_layer", "commands",
+              "assigned_at", "assigned_by", "responses", "has_postmortem")  # fmt: skip
+    listed = {name: value for name, value in shown.items() if name not in detail}
+    alone = {**listed, "id": "vision/vit-g#1", "run": "vit-g", "project": "vision", "number": 1,
+             "proposal": None, "acknowledged_by": None, "assignee": None}  # fmt: skip
+    return [
+        {**nothing, "waits": "switch", "project": "vision", "since": shown["opened_at"],
+         "title": "The kill switch of project vision is on: nothing can be approved",
+         "by": "Grace Hopper", "reason": "a <b>bad</b> checkpoint went round"},
+        {**nothing, "waits": "decide", "project": "default", "since": shown["opened_at"],
+         "title": "llama-8b-c4#2: decide: roll back to step 1,200", "incident": listed},
+        {**nothing, "waits": "unacknowledged", "project": "vision", "since": shown["opened_at"],
+         "title": "vision/vit-g#1: acknowledged by nobody: lingering spike", "incident": alone},
+    ]  # fmt: skip
+
+
 def recovered() -> Plain:
     """An incident that was rolled back and is closed."""
     done = command(
@@ -546,6 +566,7 @@ def world() -> World:
         "json": ("application/json", b'{"incident": "llama-8b-old#1"}'),
     }
     return World(
+        inbox=inbox(),
         runs=[run(), silent, old],
         series={
             "default/llama-8b-c4": series([spiked]),

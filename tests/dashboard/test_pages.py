@@ -50,6 +50,12 @@ def incident_script() -> None:
     incident_page()
 
 
+def inbox_script() -> None:
+    from spikeguard_dashboard.views.inbox import inbox_page
+
+    inbox_page()
+
+
 def broken_script() -> None:
     from spikeguard_dashboard.views.frame import refreshed
     from spikeguard_dashboard.visit import arrive
@@ -346,3 +352,24 @@ def test_an_incident_from_before_causes_were_asked_shows_none(world: World, addr
     text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
     assert address
     assert "Likely cause" not in text
+
+
+@pytest.mark.usefixtures("address")
+def test_the_inbox_says_what_waits_what_it_costs_and_where_to_go(world: World) -> None:
+    text = said(opened(inbox_script))
+    titles = [item["title"] for item in world.inbox]
+    assert [text.index(title) for title in titles] == sorted(map(text.index, titles))
+    assert "200 steps, 21 min, 48.20 EUR" in text
+    assert "./incident?run=default/llama-8b-c4&number=2" in text
+    assert "<b>bad</b>" not in "".join(e.proto.body for e in opened(inbox_script).get("html"))
+    world.inbox.clear()
+    assert "Nothing waits." in said(opened(inbox_script))
+
+
+@pytest.mark.usefixtures("address")
+def test_an_incident_says_who_has_it_and_what_people_said(world: World) -> None:
+    del world
+    text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
+    assert "Ada Lovelace looks at it. It is assigned to Grace Hopper." in text
+    assert "Grace Hopper: shard 14 was tokenised twice" in text
+    assert "/incident/default/llama-8b-c4/2" in text

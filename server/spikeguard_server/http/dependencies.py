@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
 COOKIE: Final = "spikeguard_session"
-PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/approve/")
+PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/inbox", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
 

@@ -230,6 +230,7 @@ METHODS = {
     "GET /v1/deliveries": Client.deliveries,
     "GET /v1/events": Client.events,
     "GET /v1/incidents": Client.incidents,
+    "GET /v1/inbox": Client.inbox,
     "GET /v1/me": Client.me,
     "GET /v1/policy": Client.policy,
     "GET /v1/policy/scorecard": Client.scorecard,
@@ -271,7 +272,7 @@ def test_every_call_that_a_program_makes_has_a_method() -> None:
     served = {
         f"{method} {path}"
         for method, path in TABLE
-        if path not in apart and not path.startswith(("/confirm/", "/incident/"))
+        if path not in apart and not path.startswith(("/confirm/", "/incident/", "/inbox"))
     }
     assert served == set(METHODS)
 

@@ -1,4 +1,5 @@
-"""The few pages that the server shows itself: log in, and decide, without scripts; and its calls.
+"""The few pages that the server shows itself: log in, see what
+waits, and decide, without scripts; and its calls.
 
 Law: approving never depends on the dashboard. GET shows, POST acts; everything that comes from
 outside is escaped; a form works only from the page it was made for.
@@ -6,10 +7,12 @@ outside is escaped; a form works only from the page it was made for.
 
 from spikeguard_server.http.pages.render import (
     HtmlPage,
+    InboxView,
     IncidentView,
     confirm_page,
     docs_page,
     docs_script,
+    inbox_page,
     incident_page,
     login_page,
     refusal_page,
@@ -19,10 +22,12 @@ from spikeguard_server.http.pages.render import (
 
 __all__ = [
     "HtmlPage",
+    "InboxView",
     "IncidentView",
     "confirm_page",
     "docs_page",
     "docs_script",
+    "inbox_page",
     "incident_page",
     "login_page",
     "refusal_page",

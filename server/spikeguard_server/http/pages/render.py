@@ -22,12 +22,14 @@ from spikeguard_protocol.phrases import (
     order_phrase,
     paragraphs,
     response_phrase,
+    waits_phrase,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.report.wording import ENDINGS
+from spikeguard_server.store.reads.inbox import Switch
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {
@@ -49,8 +51,10 @@ class HtmlPage:
         """What every template may show."""
         if self.caller is None:
             role = "not signed in" if self.person else None
-            return {"person": self.person, "role": role, "dashboard_url": self.dashboard_url}
+            known = {"person": self.person, "role": role, "signed_in": False}
+            return {**known, "dashboard_url": self.dashboard_url}
         return {
+            "signed_in": True,
             "person": self.caller.person,
             "role": self.caller.role.value,
             "project": self.caller.project,
@@ -117,6 +121,24 @@ def incident_page(
     return _render("incident.html", page, key=key, refusal=refusal, write=write, **view.facts())
 
 
+@dataclass(frozen=True, slots=True)
+class InboxView:
+    """What waits for people, as the API tells it, and the kill switches of the projects."""
+
+    inbox: Mapping[str, Any]
+    switches: Sequence[Switch]
+
+
+def inbox_page(
+    page: HtmlPage, view: InboxView, *, key: str, write: bool = False,
+    refusal: ServiceError | None = None,
+) -> str:  # fmt: skip
+    """What waits for people; without a `key` nothing can be done from it. `write`: with the form
+    of the kill switch."""
+    facts = {"inbox": view.inbox, "switches": view.switches}
+    return _render("inbox.html", page, key=key, refusal=refusal, write=write, **facts)
+
+
 def confirm_page(
     page: HtmlPage,
     view: IncidentView,
@@ -177,6 +199,7 @@ def _environment() -> Environment:
         "sentence": sentence,
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
+        "waits_words": waits_phrase,
         "waits": lambda command: CommandState(command["state"]) in WAITING,
         "whole": whole,
         "words": words,

@@ -76,7 +76,7 @@ def login_form(
 
 def safe_next(settings: Settings, path: str) -> str:
     """Where to go after the login: a page of ours or the dashboard, else the login page."""
-    if path.startswith(("/confirm/", "/incident/")) and not set("\\\r\n") & set(path):
+    if path.startswith(("/confirm/", "/incident/", "/inbox")) and not set("\\\r\n") & set(path):
         return path
     dashboard = settings.dashboard_url
     return path if dashboard and _origin(path) == _origin(dashboard) else "/login"
@@ -187,6 +187,6 @@ def get_style() -> Response:
 
 
 @router.get("/", summary="Where people begin", include_in_schema=False)
-def get_root() -> Response:
-    """There is nothing here but the way to the login."""
-    return RedirectResponse("/login", status_code=303)
+def get_root(request: Request) -> Response:
+    """On to the inbox, or to the login."""
+    return RedirectResponse("/inbox" if session_secret(request) else "/login", status_code=303)

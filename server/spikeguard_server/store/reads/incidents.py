@@ -65,7 +65,7 @@ def list_incidents(
 ) -> tuple[Sequence[Row], str | None]:
     """Incidents, newest first, and the cursor of the next page."""
     order = (incidents.c.opened_at, incidents.c.run_id, incidents.c.number)
-    query = _shown().order_by(*(column.desc() for column in order))
+    query = shown().order_by(*(column.desc() for column in order))
     if project is not None:
         query = query.where(runs.c.project == project)
     if run_id is not None:
@@ -90,7 +90,7 @@ def list_incidents_by_attention(
     first."""
     i, closed = incidents.c, IncidentState.CLOSED
     newest = (i.opened_at.desc(), i.run_id, i.number)
-    some = _shown()
+    some = shown()
     if project is not None:
         some = some.where(runs.c.project == project)
     if run_id is not None:
@@ -111,7 +111,7 @@ def list_incidents_by_attention(
 
 def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> Row:
     """One incident; raise `NotFound` if there is none of this number."""
-    query = _shown().where(incidents.c.run_id == run_id, incidents.c.number == number)
+    query = shown().where(incidents.c.run_id == run_id, incidents.c.number == number)
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(
@@ -138,7 +138,7 @@ def read_commands(
         return {}
     mine = sql.tuple_(commands.c.run_id, commands.c.incident).in_(keys)
     query = _commands().where(mine).order_by(commands.c.incident, commands.c.number)
-    rows = connection.execute(query.where(_in_time()) if waiting_only else query).all()
+    rows = connection.execute(query.where(in_time()) if waiting_only else query).all()
     before = _revisions(connection, [(r.run_id, r.incident, r.number) for r in rows])
     found: dict[Key, list[CommandFacts]] = {}
     for row in rows:
@@ -155,7 +155,8 @@ def read_report(connection: sql.Connection, run_id: UUID, incident: int, form: s
     return connection.scalar(query)
 
 
-def _shown() -> sql.Select[Any]:
+def shown() -> sql.Select[Any]:
+    """Incidents with their run, their attempt's id, and who has them."""
     of_run = runs.c.run_id == incidents.c.run_id
     of_attempt = sql.and_(
         attempts.c.run_id == incidents.c.run_id, attempts.c.number == incidents.c.attempt
@@ -190,7 +191,8 @@ def _commands() -> sql.Select[Any]:
     )
 
 
-def _in_time() -> sql.ColumnElement[bool]:
+def in_time() -> sql.ColumnElement[bool]:
+    """Whether a command waits and can still be approved, where its run stands."""
     steps = commands.c.expires_at_step
     return sql.and_(waiting(), steps.is_(None) | (steps > sql.func.coalesce(runs.c.last_step, 0)))
 
@@ -247,5 +249,5 @@ def _has_report(connection: sql.Connection, row: Row) -> bool:
 
 def open_incident(connection: sql.Connection, run_id: UUID) -> Row | None:
     """The incident of a run that is not closed; there is one at most."""
-    query = _shown().where(incidents.c.run_id == run_id, incidents.c.state != "closed")
+    query = shown().where(incidents.c.run_id == run_id, incidents.c.state != "closed")
     return connection.execute(query).one_or_none()

@@ -1,0 +1,260 @@
+"""What waits for people across runs, as the API, the command line and the server's page tell it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html import unescape
+from itertools import count
+from typing import Any
+
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_client import Client, InboxItem
+from spikeguard_protocol import (
+    AttemptEnded,
+    CommandId,
+    CommandResult,
+    IncidentId,
+    ResultState,
+    Role,
+    RunId,
+)
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import Job, Live
+from tests.server.face.test_decisions import KEY
+from tests.server.face.test_responses import HOSTILE
+
+_PROJECTS = count(1)
+
+
+@pytest.fixture
+def project() -> str:
+    """One of the test's own: policies and switches are a project's."""
+    return f"inbox-{next(_PROJECTS)}"
+
+
+@pytest.fixture
+def spiked(live: Live, project: str) -> Job:
+    """A run of that project whose rollback waits."""
+    return Job(live, "gpt", project=project).start().spike()
+
+
+def client_of(live: Live, project: str, person: str = "Ada", role: Role = Role.OPERATOR) -> Client:
+    return Client(live.url, live.token(Grant(role, project, person=person)))
+
+
+def waiting(client: Client) -> list[tuple[str, str]]:
+    """(what for, title) of everything that waits."""
+    return [(item["waits"], item["title"]) for item in client.inbox()["items"]]
+
+
+def proposal_of(job: Job) -> tuple[CommandId, int]:
+    proposal = job.incident()["proposal"]
+    return CommandId.parse(proposal["id"]), proposal["revision"]
+
+
+def incident_of(job: Job) -> IncidentId:
+    return IncidentId(RunId(job.project, job.run), 1)
+
+
+def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
+    live: Live, project: str, spiked: Job
+) -> None:
+    ada = client_of(live, project)
+    ada.assign(incident_of(spiked), "Ada")
+    [item] = ada.inbox()["items"]
+    assert item["waits"] == "decide"
+    assert item["title"].startswith(f"{project}/gpt#1: decide: roll back to step 300")
+    incident = item["incident"]
+    assert incident is not None
+    assert incident["proposal"] is not None
+    assert incident["proposal"]["cost"]["steps"] > 0
+    assert (incident["proposal"]["expires_in_s"] or 0.0) > 0.0
+    assert incident["assignee"] == "Ada"
+    ada.approve(*proposal_of(spiked))
+    assert waiting(ada) == [("assigned", f"{project}/gpt#1: yours: lingering spike")]
+
+
+def test_a_second_approval_waits_for_everybody_but_the_first_person(
+    live: Live, project: str, spiked: Job
+) -> None:
+    admin = client_of(live, project, "Eve", Role.ADMIN)
+    admin.put_policy(project, {"approval": {"rollback": {"approvals": 2}}})
+    spiked.train(40, excess=3.0)
+    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    ada.approve(*proposal_of(spiked))
+    [(waits, title)] = waiting(bob)
+    assert waits == "second"
+    assert "approved by Ada, a second person decides: roll back" in title
+    assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
+
+
+def test_a_command_that_failed_waits_until_something_else_is_proposed(
+    live: Live, project: str, spiked: Job
+) -> None:
+    ada = client_of(live, project)
+    proposals = 0
+    while proposal := spiked.incident()["proposal"]:
+        assert proposals < 10
+        assert [waits for waits, _ in waiting(ada)] == ["decide"]
+        ada.approve(*proposal_of(spiked))
+        spiked.train(1, excess=3.0)
+        failed = CommandResult(proposal["id"], ResultState.FAILED, "no such file", spiked.step)
+        spiked.send(failed)
+        proposals, last = proposals + 1, proposal["id"]
+    assert proposals > 1
+    [item] = ada.inbox()["items"]
+    assert (item["waits"], item["title"].partition(":")[0]) == ("failed", last)
+    assert "failed in the job: " in item["title"]
+    assert item["command"] is not None
+    assert item["command"]["result"] == "no such file"
+    spiked.send(AttemptEnded("finished"))
+    assert waiting(ada) == []
+
+
+def test_an_open_incident_waits_until_somebody_looks_at_it_or_it_closes(
+    live: Live, project: str, spiked: Job
+) -> None:
+    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    ada.reject(*proposal_of(spiked), "we wait")
+    assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
+    ada.acknowledge(incident_of(spiked))
+    assert waiting(ada) == []
+    ada.assign(incident_of(spiked), "bob")
+    assert waiting(ada) == []
+    assert [waits for waits, _ in waiting(bob)] == ["assigned"]
+    spiked.send(AttemptEnded("finished"))
+    assert waiting(bob) == []
+
+
+def test_a_switch_that_is_on_waits_with_who_threw_it_and_why(
+    live: Live, project: str, spiked: Job
+) -> None:
+    del spiked
+    ada = client_of(live, project)
+    ada.halt(project, "a bad checkpoint went round")
+    client_of(live, project, "Eve", Role.ADMIN).put_policy(project, {"price_per_hour": 5.0})
+    switch, decide = ada.inbox()["items"]
+    assert (switch["waits"], switch["by"]) == ("switch", "Ada")
+    assert switch["reason"] == "a bad checkpoint went round"
+    assert switch["since"] is not None
+    assert decide["waits"] == "decide"
+
+
+def test_nobody_sees_what_waits_in_a_project_that_is_not_theirs(
+    live: Live, project: str, spiked: Job
+) -> None:
+    del spiked
+    assert waiting(client_of(live, "elsewhere")) == []
+    everywhere = Client(live.url, live.token(Grant(Role.VIEWER)))
+    assert everywhere.inbox()["person"] is None
+    assert {i["project"] for i in everywhere.inbox(project)["items"]} == {project}
+    with live.bearing(live.token(Grant(Role.VIEWER, "elsewhere"))) as viewer:
+        assert viewer.get("/v1/inbox", params={"project": project}).status_code == 403
+
+
+def test_of_each_kind_as_many_as_asked_for_are_listed(live: Live, project: str) -> None:
+    for number in range(3):
+        Job(live, f"gpt-{number}", project=project).start().spike()
+    ada = client_of(live, project)
+    found = ada.inbox(limit=2)
+    decide: list[InboxItem] = [i for i in found["items"] if i["waits"] == "decide"]
+    assert (len(decide), found["more"]) == (2, True)
+    assert ada.inbox(limit=3)["more"] is False
+
+
+def browser(live: Live, project: str, role: Role = Role.OPERATOR) -> Any:
+    """A browser in which somebody of `project` is signed in."""
+    client = live.client()
+    token = live.token(Grant(role, project, person="Ada"))
+    client.cookies.set("spikeguard_session", token)
+    return client
+
+
+def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, spiked: Job) -> None:
+    incident = incident_of(spiked)
+    client_of(live, project).acknowledge(incident)
+    with browser(live, project) as page:
+        assert page.get("/").headers["location"] == "/inbox"
+        text = page.get("/inbox").text
+        assert f'href="/incident/{project}/gpt/1"' in text
+        number = proposal_of(spiked)[0].number
+        assert f'href="/confirm/{project}/gpt/1/{number}"' in text
+        assert "Ada looks at it." in text
+        assert "<script" not in text
+    with browser(live, project, Role.VIEWER) as page:
+        text = page.get("/inbox").text
+        assert "/confirm/" not in text
+        assert "Throw or lift it" not in text
+    with live.client() as anybody:
+        assert anybody.get("/inbox").headers["location"] == "/login?next=/inbox"
+        assert anybody.get("/").headers["location"] == "/login"
+
+
+def test_the_switch_is_thrown_from_the_page_and_lifted_by_an_admin(
+    live: Live, project: str, spiked: Job
+) -> None:
+    del spiked
+    with browser(live, project) as page:
+        assert 'http-equiv="refresh"' in page.get("/inbox").text
+        writing = page.get("/inbox?write=true").text
+        assert 'http-equiv="refresh"' not in writing
+        (key,) = KEY.findall(writing)
+        form = {"key": key, "project": project, "reason": HOSTILE, "verdict": "halt"}
+        for wrong, status in (
+            ({"reason": " "}, 422), ({"project": "../x"}, 422), ({"project": "other"}, 403),
+            ({"key": "0" * 64}, 403), ({"verdict": "dance"}, 422), ({"verdict": "resume"}, 403),
+        ):  # fmt: skip
+            assert page.post("/inbox", data={**form, **wrong}).status_code == status, wrong
+        assert page.post("/inbox", data=form).status_code == 303
+        text = page.get("/inbox").text
+        assert "is on: nothing can be approved" in text
+        assert "Ada threw it at" in text
+        assert "<script" not in text
+        assert "DROP" in unescape(text)
+        assert page.post("/inbox", data=form).status_code == 409
+    with browser(live, project, Role.ADMIN) as page:
+        (key,) = KEY.findall(page.get("/inbox?write=true").text)
+        lifted = {"key": key, "project": project, "reason": "found it", "verdict": "resume"}
+        assert page.post("/inbox", data=lifted).status_code == 303
+        assert "is on: nothing" not in page.get("/inbox").text
+
+
+Typed = Callable[..., str]
+
+
+@pytest.fixture
+def typed(
+    live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    """What a command of Ada's prints."""
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, project, person="Ada")))
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        assert main(words) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_command_line_says_what_waits_and_how_to_answer(
+    live: Live, project: str, typed: Typed
+) -> None:
+    assert typed("inbox") == "Nothing waits.\n"
+    job = Job(live, "gpt", project=project).start().spike()
+    client_of(live, project, "Bob").halt(project, HOSTILE)
+    said = typed("inbox")
+    name = f"{project}/gpt#1"
+    assert said.startswith(f"kill switch: The kill switch of project {project} is on")
+    assert "Bob threw it: " in said
+    assert f"decision: {name}: decide: roll back to step 300" in said
+    assert "costs " in said
+    assert f"spikeguard approve '{name}'" in said
+    assert "\x1b" not in said
+    found = json.loads(typed("inbox", "--project", project, "--json"))
+    assert [item["waits"] for item in found["items"]] == ["switch", "decide"]
+    assert job.incident()["proposal"] is not None
