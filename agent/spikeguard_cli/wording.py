@@ -137,6 +137,7 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
         *_said("", f"{incident['id']}: {incident['title']} ({incident['confidence']:.0%})"),
         *_said("", f"{incident['summary']}."),
         *_said("cause", _cause_words(incident)),
+        *(line for said in _precedent_words(incident) for line in _said("before", said)),
         *(line for said in _response_words(incident) for line in _said("people", said)),
     ]
     proposal = incident["proposal"]
@@ -150,6 +151,12 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
     if incident["has_postmortem"]:
         lines += _said("read", f"spikeguard postmortem '{incident['id']}'")
     return lines
+
+
+def _precedent_words(incident: dict[str, Any]) -> list[str]:
+    """What was done about earlier spikes like it, and what that came to."""
+    actions = incident.get("precedents", {}).get("actions", [])
+    return ["; ".join(tally["words"] for tally in actions)] if actions else []
 
 
 def _response_words(incident: dict[str, Any]) -> list[str]:

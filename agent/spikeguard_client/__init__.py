@@ -15,6 +15,7 @@ from spikeguard_client.client import Client
 from spikeguard_client.shapes import (
     Ability,
     AccessToken,
+    ActionTally,
     Attempt,
     AuditEntry,
     Batches,
@@ -40,6 +41,7 @@ from spikeguard_client.shapes import (
     Note,
     Point,
     Policy,
+    Precedents,
     Precursor,
     Remedy,
     Response,
@@ -64,6 +66,7 @@ from spikeguard_protocol.signature import SignatureRefused, verify
 __all__ = [
     "Ability",
     "AccessToken",
+    "ActionTally",
     "ApiError",
     "Attempt",
     "AuditEntry",
@@ -92,6 +95,7 @@ __all__ = [
     "Note",
     "Point",
     "Policy",
+    "Precedents",
     "Precursor",
     "Remedy",
     "Response",

@@ -363,6 +363,24 @@ class FirstLayer(TypedDict):
     layers_known: int
 
 
+class ActionTally(TypedDict):
+    """What one way of acting came to."""
+
+    verb: str | None  # the last that was carried out; null: nothing was done
+    count: int
+    outcomes: dict[str, int]  # how many ended so, the most frequent first
+    lost_steps: int | None  # median; null: not known
+    words: str
+
+
+class Precedents(TypedDict):
+    """Closed incidents of the project, before this one, of its kind and likeliest cause."""
+
+    incidents: int  # the newest 200 at most
+    newest: list[str]  # up to 5 of them
+    actions: list[ActionTally]  # the most frequent first
+
+
 class InboxItem(TypedDict):
     """One thing that waits. An incident stands in the inbox once, for what presses most."""
 
@@ -433,6 +451,7 @@ class IncidentDetail(TypedDict):
     assigned_at: str | None
     assigned_by: str | None
     responses: list[Response]  # the newest 200, oldest first
+    precedents: Precedents
     has_postmortem: bool
 
 

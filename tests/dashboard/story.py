@@ -289,6 +289,26 @@ def incident(**changes: Any) -> Plain:
         "assigned_at": "2026-03-14T03:09:00.000Z",
         "assigned_by": "Ada Lovelace",
         "responses": responses(),
+        "precedents": {
+            "incidents": 3,
+            "newest": ["llama-8b-old#1", "vision/vit-g#4"],
+            "actions": [
+                {
+                    "verb": "rollback",
+                    "count": 2,
+                    "outcomes": {"recovered": 2},
+                    "lost_steps": 180,
+                    "words": "rolled back 2 times: 2 recovered; 180 steps lost in the median",
+                },
+                {
+                    "verb": None,
+                    "count": 1,
+                    "outcomes": {"healed": 1},
+                    "lost_steps": None,
+                    "words": "waited once: 1 healed",
+                },
+            ],
+        },
         "has_postmortem": False,
     }
     return {**detail, **changes}
@@ -299,7 +319,8 @@ def inbox() -> list[Plain]:
     nothing: Plain = {"by": None, "reason": None, "incident": None, "command": None}
     shown = incident()
     detail = ("revisions", "evidence", "causes", "remedy", "first_layer", "commands",
-              "assigned_at", "assigned_by", "responses", "has_postmortem")  # fmt: skip
+              "assigned_at", "assigned_by", "responses", "precedents",
+              "has_postmortem")  # fmt: skip
     listed = {name: value for name, value in shown.items() if name not in detail}
     alone = {**listed, "id": "vision/vit-g#1", "run": "vit-g", "project": "vision", "number": 1,
              "proposal": None, "acknowledged_by": None, "assignee": None}  # fmt: skip

@@ -372,4 +372,6 @@ def test_an_incident_says_who_has_it_and_what_people_said(world: World) -> None:
     text = said(opened(incident_script, run="default/llama-8b-c4", number="2"))
     assert "Ada Lovelace looks at it. It is assigned to Grace Hopper." in text
     assert "Grace Hopper: shard 14 was tokenised twice" in text
+    assert "rolled back 2 times: 2 recovered; 180 steps lost in the median." in text
+    assert "./incident?run=vision/vit-g&number=4" in text
     assert "/incident/default/llama-8b-c4/2" in text

@@ -19,8 +19,8 @@ ASKS = (Waits.DECIDE, Waits.SECOND)
 COLUMNS = (
     Column("Waits for"),
     Column("What"),
-    Column("Costs"),
-    Column("Can wait"),
+    Column("Costs", named=True),
+    Column("Can wait", named=True),
     Column("Who has it", named=True),
     Column("Since", wide=True),
 )

@@ -24,7 +24,7 @@ from spikeguard_dashboard.views.frame import (
 )
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.visit import Visit, look
-from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
+from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
 from spikeguard_protocol.phrases import response_phrase
 
 PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
@@ -67,6 +67,8 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     measured_at, held_to_be = st.columns(PARTS, gap="medium")
     measured_at.html(markup.block(markup.section("Evidence"), evidence(incident)))
     held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
+    if incident["precedents"]["incidents"]:
+        st.html(markup.block(markup.section("Earlier ones like it"), precedents(incident)))
     st.html(markup.block(markup.section("Who has it"), people(incident, visit)))
     if incident["causes"]:
         st.html(markup.block(markup.section("Likely cause"), causes(incident)))
@@ -202,6 +204,16 @@ def markers(incident: IncidentDetail) -> list[Marker]:
             verb = words.plain(command["verb"])
             marks.append(Marker(command["applied_step"], f"{verb} applied", "command"))
     return marks
+
+
+def precedents(incident: IncidentDetail) -> Html:
+    """What was done about earlier incidents of this kind and cause, and how they ended."""
+    found = incident["precedents"]
+    said = markup.bullets([f"{tally['words']}." for tally in found["actions"]])
+    ids = [IncidentId.parse(id) for id in found["newest"]]
+    links = [markup.link(str(id), markup.incident_address(id.run, id.number)) for id in ids]
+    newest = markup.paragraph(markup.joined(markup.soft("The newest:"), *links))
+    return markup.joined(said, newest, gap="")
 
 
 def people(incident: IncidentDetail, visit: Visit) -> Html:

@@ -20,6 +20,7 @@ from spikeguard_protocol.orders import MAX_SIGNATURE
 from spikeguard_server.domain.policy.finding import Symptom
 from spikeguard_server.domain.policy.remedies import Diagnosis
 from spikeguard_server.domain.policy.settings import PolicyScope
+from spikeguard_server.http.bodies.precedents import PRECEDENTS_EXAMPLE, Precedents
 from spikeguard_server.http.bodies.run_shapes import (
     ATTEMPT,
     SEGMENT_EXAMPLE,
@@ -172,6 +173,7 @@ DETAIL_EXAMPLE: dict[str, Any] = {
     "assigned_at": TIME,
     "assigned_by": "Ada Lovelace",
     "responses": [RESPONSE_EXAMPLE],
+    "precedents": PRECEDENTS_EXAMPLE,
     "has_postmortem": False,
 }
 
@@ -405,6 +407,7 @@ class IncidentDetail(IncidentBody):
     assigned_at: datetime | None
     assigned_by: str | None
     responses: list[ResponseBody] = Field(description="the newest 200, oldest first")
+    precedents: Precedents
     has_postmortem: bool
 
 

@@ -46,6 +46,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     RemedyBody,
     ResponseBody,
 )
+from spikeguard_server.http.bodies.precedents import precedents_body
 from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.store.causes import causes_of, first_layer_of
@@ -59,6 +60,7 @@ from spikeguard_server.store.reads.incidents import (
     read_commands,
     read_evidence,
 )
+from spikeguard_server.store.reads.precedents import read_precedents
 from spikeguard_server.store.reads.responses import read_responses
 
 _MEASURED = (
@@ -109,6 +111,7 @@ def incident_detail(connection: sql.Connection, row: Row) -> IncidentDetail:
         assigned_at=row.assigned_at,
         assigned_by=row.assigned_by,
         responses=[response_body(r) for r in read_responses(connection, *key)],
+        precedents=precedents_body(read_precedents(connection, row)),
         has_postmortem=evidence.has_report,
     )
 

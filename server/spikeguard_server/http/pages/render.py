@@ -13,8 +13,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spikeguard_protocol import CommandState, IncidentState, Outcome
+from spikeguard_protocol import CommandState, IncidentId, IncidentState, Outcome
 from spikeguard_protocol.escaping import html_text
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
     batches_phrase,
@@ -191,6 +192,7 @@ def _environment() -> Environment:
         "duration": duration,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
         "first_signal": first_signal,
+        "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,
         "nats": nats,
         "number": number,

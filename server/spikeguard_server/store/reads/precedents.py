@@ -1,0 +1,62 @@
+"""Earlier incidents like one: closed ones of its project, of its kind and likeliest cause.
+
+Law: reads only, and bounded: the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import sqlalchemy as sql
+
+from spikeguard_protocol import IncidentId, Outcome, RunId, Verb
+from spikeguard_server.domain.lifecycle.command_life import EXECUTED
+from spikeguard_server.domain.lifecycle.precedents import DONE, Precedent
+from spikeguard_server.store.reads.history import Row
+from spikeguard_server.store.tables.core import commands, incidents, runs
+from spikeguard_server.store.tables.incident_figures import incident_figures
+
+MAX_PRECEDENTS: Final = 200
+_I, _R, _C, _F = incidents.c, runs.c, commands.c, incident_figures.c
+
+
+def read_precedents(
+    connection: sql.Connection, incident: Row
+) -> Sequence[tuple[IncidentId, Precedent]]:
+    """The newest closed incidents like `incident` that began before it, the newest first; none
+    where its causes were never ranked."""
+    if not incident.cause_names:
+        return []
+    newest = (
+        sql.select(_I.run_id, _I.number, _I.outcome, _I.opened_at, _R.project, _R.name)
+        .join(runs, _R.run_id == _I.run_id)
+        .where(_R.project == incident.project, _I.outcome.is_not(None))
+        .where(_I.kind == incident.kind, _I.cause_names[1] == incident.cause_names[0])
+        .where(_I.opened_at < incident.opened_at)
+        .order_by(_I.opened_at.desc(), _I.run_id, _I.number)
+        .limit(MAX_PRECEDENTS)
+    ).subquery()
+    n = newest.c
+    done = (
+        sql.select(_C.verb)
+        .where(_C.run_id == n.run_id, _C.incident == n.number)
+        .where(_C.state.in_([state.value for state in EXECUTED]))
+        .where(_C.verb.in_(sorted(verb.value for verb in DONE)))
+        .order_by(_C.number.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    figures = (_F.run_id == n.run_id) & (_F.incident == n.number)
+    query = (
+        sql.select(newest, done.label("verb"), _F.lost_steps)
+        .outerjoin(incident_figures, figures)
+        .order_by(n.opened_at.desc(), n.run_id, n.number)
+    )
+    return [_precedent(row) for row in connection.execute(query)]
+
+
+def _precedent(row: Row) -> tuple[IncidentId, Precedent]:
+    verb = None if row.verb is None else Verb(row.verb)
+    id = IncidentId(RunId(row.project, row.name), row.number)
+    return id, Precedent(verb, Outcome(row.outcome), row.lost_steps)

@@ -1,0 +1,73 @@
+"""How earlier incidents of the same kind and cause ended, where somebody decides."""
+
+from __future__ import annotations
+
+from html import unescape
+from itertools import count
+
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_client import Client
+from spikeguard_protocol import AttemptEnded, IncidentId, Role, RunId
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import Job, Live
+from tests.server.face.test_judgements import approve, roll_back
+
+_PROJECTS = count(1)
+
+
+@pytest.fixture
+def project() -> str:
+    return f"precedents-{next(_PROJECTS)}"
+
+
+def client_of(live: Live, project: str) -> Client:
+    return Client(live.url, live.token(Grant(Role.OPERATOR, project, person="Ada")))
+
+
+def spike(live: Live, project: str, run: str) -> Job:
+    return Job(live, run, project=project).start().spike()
+
+
+def test_what_was_done_about_earlier_ones_is_told_with_what_it_came_to(
+    live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cured, left = spike(live, project, "cured"), spike(live, project, "left")
+    roll_back(cured, approve(cured), 700)
+    assert cured.incident()["outcome"] == "recovered"
+    left.send(AttemptEnded("finished"))
+    elsewhere = spike(live, f"{project}-b", "other")
+    elsewhere.send(AttemptEnded("finished"))
+    job, client = spike(live, project, "now"), client_of(live, project)
+    id = IncidentId(RunId(project, "now"), 1)
+    before = client.incident(id)["precedents"]
+    assert {t["verb"]: t["outcomes"] for t in before["actions"]} == {
+        "rollback": {"recovered": 1},
+        None: {"run_ended": 1},
+    }
+    assert before["incidents"] == 2
+    assert set(before["newest"]) == {f"{project}/cured#1", f"{project}/left#1"}
+    with live.client() as page:
+        token = live.token(Grant(Role.OPERATOR, project, person="Ada"))
+        page.cookies.set("spikeguard_session", token)
+        text = unescape(page.get(f"/incident/{project}/now/1").text)
+    acting, waiting = text.split("<h3>Act now</h3>")[1].split("<h3>Wait</h3>")
+    assert "Before: rolled back once: 1 recovered" in acting
+    assert "Before: waited once: 1 unsettled when the run ended" in waiting
+    assert f'href="/incident/{project}/cured/1"' in text
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", token)
+    assert main(["show", str(id)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "before rolled back once: 1 recovered" in said
+    assert job.incident()["proposal"] is not None
+
+
+def test_the_first_of_its_kind_says_that_there_is_none(live: Live, project: str) -> None:
+    job = spike(live, project, "first")
+    assert job.incident()["precedents"] == {"incidents": 0, "newest": [], "actions": []}
+    with live.client() as page:
+        page.cookies.set("spikeguard_session", live.token(Grant(Role.VIEWER, project)))
+        text = page.get(f"/incident/{project}/first/1").text
+    assert f"No spike of this kind and likeliest cause is on record in project {project}." in text
