@@ -109,7 +109,8 @@ def inbox_lines(item: dict[str, Any]) -> list[str]:
     incident = item["incident"]
     lines = [printable(f"{waits_phrase(item['waits'])}: {item['title']}")]
     if incident is None:
-        who = f"{item['by']} threw it" if item["by"] else "nobody knows who threw it"
+        done = "threw it" if item["waits"] == Waits.SWITCH else "ordered it"
+        who = f"{item['by'] or 'nobody knows who'} {done}"
         why = f": {item['reason']}" if item["reason"] else ""
         return [*lines, *_wrapped(f"{who}{why}", "    ", "      ")]
     lines += _wrapped(f"{incident['summary']}.", "    ", "      ")

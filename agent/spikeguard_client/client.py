@@ -31,6 +31,7 @@ from spikeguard_client.shapes import (
     Policy,
     Response,
     Run,
+    RunCommand,
     RunDetail,
     Scorecard,
     Series,
@@ -39,7 +40,7 @@ from spikeguard_client.shapes import (
     Silence,
 )
 from spikeguard_client.stream import HappenedEvent, Place, lines_of, read_events
-from spikeguard_protocol import CommandId, IncidentId, Role, RunId
+from spikeguard_protocol import CommandId, IncidentId, Role, RunId, Verb
 from spikeguard_protocol.paths import (
     channel_path,
     command_path,
@@ -232,6 +233,31 @@ class Client:
         """Say no to the revision that was seen."""
         path = f"{command_path(command)}/reject"
         return self._calls.send(Command, "POST", path, {"revision": revision, "reason": reason})
+
+    def run_commands(self, run: RunId) -> Iterator[RunCommand]:
+        """What was ordered of a run itself, without an incident, newest first."""
+        return self._calls.items(RunCommand, f"{run_path(run)}/commands")
+
+    def order(
+        self, run: RunId, verb: Verb | str, reason: str, expires_in_s: float = 600.0
+    ) -> RunCommand:
+        """Have a run save a checkpoint (`checkpoint_now`) or stop (`stop`) at its next step
+        boundary, in the name that stands behind the token."""
+        body = {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s}
+        return self._calls.send(RunCommand, "POST", f"{run_path(run)}/commands", body)
+
+    def approve_order(
+        self, command: CommandId, revision: int, signature: str | None = None
+    ) -> RunCommand:
+        """Say yes to a command of a run itself, as a second person or with a `signature`."""
+        signed = {} if signature is None else {"signature": signature}
+        body = {"revision": revision, **signed}
+        return self._calls.send(RunCommand, "POST", f"{command_path(command)}/approve", body)
+
+    def reject_order(self, command: CommandId, revision: int, reason: str) -> RunCommand:
+        """Say no to a command of a run itself, or take back what the job has not fetched."""
+        body = {"revision": revision, "reason": reason}
+        return self._calls.send(RunCommand, "POST", f"{command_path(command)}/reject", body)
 
     def policy(self, project: str) -> Policy:
         """The policy in force."""

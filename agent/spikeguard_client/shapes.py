@@ -363,6 +363,35 @@ class FirstLayer(TypedDict):
     layers_known: int
 
 
+class RunCommand(TypedDict):
+    """A command of the run itself, from its order to its result."""
+
+    id: str
+    number: int
+    verb: str
+    arguments: dict[str, Any]
+    state: str
+    revision: int
+    reason: str
+    proposed_by: str | None  # who ordered it
+    attempt: str | None
+    expires_in_s: float | None
+    expires_at_step: int | None
+    proposed_at: str
+    approvals: int  # people who have to approve it, one after the other
+    first_approved_at: str | None
+    first_approved_by: str | None
+    decided_at: str | None
+    decided_by: str | None
+    decision_reason: str | None
+    delivered_at: str | None
+    finished_at: str | None
+    applied_step: int | None
+    result: str | None
+    end_reason: str | None  # why it ended without reaching the job
+    judgement: str | None
+
+
 class ActionTally(TypedDict):
     """What one way of acting came to."""
 
@@ -388,8 +417,8 @@ class InboxItem(TypedDict):
     title: str  # what is asked of somebody, in a line
     project: str
     since: str | None
-    by: str | None  # who threw the switch, or approved first
-    reason: str | None  # of a switch
+    by: str | None  # who threw the switch, or approved or ordered first
+    reason: str | None  # of a switch, or of an order of a run itself
     incident: Incident | None  # with its proposal, cost and deadline
     command: Command | None  # that came to nothing
 

@@ -23,6 +23,7 @@ from spikeguard_protocol.encoding import (
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.identity import (
     DEFAULT_PROJECT,
+    RUN_ITSELF,
     CommandId,
     IncidentId,
     RunId,
@@ -90,6 +91,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_NAMES",
     "OPTIONAL_SIGNALS",
+    "RUN_ITSELF",
     "STANDARD_SIGNALS",
     "VERSION",
     "WAIT_HEADER",

@@ -18,6 +18,7 @@ TARGET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exactly
 MAX_DIGITS = 19  # of the number of an incident or a command
 DEFAULT_PROJECT = "default"
+RUN_ITSELF = 0  # in place of an incident's number, in the id of a command of the run itself
 
 
 def check_name(field: str, value: str) -> str:
@@ -78,10 +79,10 @@ class IncidentId:
     """Public id of an incident: `gpt-124m-7#3`."""
 
     run: RunId
-    number: int  # from 1, within the run
+    number: int  # from 1, within the run; 0: the run itself, in the ids of its own commands
 
     def __post_init__(self) -> None:
-        check_count("incident", self.number, least=1)
+        check_count("incident", self.number)
 
     def __str__(self) -> str:
         return f"{self.run}#{self.number}"
@@ -90,14 +91,15 @@ class IncidentId:
     def parse(cls, text: str) -> IncidentId:
         """Read `run#3`; raise `ProtocolError` for anything else."""
         run, hash_sign, number = text.rpartition("#")
-        if not hash_sign or not _is_number(number):
+        if not hash_sign or not _is_number(number) or not int(number):
             raise ProtocolError("incident", "is written RUN#NUMBER", f"Got {text[:80]!r}")
         return cls(RunId.parse(run), int(number))
 
 
 @dataclass(frozen=True, slots=True)
 class CommandId:
-    """Public id of a command: `gpt-124m-7#3.1`, the first command of incident 3."""
+    """Public id of a command: `gpt-124m-7#3.1`, the first command of incident 3, or
+    `gpt-124m-7#0.1`, the first that was ordered of the run without an incident."""
 
     incident: IncidentId
     number: int  # from 1, within the incident
@@ -114,7 +116,15 @@ class CommandId:
         incident, dot, number = text.rpartition(".")
         if not dot or "#" not in incident or not _is_number(number):
             raise ProtocolError("command", "is written RUN#INCIDENT.NUMBER", f"Got {text[:80]!r}")
+        run, _, of = incident.rpartition("#")
+        if _is_number(of) and not int(of):
+            return cls(IncidentId(RunId.parse(run), RUN_ITSELF), int(number))
         return cls(IncidentId.parse(incident), int(number))
+
+    @property
+    def of_run(self) -> bool:
+        """Whether it was ordered of the run itself, without an incident."""
+        return self.incident.number == RUN_ITSELF
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ def incident_path(incident: IncidentId) -> str:
 
 
 def command_path(command: CommandId) -> str:
-    """A command of an incident; what is decided about it follows."""
+    """A command, of an incident or of the run itself; what is decided about it follows."""
+    if command.of_run:
+        return f"{run_path(command.incident.run)}/commands/{command.number}"
     return f"{incident_path(command.incident)}/commands/{command.number}"
 
 

@@ -26,7 +26,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "FirstMoveBody": "FirstMove", "IncidentBody": "Incident", "PrecursorBody": "Precursor",
     "EvidenceBody": "Evidence", "IncidentRevision": "IncidentRevision", "CauseBody": "Cause",
     "RemedyBody": "Remedy", "ResponseBody": "Response", "FirstLayerBody": "FirstLayer",
-    "ActionTally": "ActionTally", "Precedents": "Precedents",
+    "RunCommandBody": "RunCommand", "ActionTally": "ActionTally", "Precedents": "Precedents",
     "InboxItem": "InboxItem", "InboxBody": "Inbox",
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
     "LayersBody": "Layers", "ChangeBody": "Change", "LedgerEntry": "LedgerEntry",

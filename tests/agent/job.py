@@ -169,8 +169,8 @@ def order(job: Any, action: Action, number: int = 1, **changes: Any) -> str:
         "expires_in_s": 60.0,
         "expires_at_step": None,
     }
+    command: str = changes.pop("command", f"test#1.{number}")
     details.update(changes)
-    command = f"test#1.{number}"
     inbox = job.guard._p.inbox
     known = tuple(delivery.order for delivery in inbox.deliveries)
     inbox.hear(Ack(1, (*known, Order(command, action=action, **details))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spikeguard_protocol import CommandId, IncidentId, ProtocolError, Rollback, RunId
+from spikeguard_protocol.paths import command_path
 
 
 @pytest.mark.parametrize("text", ["gpt-1", "team/gpt-1", "a.b_c-d", "7"])
@@ -36,8 +37,24 @@ def test_a_command_reads_back_as_it_is_written() -> None:
     assert (str(command), command.incident.number, command.number) == ("team/gpt.1#12.2", 12, 2)
 
 
+def test_a_command_of_a_run_itself_names_no_incident() -> None:
+    command = CommandId.parse("team/gpt.1#0.2")
+    assert (str(command), command.of_run, command.number) == ("team/gpt.1#0.2", True, 2)
+    assert command_path(command) == "/v1/runs/team/gpt.1/commands/2"
+    assert not CommandId.parse("team/gpt.1#12.2").of_run
+
+
 @pytest.mark.parametrize(
-    "text", ["gpt.1#12", "gpt-1#1.0", "gpt-1.2", "gpt-1#1.x", "gpt-1#1." + "9" * 5_000]
+    "text",
+    [
+        "gpt.1#12",
+        "gpt-1#1.0",
+        "gpt-1#0.0",
+        "#0.1",
+        "gpt-1.2",
+        "gpt-1#1.x",
+        "gpt-1#1." + "9" * 5_000,
+    ],
 )
 def test_a_text_that_names_no_command_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import CommandId, Verb, Watch, verb_of
+from spikeguard_protocol import RUN_ITSELF, CommandId, Verb, Watch, verb_of
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.approvers import Approver, approver_of, why_not_another
 from spikeguard_server.domain.lifecycle.command_life import (
@@ -26,6 +26,7 @@ from spikeguard_server.domain.lifecycle.command_life import (
     withdrawal,
 )
 from spikeguard_server.domain.policy.proposal import renew
+from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.errors import IllegalMove, NotFound, RevisionChanged
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.ingest.proposals import revise
@@ -37,7 +38,7 @@ from spikeguard_server.store.commands import CommandRow, find_command, move
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import use_link
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import RunRow, attempts_of, lock_run, settings_of
+from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of, lock_run, settings_of
 from spikeguard_server.store.situations import situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
@@ -183,17 +184,19 @@ def _refused(
 def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | IllegalMove | None:
     run, command = decision.run, decision.command
     attempts = attempts_by_number(decision.connection, run.run_id)
-    incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
     attempt = next(
         a for a in attempts_of(decision.connection, run.run_id) if a.number == command.attempt
     )
-    assert incident is not None
     policy = policy_of(decision.connection, run.project, run.run_id)
     if policy.halted:
         return IllegalMove(
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
+    if command.incident == RUN_ITSELF:  # a person's, which no policy changes
+        return _say_yes(decision, attempt, policy, signing)
+    incident = find_incident(decision.connection, run.run_id, command.incident, attempts)
+    assert incident is not None
     targets = targets_with_health(decision.connection, run, attempt, attempts, policy)
     situation = situation_of(
         decision.connection, run, attempt, incident, targets=targets, now=decision.now
@@ -202,13 +205,22 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | Illegal
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:
         _end(decision, withdrawal(incident.kind), proposal.reason)
-        return IllegalMove(
-            f"{command.public_id(run.id)} is withdrawn: {proposal.reason}",
-            "Wait for a new proposal",
-        )
+        return _withdrawn(decision, proposal.reason)
     revised = revise(decision.connection, run, command, proposal, policy, decision.now)
     if revised is not None:
         return RevisionChanged(_current(decision, revised.revision))
+    return _say_yes(decision, attempt, policy, signing)
+
+
+def _withdrawn(decision: _Decision, reason: str) -> IllegalMove:
+    id = decision.command.public_id(decision.run.id)
+    return IllegalMove(f"{id} is withdrawn: {reason}", "Wait for a new proposal")
+
+
+def _say_yes(
+    decision: _Decision, attempt: AttemptRow, policy: Policy, signing: Signing
+) -> IllegalMove | None:
+    run, command = decision.run, decision.command
     told = settings_of(decision.connection, run.run_id, attempt.number)
     signature = signing.signature(run.id, command, attempt.id, told) or command.signature
     if signature is None and order_keys(told):

@@ -6,7 +6,15 @@ any age: a fence stops execution, never the truth about it.
 
 from __future__ import annotations
 
-from spikeguard_protocol import CommandId, CommandResult, CommandState, ResultState, verb_of
+from spikeguard_protocol import (
+    RUN_ITSELF,
+    CommandId,
+    CommandResult,
+    CommandState,
+    Outcome,
+    ResultState,
+    verb_of,
+)
 from spikeguard_server.domain.diagnosis.incident_tracker import CURES
 from spikeguard_server.domain.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent, can
 from spikeguard_server.domain.lifecycle.command_outcome import after_end
@@ -41,10 +49,24 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         reason=storable(result.reason),
         now=intake.now, applied_step=result.step, result=storable(result.reason),
     )  # fmt: skip
+    if command.incident == RUN_ITSELF:
+        _judge_at_once(intake, command)
+        return
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)
     if intake.run.open_incident != command.incident:
         _after_the_close(intake, command)
+
+
+def _judge_at_once(intake: Intake, command: CommandRow) -> None:
+    """What is ordered of a run itself changes nothing that a loss could tell of."""
+    done = find_command(intake.connection, intake.run_id, command.incident, command.number)
+    if done is not None and done.state is CommandState.APPLIED:
+        judgement = after_end(verb_of(done.action), None, outcome=Outcome.RUN_ENDED)
+        move(
+            intake.connection, intake.run_id, intake.run.id, done, CommandEvent.JUDGE,
+            actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
+        )  # fmt: skip
 
 
 def _command(intake: Intake, result: CommandResult) -> CommandRow | None:

@@ -14,6 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import (
+    RUN_ITSELF,
     Action,
     CommandId,
     CommandState,
@@ -55,6 +56,7 @@ class CommandRow:
     delivered_at: datetime | None
     applied_step: int | None
     proposed_at: datetime
+    proposed_by: str | None  # whose it is; None: the policy's
     approvals: int  # people who have to say yes
     first_approved_by: str | None  # of two
     first_approved_token: int | None
@@ -128,8 +130,11 @@ def past_commands(
 ) -> tuple[PastCommand, ...]:
     """What the policy is told: this incident's commands and the run's of the last two days."""
     recent = sql.or_(_C.incident == incident, _C.proposed_at > now - timedelta(days=2))
+    of_incidents = _C.incident != RUN_ITSELF
     rows = connection.execute(
-        sql.select(*_COLUMNS).where(_C.run_id == run_id, recent).order_by(_C.incident, _C.number)
+        sql.select(*_COLUMNS)
+        .where(_C.run_id == run_id, recent, of_incidents)
+        .order_by(_C.incident, _C.number)
     )
     return tuple(_past(_row(row), now) for row in rows)
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.domain.notification.topics import Topic, topic_of
 from spikeguard_server.store.tables.core import commands, runs
 from spikeguard_server.store.tables.notices import conversations, notices
@@ -33,6 +34,8 @@ class Notice:
 def note(connection: sql.Connection, run_id: UUID, action: str, subject: str) -> None:
     """Put what an audit entry says into the outbox, if it is anything to tell people."""
     incident, command = _numbers(subject)
+    if incident == RUN_ITSELF:
+        return  # whoever ordered something of the run itself follows it
     topic = topic_of(action, incident, command)
     if topic is not None:
         add_notice(connection, run_id, topic, incident, command)

@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from pydantic import Field
 
-from spikeguard_protocol import Waits
+from spikeguard_protocol import CommandId, Waits
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.person_names import same_name
@@ -21,6 +21,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     IncidentBody,
 )
 from spikeguard_server.http.bodies.incidents import command_body, incident_bodies
+from spikeguard_server.http.bodies.run_commands import run_command_body
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 from spikeguard_server.store.reads.costs import read_pace
 from spikeguard_server.store.reads.history import Row
@@ -33,6 +34,7 @@ from spikeguard_server.store.reads.inbox import (
     read_switches,
 )
 from spikeguard_server.store.reads.incidents import read_commands
+from spikeguard_server.store.reads.run_commands import run_commands_to_decide
 
 MAX_ITEMS: Final = 200  # of each kind
 
@@ -44,8 +46,8 @@ class InboxItem(Shape):
     title: str = Field(description="what is asked of somebody, in a line")
     project: str
     since: datetime | None
-    by: str | None = Field(description="who threw the switch, or approved first")
-    reason: str | None = Field(description="of a switch")
+    by: str | None = Field(description="who threw the switch, or approved or ordered first")
+    reason: str | None = Field(description="of a switch, or of an order of a run itself")
     incident: IncidentBody | None = Field(description="with its proposal, cost and deadline")
     command: CommandBody | None = Field(description="that came to nothing")
 
@@ -86,17 +88,19 @@ def inbox_body(connection: sql.Connection, asked: Asked) -> InboxBody:
     one_more = asked.limit + 1
     deciding = incidents_to_decide(connection, asked.project, one_more)
     failed = failed_commands(connection, asked.project, one_more)
+    ordered = run_commands_to_decide(connection, asked.project, one_more)
     looks = incidents_to_look_at(connection, asked.project, asked.person, one_more)
     switches = [s for s in read_switches(connection, asked.project) if s.halted]
     items = [
         *(_switch(switch) for switch in switches[: asked.limit]),
         *_proposals(connection, deciding[: asked.limit], asked.person),
+        *_of_runs(ordered[: asked.limit], asked.person),
         *_failures(connection, failed[: asked.limit]),
     ]
     named = {item.incident.id for item in items if item.incident is not None}
     bodies = incident_bodies(connection, looks[: asked.limit])
     items += [_look(body, asked.person) for body in bodies if body.id not in named]
-    more = any(len(found) > asked.limit for found in (deciding, failed, looks, switches))
+    more = any(len(found) > asked.limit for found in (deciding, ordered, failed, looks, switches))
     return InboxBody(person=asked.person, items=items, more=more)
 
 
@@ -125,6 +129,23 @@ def _proposals(
             title=f"{incident.id}: {asks}: {_order(proposal)}", by=first, reason=None,
             since=proposal.proposed_at if first is None else proposal.first_approved_at,
             incident=incident, command=None,
+        )  # fmt: skip
+
+
+def _of_runs(rows: Sequence[Row], person: str | None) -> Iterator[InboxItem]:
+    """Commands of runs themselves that wait for a second person, or for a signature."""
+    for command in map(run_command_body, rows):
+        first = command.first_approved_by
+        if first is not None and person is not None and same_name(first, person):
+            continue
+        asks = "sign" if first is None else f"approved by {first}, a second person decides"
+        does = order_phrase(command.verb, command.arguments, brief=True)
+        yield InboxItem(
+            waits=Waits.DECIDE if first is None else Waits.SECOND,
+            project=CommandId.parse(command.id).incident.run.project,
+            title=f"{command.id}: {asks}: {does}", by=first or command.proposed_by,
+            since=command.first_approved_at or command.proposed_at, reason=command.reason,
+            incident=None, command=None,
         )  # fmt: skip
 
 

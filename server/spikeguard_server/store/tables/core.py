@@ -345,7 +345,7 @@ commands = sql.Table(
     "commands",
     metadata,
     _run(),
-    _key("incident"),
+    _key("incident"),  # 0: ordered of the run itself
     _key("number"),
     _needed("verb", sql.Text),
     _needed("arguments", postgresql.JSONB),  # as the protocol writes them
@@ -359,6 +359,7 @@ commands = sql.Table(
     _needed("expires_at", Time),
     sql.Column("expires_at_step", Count),
     _needed("proposed_at", Time),
+    sql.Column("proposed_by", sql.Text),  # a person; the policy leaves it out
     sql.Column("decided_at", Time),
     sql.Column("decided_by", sql.Text),
     sql.Column("decided_step", Count),  # where the run stood then
@@ -371,7 +372,7 @@ commands = sql.Table(
     sql.Column("result", sql.Text),
     sql.Column("end_reason", sql.Text),  # why it ended without reaching the job
     sql.Column("judgement", sql.Text),
-    _of("incidents"),
+    _of("runs"),
     sql.Index(
         "commands_unfinished_idx",
         "run_id",

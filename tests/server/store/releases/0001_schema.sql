@@ -459,6 +459,7 @@ CREATE TABLE public.commands (
     expires_at timestamp with time zone NOT NULL,
     expires_at_step bigint,
     proposed_at timestamp with time zone NOT NULL,
+    proposed_by text,
     decided_at timestamp with time zone,
     decided_by text,
     decided_step bigint,
@@ -982,41 +983,41 @@ INSERT INTO public.alembic_version VALUES
 
 
 INSERT INTO public.approval_links VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'YpbiMajLTAC1RHwl', 1, 2, 1, 'team', 'Ada', '2026-11-24 08:24:46.34207+00', '2026-11-24 09:24:46.340511+00', NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'Jrsp5WkJscmUmahg', 1, 2, 1, 'team', 'Ada', '2026-11-24 09:01:59.105401+00', '2026-11-24 10:01:59.104343+00', NULL, NULL, NULL);
 
 
 INSERT INTO public.attempts VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 08:24:45.9432+00', '2026-11-24 08:24:46.278065+00', '2026-11-24 08:24:46.178065+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '00000000000000a1', NULL, NULL, NULL, '2026-11-24 09:01:58.80722+00', '2026-11-24 09:01:59.062166+00', '2026-11-24 09:01:58.962166+00', NULL, NULL, false, 8, 1, '{skip_batches,rollback,scale_lr,checkpoint_now,watch,stop}', '0.1', 4096, '{}', 0);
 
 
 INSERT INTO public.audit VALUES
-	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 08:24:45.858535+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xcf841e5fcd45780a038fcd5ec97cfd8f966796a589b9beb58a8dcd22a24cc1dc'),
-	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 08:24:45.863945+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xb2a79a610efaab2005ebbc15d86ce2c9dbb5765a4a84992e3ef137ca5ee8c19f'),
-	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 08:24:45.987903+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xdf1be397e318740459167b66a695701eedf4bd2a5fc5cdc90afa1dd4c4690876'),
-	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 08:24:46.020396+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\xaa95112e91ed89f68b0313ca046722915e2dfcd1b4cba9659de0fdb13bdd0a06'),
-	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 08:24:46.038396+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\x74d533a3c1e23adb300d34344f56edad3f756f42cabe4468a8fa765b0b80b302'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 08:24:46.056731+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\xe30f74afc7b357c195c50e0557be48122424093b3bca14ba275e834f89792a7e'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 08:24:46.138492+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\x94a7d56e0a788057ae3b22fadedfbc0a81a1d9c2380d66a257af169a510ef802'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 08:24:46.173423+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x86457c2037a8337056b4ec933c3c52d5abe7ee2597e1d30be678eb3148576e9f'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 08:24:46.177816+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\xe1c2433ac7970dfbbb12a6ea078d1cdca8d65d3c048dfaaa762bf77614475a55'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 08:24:46.181719+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x66fed89b214f0d42796fc3c6c1a0ccc53ac1ce6659d4feb2876abbab01d121e8'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 08:24:46.290101+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\x2652141c3511bfbb23b6031631d6367a4ba2a4c6590e215e29b416903e9055af'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 08:24:46.312396+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('00000000-0000-0000-0000-000000000000', 1, '2026-11-24 09:01:58.724222+00', 'me', 'token.created', 'token 1', NULL, 'agent, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\xa3d776cdf8fbc622365441864ff46c676d3d3de014b5204793f19471dc967bcd'),
+	('00000000-0000-0000-0000-000000000000', 2, '2026-11-24 09:01:58.72831+00', 'me', 'token.created', 'token 2', NULL, 'admin, Ada', NULL, '[]', NULL, NULL, NULL, NULL, '\x558b57b57fc2d8fb04d67d41944dfed3428c8cbc3853688d7e087a85a0d31fec'),
+	('00000000-0000-0000-0000-000000000000', 3, '2026-11-24 09:01:58.859266+00', 'Ada', 'policy.written', 'policy of default', 'policy 1', 'policy 2', NULL, '[{"after": 98.0, "field": "price_per_hour", "before": null}]', 'person', 2, NULL, 'token', '\xd9b380d2c698cf42a690b04fbe5cc51ce2bb289005a18a644826056f601ed01b'),
+	('00000000-0000-0000-0000-000000000000', 4, '2026-11-24 09:01:58.887977+00', 'Ada', 'channel.created', 'channel team of default', NULL, NULL, NULL, '[{"after": ["decisions", "results", "runs", "spikes"], "field": "about", "before": null}, {"after": 120.0, "field": "cooldown_s", "before": null}, {"after": true, "field": "enabled", "before": null}, {"after": "webhook", "field": "kind", "before": null}, {"after": ["divergent", "lingering", "outlier_batch", "recoverable"], "field": "kinds", "before": null}, {"after": 0, "field": "level", "before": null}, {"after": false, "field": "links", "before": null}, {"after": [], "field": "runs", "before": null}, {"after": "…", "field": "target.secret", "before": null}, {"after": "https://team.example/…", "field": "target.url", "before": null}]', 'person', 2, NULL, 'token', '\xefa1db103413dbeb66d1442dc1219c1c5863525692197744f95998a66ab9140d'),
+	('00000000-0000-0000-0000-000000000000', 5, '2026-11-24 09:01:58.902985+00', 'Ada', 'silence.created', 'silence 1 of default/*#*', NULL, 'in 0 s, for 3600 s', 'moving', '[]', 'person', 2, NULL, 'token', '\x25001487909e44ea745d589c328ff334dec50615539a7af24a2a73f75e3d383a'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 09:01:58.916613+00', 'server', 'attempt.started', 'gpt', NULL, 'attempt 1', 'its first message came', '[]', 'server', NULL, NULL, NULL, '\x09ee9a19eec22948e531ba978d80e43b4fb430e7e01e49ac4dd66870634b71b9'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 09:01:58.965277+00', 'server', 'open', 'gpt#1', NULL, 'recoverable', 'loss is 106.9 deviations above trend; most such spikes heal', '[]', 'server', NULL, NULL, NULL, '\xa7155ce5bc748245187e6fbec2944f9aa70021e213b778dc267162446142100e'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 09:01:58.9882+00', 'policy 2', 'propose', 'gpt#1.1', NULL, 'proposed', 'watch: Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', '[]', 'policy', NULL, NULL, NULL, '\x43aad5f1e67da42c1a4e7fb5dbf0544b1fca06416a74be5d133f33d28c2e61eb'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 09:01:58.991205+00', 'policy 2', 'approve', 'gpt#1.1', 'proposed', 'approved', 'automatic approval 1 of 1,000 in 24 hours by policy 2', '[]', 'policy', NULL, NULL, NULL, '\x5e51a1cc9eea3938d2194e0eaefb8df4807fbee7d343384c9254711ac67ed329'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 09:01:58.993949+00', 'server', 'deliver', 'gpt#1.1', 'approved', 'delivered', 'to attempt 1', '[]', 'server', NULL, NULL, NULL, '\x3d6246c977619d384a06dbc9fad960c023594ccd995308a86ee505e6b3786bb6'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 09:01:59.069187+00', 'server', 'revise', 'gpt#1', 'recoverable', 'lingering', 'loss is 3 above trend at step 157 and has stopped falling', '[]', 'server', NULL, NULL, NULL, '\xa2479c4bcc10855986dbbb68dce3306f305faef03440c472a8c7be91e62b3c90'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 7, '2026-11-24 09:01:59.083967+00', 'policy 2', 'propose', 'gpt#1.2', NULL, 'proposed', 'rollback: Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x283b8232dcd23e17fc4f3471f007cf6dff6f9f83eb3f8c6badd9743fa01b9c89'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 08:24:46.357851+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x7ea2d59dc8fe069abf8c9aca76f1c780b6c586838333d000a027b499434b2951'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 08:24:46.411447+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x43d78b08af2dc93fa4df0e026faecd2f4206f889bb994e853e8d639d5d22baa1');
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', '[]', 'policy', NULL, NULL, NULL, '\x12c534b82eb4a27f2779087f2add53138853b264b15e6a97c5c683c206392aed'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 8, '2026-11-24 09:01:59.116355+00', 'Ada', 'policy.written', 'policy of gpt', 'policy 2', 'policy 1 of the run', NULL, '[{"after": 3.0, "field": "price_per_hour", "before": 98.0}]', 'person', 2, NULL, 'token', '\x734454ae4d94df9c3f0dc732ffbec15d1998ad1186fb6054feb9271849d412ad'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 9, '2026-11-24 09:01:59.15325+00', 'Ada', 'approve', 'gpt#1.2', 'proposed', 'approved', 'approved revision 1 as shown (by the API from 127.0.0.1)', '[]', 'person', 2, NULL, 'token', '\x980c2a17ea58df6f062d69c05337b9c63d8e6a917b45235594111ad87e0e7307');
 
 
 INSERT INTO public.channels VALUES
-	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-24 08:24:46.019224+00', 'Ada');
+	('default', 'team', 'webhook', '{"url": "https://team.example/hook", "secret": "of more than sixteen signs"}', '{"runs": [], "about": ["decisions", "results", "runs", "spikes"], "kinds": ["divergent", "lingering", "outlier_batch", "recoverable"], "level": 0, "links": false, "person": null, "enabled": true, "cooldown_s": 120.0}', '2026-11-24 09:01:58.886765+00', 'Ada');
 
 
 INSERT INTO public.command_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 08:24:46.106763+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 08:24:46.278065+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 1, '2026-11-24 09:01:58.94447+00', 'watch', '{"type": "Watch", "steps": 200}', 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project'),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 1, '2026-11-24 09:01:59.062166+00', 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
@@ -1024,12 +1025,12 @@ Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from
 
 
 INSERT INTO public.commands VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 12:24:46.106763+00', 330, '2026-11-24 08:24:46.106763+00', '2026-11-24 08:24:46.106763+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 08:24:46.106763+00', NULL, NULL, NULL, NULL, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 'watch', '{"type": "Watch", "steps": 200}', 'delivered', 1, 'Expected to heal by itself. Loss is 3 above trend at step 127, too early to say more. Look again at step 330.', 2, 'project', 1, NULL, '2026-11-24 13:01:58.94447+00', 330, '2026-11-24 09:01:58.94447+00', NULL, '2026-11-24 09:01:58.94447+00', 'policy 2', 130, true, 1, NULL, NULL, NULL, NULL, NULL, 'automatic approval 1 of 1,000 in 24 hours by policy 2', '2026-11-24 09:01:58.94447+00', NULL, NULL, NULL, NULL, NULL),
 	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 'rollback', '{"skip": {"end": 124, "type": "BatchRange", "first": 119}, "step": 100, "type": "Rollback", "target": "step-100", "lr_steps": null, "lr_factor": null}', 'approved', 1, 'Lingering (69%). Loss is 3 above trend at step 160 and has stopped falling.
 
 The cause is not known: nothing that was measured tells it.
 
-Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 12:24:46.278065+00', 20160, '2026-11-24 08:24:46.278065+00', '2026-11-24 08:24:46.392421+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
+Go back to step-100 (disk, step 100, 21 steps before the onset), the newest from before it, and skip batches 119 to 123 (5) although the data is only 22% likely. It may come again.', 2, 'project', 1, NULL, '2026-11-24 13:01:59.062166+00', 20160, '2026-11-24 09:01:59.062166+00', NULL, '2026-11-24 09:01:59.138306+00', 'Ada', 160, false, 1, NULL, NULL, NULL, NULL, NULL, 'approved revision 1 as shown', NULL, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.detector_snapshots VALUES
@@ -1042,14 +1043,14 @@ INSERT INTO public.detector_states VALUES
 
 
 INSERT INTO public.incident_revisions VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 08:24:46.106763+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 08:24:46.106763+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 08:24:46.106763+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 08:24:46.210174+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 08:24:46.244789+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 08:24:46.278065+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 08:24:46.278065+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 08:24:46.278065+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 1, 122, '2026-11-24 09:01:58.94447+00', 'recoverable', 0.55, 'loss is 106.9 deviations above trend; most such spikes heal', 121, 7.921, 2.9708499758407045, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 2, 123, '2026-11-24 09:01:58.94447+00', 'recoverable', 0.55, 'loss is 3 above trend at step 123, 2 steps after its last rise', 121, 7.921, 2.9881497713092013, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 3, 127, '2026-11-24 09:01:58.94447+00', 'recoverable', 0.6726778205950985, 'loss is 3 above trend at step 127, too early to say more', 121, 7.921, 2.988742176556473, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 4, 131, '2026-11-24 09:01:59.01377+00', 'recoverable', 0.6108250261934052, 'loss is 3 above trend at step 131, too early to say more', 121, 7.921, 2.9734645586462385, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 5, 147, '2026-11-24 09:01:59.038664+00', 'recoverable', 0.5601928215523884, 'loss is 3 above trend at step 147, too early to say more', 121, 7.921, 2.973168280537468, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 6, 151, '2026-11-24 09:01:59.062166+00', 'recoverable', 0.5, 'loss is 3 above trend at step 151 and has stopped falling', 121, 7.921, 2.9781975301759784, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 7, 157, '2026-11-24 09:01:59.062166+00', 'lingering', 0.6321205588285577, 'loss is 3 above trend at step 157 and has stopped falling', 121, 7.921, 2.965687928577995, false),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 8, 160, '2026-11-24 09:01:59.062166+00', 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false);
 
 
 INSERT INTO public.incident_samples VALUES
@@ -1217,53 +1218,53 @@ INSERT INTO public.incident_samples VALUES
 
 
 INSERT INTO public.incidents VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 08:24:46.106763+00', NULL, 8, 2, NULL, NULL, 0);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 'open', 1, 0, 121, 120, 121, 122, 160, 'lingering', 0.6907518070666562, 'loss is 3 above trend at step 160 and has stopped falling', 121, 7.921, 2.95764965896315, false, 'loss', 4.924756997393403, 120, 4.924756997393403, -0.00030598791791164683, 0.02426547804445132, 3, false, 160, 0, NULL, NULL, NULL, NULL, NULL, NULL, '{loss,grad_norm}', '{123.44480307656355,1.2998522170436062}', '{loss}', '{121}', '{unknown,bad_batch,lr_too_high,stale_second_moment,weight_corruption,rare_tokens,layer_fault,non_finite_source,loss_scale_overflow,stalled_weights}', '{0.5216352672172666,0.19189889059920404,0.11639256071325768,0.07059565663505493,0.04281843019170641,0.02597069071203503,0.02597069071203503,0.0021318041113590966,0.001293004554040737,0.001293004554040737}', '{"nothing that was measured tells the causes apart","the loss rose by 123 standard deviations within step 121","","","","","","","",""}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', '{NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-11-24 09:01:58.94447+00', NULL, 8, 2, NULL, NULL, 0);
 
 
 INSERT INTO public.new_runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 08:24:46.0432+00');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', NULL, '2026-11-24 09:01:58.90722+00');
 
 
 INSERT INTO public.notices OVERRIDING SYSTEM VALUE VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 08:24:46.13988+00', 'opened', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 08:24:46.174053+00', 'proposed', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 08:24:46.178394+00', 'approved', 1, 1),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 08:24:46.290728+00', 'renamed', 1, NULL),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 08:24:46.31308+00', 'proposed', 1, 2),
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 08:24:46.413027+00', 'approved', 1, 2);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '2026-11-24 09:01:58.966145+00', 'opened', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 2, '2026-11-24 09:01:58.988667+00', 'proposed', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 3, '2026-11-24 09:01:58.991656+00', 'approved', 1, 1),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 4, '2026-11-24 09:01:59.069628+00', 'renamed', 1, NULL),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 5, '2026-11-24 09:01:59.084413+00', 'proposed', 1, 2),
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 6, '2026-11-24 09:01:59.154184+00', 'approved', 1, 2);
 
 
 INSERT INTO public.policies VALUES
-	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 08:24:45.984129+00', 'Ada');
+	('default', 2, '{"rules": [], "halted": false, "version": 2, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 98.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 09:01:58.856+00', 'Ada');
 
 
 INSERT INTO public.projects VALUES
-	('default', '2026-11-24 08:24:46.0432+00');
+	('default', '2026-11-24 09:01:58.90722+00');
 
 
 INSERT INTO public.run_policies VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 08:24:46.354667+00', 'Ada');
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, '{"rules": [], "halted": false, "version": 1, "approval": {"stop": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "watch": {"mode": "auto", "budget": 1000, "approvals": 1, "cooldown_s": 0.0}, "rollback": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "scale_lr": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "skip_batches": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}, "checkpoint_now": {"mode": "manual", "budget": 3, "approvals": 1, "cooldown_s": 1800.0}}, "currency": "USD", "lr_steps": 500, "remedies": {}, "detection": {}, "few_steps": 20, "skip_most": 500, "calm_steps": 5, "escalation": [], "lr_factors": [0.5, 0.3333333333333333], "near_steps": 50, "skip_share": 0.05, "watch_steps": 200, "expires_in_s": 14400.0, "margin_steps": 2, "few_skip_most": 20, "act_confidence": 0.6, "few_skip_least": 5, "most_rollbacks": 3, "patience_steps": 20, "price_per_hour": 3.0, "ask_again_steps": 200, "sure_confidence": 0.85, "expires_after_steps": 20000, "health_horizon_steps": 100, "optimizer_back_share": 0.25, "optimizer_back_steps": 1000, "lingering_patience_share": 0.1, "lingering_patience_steps": 150}', '2026-11-24 09:01:59.114102+00', 'Ada');
 
 
 INSERT INTO public.runs VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 08:24:46.0432+00', 'live', 1, 1, 1, '2026-11-24 08:24:46.278065+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'default', 'gpt', '2026-11-24 09:01:58.90722+00', 'live', 1, 1, 1, '2026-11-24 09:01:59.062166+00', 1, 0, 160, 160, 7.887, 1.0329149176183912, 122.51222567670982, NULL, NULL, NULL, NULL, NULL);
 
 
 INSERT INTO public.segments VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 08:24:46.0432+00', 1, 160, '2026-11-23', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 1, 0, 'start', NULL, NULL, NULL, 0, NULL, '2026-11-24 09:01:58.90722+00', 1, 160, '2026-11-23', NULL);
 
 
 INSERT INTO public.silences VALUES
-	('default', 1, NULL, NULL, '2026-11-24 08:24:46.037187+00', '2026-11-24 09:24:46.037188+00', 'moving', '2026-11-24 08:24:46.037188+00', 'Ada', NULL);
+	('default', 1, NULL, NULL, '2026-11-24 09:01:58.902069+00', '2026-11-24 10:01:58.902069+00', 'moving', '2026-11-24 09:01:58.90207+00', 'Ada', NULL);
 
 
 INSERT INTO public.targets VALUES
-	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 08:24:46.095236+00', NULL);
+	('a9508063-bd49-5143-9985-d1966a9d83b2', 'step-100', 1, 0, 100, 100, 'disk', '2026-11-24 09:01:58.937855+00', NULL);
 
 
 INSERT INTO public.tokens OVERRIDING SYSTEM VALUE VALUES
-	(1, '\xbdf2e14ce07a0a8b51e8137ddb87fafdb1da1fc5551d598d190e8e0bbe1fde7b', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 08:24:45.848543+00', 'me', '2027-11-24 08:24:45.848543+00', NULL),
-	(2, '\x88c7b6772718ffac3534cd28a1e2e99288e1ca021f3d76a5aff063e993ffcdd1', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 08:24:45.86019+00', 'me', NULL, NULL);
+	(1, '\x2e002bb9b7ca491577b8823439dbdf4c97bd0b98332e2b1e6fe79d80314be4d8', 'agent', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 09:01:58.714063+00', 'me', '2027-11-24 09:01:58.714063+00', NULL),
+	(2, '\xfeac6203c2789bfee41a6f43a794ee91b9f6f52dc4d5b3d0f32a2429e5d1b642', 'admin', NULL, NULL, NULL, 'Ada', NULL, NULL, NULL, NULL, NULL, '2026-11-24 09:01:58.725622+00', 'me', NULL, NULL);
 
 
 INSERT INTO public.weeks VALUES
@@ -1566,7 +1567,7 @@ ALTER TABLE ONLY public.command_revisions
 
 
 ALTER TABLE ONLY public.commands
-    ADD CONSTRAINT commands_incidents_fkey FOREIGN KEY (run_id, incident) REFERENCES public.incidents(run_id, number);
+    ADD CONSTRAINT commands_runs_fkey FOREIGN KEY (run_id) REFERENCES public.runs(run_id);
 
 
 ALTER TABLE ONLY public.conversations

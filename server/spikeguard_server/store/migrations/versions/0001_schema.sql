@@ -541,6 +541,7 @@ CREATE TABLE commands (
     expires_at timestamptz NOT NULL,
     expires_at_step bigint,
     proposed_at timestamptz NOT NULL,
+    proposed_by text,
     decided_at timestamptz,
     decided_by text,
     decided_step bigint,
@@ -559,8 +560,7 @@ CREATE TABLE commands (
     end_reason text,
     judgement text,
     CONSTRAINT commands_pkey PRIMARY KEY (run_id, incident, number),
-    CONSTRAINT commands_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
+    CONSTRAINT commands_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX commands_unfinished_idx ON commands (run_id, incident, number)
     WHERE state IN ('proposed', 'approved_once', 'approved', 'delivered');

@@ -1,0 +1,118 @@
+"""What travels of commands of a run itself, without an incident."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from spikeguard_protocol import CommandId, CommandState, IncidentId, RunId, Verb
+from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, WAITING
+from spikeguard_server.http.bodies.incidents import plain_arguments
+from spikeguard_server.http.bodies.run_shapes import ATTEMPT, TIME, Shape, example
+from spikeguard_server.store.reads.history import Row
+
+SHORTEST_S: Final = 5.0
+LONGEST_S: Final = 86_400.0
+RUN_COMMAND_EXAMPLE: dict[str, Any] = {
+    "id": "gpt-124m-7#0.1",
+    "number": 1,
+    "verb": "checkpoint_now",
+    "arguments": {},
+    "state": "approved",
+    "revision": 1,
+    "reason": "the file system is going down for an hour",
+    "proposed_by": "Ada Lovelace",
+    "attempt": ATTEMPT,
+    "expires_in_s": 594.0,
+    "expires_at_step": 9200,
+    "proposed_at": TIME,
+    "approvals": 1,
+    "first_approved_at": None,
+    "first_approved_by": None,
+    "decided_at": TIME,
+    "decided_by": "Ada Lovelace",
+    "decision_reason": "approved revision 1 as shown",
+    "delivered_at": None,
+    "finished_at": None,
+    "applied_step": None,
+    "result": None,
+    "end_reason": None,
+    "judgement": None,
+}
+Why = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
+
+
+class RunOrder(Shape):
+    """What a person orders of a run, and why; the record keeps the reason."""
+
+    model_config = example(
+        {"verb": "checkpoint_now", "reason": "the file system is going down for an hour"}
+    )
+
+    verb: Literal["checkpoint_now", "stop"]
+    reason: Why
+    expires_in_s: float = Field(
+        600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
+        description="void where the job has not fetched it by then",
+    )  # fmt: skip
+
+
+class RunCommandBody(Shape):
+    """A command of the run itself, from its order to its result."""
+
+    model_config = example(RUN_COMMAND_EXAMPLE)
+
+    id: str
+    number: int
+    verb: Verb
+    arguments: dict[str, Any]
+    state: CommandState
+    revision: int
+    reason: str
+    proposed_by: str | None = Field(description="who ordered it")
+    attempt: str | None
+    expires_in_s: float | None
+    expires_at_step: int | None
+    proposed_at: datetime
+    approvals: int = Field(description="people who have to approve it, one after the other")
+    first_approved_at: datetime | None
+    first_approved_by: str | None
+    decided_at: datetime | None
+    decided_by: str | None
+    decision_reason: str | None
+    delivered_at: datetime | None
+    finished_at: datetime | None
+    applied_step: int | None
+    result: str | None
+    end_reason: str | None = Field(description="why it ended without reaching the job")
+    judgement: str | None
+
+
+class RunCommandList(Shape):
+    """Commands of the run itself, newest first."""
+
+    model_config = example({"items": [RUN_COMMAND_EXAMPLE], "next_cursor": None})
+
+    items: list[RunCommandBody]
+    next_cursor: str | None
+
+
+_SAME = tuple(
+    name for name in RunCommandBody.model_fields
+    if name not in ("id", "arguments", "attempt", "expires_in_s")
+)  # fmt: skip
+
+
+def run_command_body(row: Row) -> RunCommandBody:
+    """The command as it stands."""
+    run = RunId(row.project, row.name)
+    pending = CommandState(row.state) in WAITING | IN_FLIGHT
+    return RunCommandBody(
+        **{name: row._mapping[name] for name in _SAME},
+        id=str(CommandId(IncidentId(run, row.incident), row.number)),
+        arguments=plain_arguments(row.arguments),
+        attempt=row.attempt_id,
+        expires_in_s=max(0.0, row.expires_in_s) if pending else None,
+    )

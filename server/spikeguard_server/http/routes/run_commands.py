@@ -1,0 +1,148 @@
+"""Commands of a run itself: a person orders them without an incident."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fastapi import APIRouter, Request
+
+from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
+from spikeguard_server.errors import (
+    Conflict,
+    IllegalMove,
+    NoPerson,
+    NotFound,
+    RevisionChanged,
+    Unprocessable,
+)
+from spikeguard_server.http.bodies.incident_shapes import Approval, Rejection
+from spikeguard_server.http.bodies.run_commands import (
+    RUN_COMMAND_EXAMPLE,
+    RunCommandBody,
+    RunCommandList,
+    RunOrder,
+    run_command_body,
+)
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    Number,
+    RunDep,
+    Services,
+    ServicesDep,
+    origin_of,
+    page_wanted,
+    person_of,
+)
+from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.routes.decisions import Decision, decide
+from spikeguard_server.ingest.decisions import Way
+from spikeguard_server.ingest.run_commands import Ordered, order_of_run
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.run_commands import list_run_commands, read_run_command
+
+router = APIRouter(tags=["decisions"])
+PATH = "/v1/runs/{project}/{name}/commands"
+_NO_RUN = NotFound("There is no run gpt-124m-7", "`spikeguard runs` lists those there are")
+_ORDERED = refusals(
+    NoPerson(),
+    _NO_RUN,
+    Conflict("gpt-124m-7#0.1 is delivered: one stop at a time", "Wait for what becomes of it"),
+    IllegalMove("gpt-124m-7 has no attempt that trains", "Start the job again first"),
+    Unprocessable("gpt-124m-7 cannot be ordered to stop", "docs/agent.md says why", field="verb"),
+)
+_DECIDED = refusals(
+    NoPerson(),
+    NotFound("There is no command gpt-124m-7#0.1", "`spikeguard run` orders one"),
+    RevisionChanged(RUN_COMMAND_EXAMPLE),
+    IllegalMove("gpt-124m-7#0.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
+)
+
+
+@router.get(
+    PATH, summary="Commands of a run without an incident", response_model=RunCommandList,
+    response_class=JsonReply, responses=refusals(_NO_RUN),
+)  # fmt: skip
+def get_run_commands(
+    services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
+) -> JsonReply:
+    """What people ordered of it and what became of that, newest first. Commands of its incidents
+    stand with those; the ledger has all that were delivered."""
+    page = page_wanted(limit, cursor, int)
+    with services.engine.connect() as connection:
+        found, more = list_run_commands(connection, existing_run(connection, run), page)
+    return JsonReply(RunCommandList(items=[run_command_body(r) for r in found], next_cursor=more))
+
+
+@router.post(
+    PATH, summary="Order something of a run", response_model=RunCommandBody,
+    response_class=JsonReply, status_code=201, responses=_ORDERED,
+)  # fmt: skip
+def post_run_command(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunOrder, request: Request
+) -> JsonReply:
+    """The job saves a checkpoint, or ends the attempt, at its next step boundary, on all ranks at
+    once. The order is the caller's yes too; it waits where the policy asks for a second person, or
+    the job for a signature. What the job did not say that it can do is a 422."""
+    person, way = person_of(caller), Way("the API", origin_of(request))
+    told = Ordered(Verb(wanted.verb), wanted.reason, wanted.expires_in_s)
+    with services.engine.begin() as connection:
+        made = order_of_run(connection, run, told, person)
+    with suppress(IllegalMove):  # it waits for a signature: the answer says how it stands
+        decide(services, Decision(made, "approve", 1, person, way))
+    return JsonReply(_read(services, made), status_code=201)
+
+
+@router.post(
+    PATH + "/{command}/approve", summary="Approve a command of a run",
+    response_model=RunCommandBody, response_class=JsonReply, responses=_DECIDED,
+)  # fmt: skip
+def post_run_approval(
+    services: ServicesDep, caller: CallerDep, run: RunDep, command: Number, approval: Approval,
+    request: Request,
+) -> JsonReply:  # fmt: skip
+    """A second person's yes, or a first one's with a signature."""
+    way = Way("the API", origin_of(request))
+    made = Decision(
+        _id(run, command), "approve", approval.revision, person_of(caller), way,
+        signature=approval.signature,
+    )  # fmt: skip
+    return _decided(services, made)
+
+
+@router.post(
+    PATH + "/{command}/reject", summary="Reject a command of a run",
+    response_model=RunCommandBody, response_class=JsonReply, responses=_DECIDED,
+)  # fmt: skip
+def post_run_rejection(
+    services: ServicesDep, caller: CallerDep, run: RunDep, command: Number, rejection: Rejection,
+    request: Request,
+) -> JsonReply:  # fmt: skip
+    """Nothing is done; what was approved and not fetched yet is taken back."""
+    way = Way("the API", origin_of(request))
+    made = Decision(
+        _id(run, command), "reject", rejection.revision, person_of(caller), way, rejection.reason
+    )
+    return _decided(services, made)
+
+
+def _id(run: RunId, number: int) -> CommandId:
+    return CommandId(IncidentId(run, RUN_ITSELF), number)
+
+
+def _decided(services: Services, made: Decision) -> JsonReply:
+    try:
+        decide(services, made)
+    except RevisionChanged:
+        raise RevisionChanged(_read(services, made.command).model_dump()) from None
+    return JsonReply(_read(services, made.command))
+
+
+def _read(services: Services, command: CommandId) -> RunCommandBody:
+    run = command.incident.run
+    with services.engine.connect() as connection:
+        row = read_run_command(connection, existing_run(connection, run), command.number)
+    if row is None:
+        raise NotFound(f"There is no command {command}", f"`spikeguard run {run}` orders one")
+    return run_command_body(row)

@@ -1,0 +1,226 @@
+"""What people order of a run that has no incident: it is fenced, it expires, it is followed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+import sqlalchemy as sql
+
+from spikeguard_client import ApiError, Client
+from spikeguard_protocol import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointNow,
+    CommandId,
+    CommandResult,
+    Order,
+    ResultState,
+    Role,
+    RunId,
+    Stop,
+)
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import VERBS, Job, Live
+
+_PROJECTS = count(1)
+
+
+@pytest.fixture
+def project() -> str:
+    """One of the test's own: policies and switches are a project's."""
+    return f"ordered-{next(_PROJECTS)}"
+
+
+@pytest.fixture
+def training(live: Live, project: str) -> Job:
+    """A run of that project, calm."""
+    job = Job(live, "gpt", project=project).start()
+    job.train(50)
+    return job
+
+
+def client_of(live: Live, project: str, person: str = "Ada", role: Role = Role.OPERATOR) -> Client:
+    return Client(live.url, live.token(Grant(role, project, person=person)))
+
+
+def run_of(job: Job) -> RunId:
+    return RunId(job.project, job.run)
+
+
+def orders(job: Job) -> list[Order]:
+    """What the job is told to do now."""
+    return list(job.send().orders)
+
+
+def answer(job: Job, command: str, state: ResultState, reason: str) -> None:
+    job.send(CommandResult(command, state, reason, job.step))
+
+
+def refusal(call: Callable[[], object]) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        call()
+    return refused.value
+
+
+def test_a_checkpoint_is_ordered_carried_out_and_on_record(
+    live: Live, project: str, training: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(training)
+    made = ada.order(run, "checkpoint_now", "the disk goes down")
+    assert (made["id"], made["state"]) == (f"{project}/gpt#0.1", "approved")
+    assert (made["proposed_by"], made["decided_by"]) == ("Ada", "Ada")
+    [order] = orders(training)
+    assert (order.command, order.action) == (made["id"], CheckpointNow())
+    assert (order.attempt, order.expires_at_step is not None) == (training.attempt, True)
+    assert 500.0 < order.expires_in_s <= 600.0
+    answer(training, order.command, ResultState.APPLIED, "step-50")
+    assert orders(training) == []
+    [done] = ada.run_commands(run)
+    assert (done["state"], done["result"], done["applied_step"]) == ("judged", "step-50", 50)
+    assert done["judgement"] == (
+        "nothing to judge: saving a checkpoint changes nothing of the training"
+    )
+    told = [(e["action"], e["actor"]) for e in ada.audit(run) if e["subject"] == made["id"]]
+    assert told[::-1] == [
+        ("propose", "Ada"), ("approve", "Ada"), ("deliver", "server"),
+        ("apply", "attempt 1"), ("judge", "server"),
+    ]  # fmt: skip
+    [entry] = [e for e in ada.ledger(run) if e["kind"] == "command"]
+    assert (entry["command"], entry["verb"]) == (made["id"], "checkpoint_now")
+    assert ada.inbox()["items"] == []
+
+
+def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, training: Job) -> None:
+    ada, run = client_of(live, project), run_of(training)
+    first = ada.order(run, "stop", "wrong config")
+    [order] = orders(training)
+    assert order.action == Stop()
+    answer(training, first["id"], ResultState.FAILED, "a rank did not answer")
+    ada.order(run, "stop", "wrong config, again")
+    [again] = orders(training)
+    assert again.command == f"{project}/gpt#0.2"
+    answer(training, again.command, ResultState.APPLIED, "the loop ends at this step")
+    training.send(AttemptEnded("stopped"))
+    states = [(c["number"], c["state"], c["result"]) for c in ada.run_commands(run)]
+    assert states == [
+        (2, "judged", "the loop ends at this step"), (1, "failed", "a rank did not answer"),
+    ]  # fmt: skip
+    error = refusal(lambda: ada.order(run, "stop", "once more"))
+    assert (error.status, error.code) == (409, "illegal_move")
+    assert "no attempt that trains" in str(error)
+
+
+def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
+    live: Live, project: str, training: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(training)
+    ada.order(run, "checkpoint_now", "before the maintenance", 60.0)
+    with live.engine.begin() as connection:
+        late = "update commands set expires_at = now() - interval '1 s' where run_id = :key"
+        key = connection.execute(
+            sql.text("select run_id from runs where project = :p"), {"p": project}
+        ).scalar_one()
+        connection.execute(sql.text(late), {"key": key})
+    until = time.monotonic() + 20
+    while next(iter(ada.run_commands(run)))["state"] != "undelivered":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert orders(training) == []
+    ada.order(run, "stop", "wrong config")
+    training.send(AttemptEnded("crashed"))
+    again = Job(live, "gpt", project=project).start()
+    assert orders(again) == []
+    assert [c["state"] for c in ada.run_commands(run)] == ["void", "undelivered"]
+
+
+def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
+    live: Live, project: str, training: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(training)
+    made = ada.order(run, "stop", "wrong config")
+    error = refusal(lambda: ada.order(run, "stop", "twice"))
+    assert (error.status, f"{made['id']} is approved" in str(error)) == (409, True)
+    ada.order(run, "checkpoint_now", "but save first")
+    assert len(orders(training)) == 2
+    assert refusal(lambda: ada.reject_order(CommandId.parse(made["id"]), 1, "no")).status == 409
+    other = Job(live, "other", project=project).start()
+    other.train(10)
+    given = ada.order(run_of(other), "stop", "a mistake")
+    back = ada.reject_order(CommandId.parse(given["id"]), 1, "it was the other run")
+    assert (back["state"], back["decision_reason"]) == ("rejected", "it was the other run")
+    assert orders(other) == []
+
+
+def test_what_the_job_cannot_do_or_nobody_may_ask_is_refused(
+    live: Live, project: str, training: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(training)
+    with live.client(Role.OPERATOR) as nobody:
+        body = {"verb": "stop", "reason": "x"}
+        assert nobody.post(f"{training.path}/commands", json=body).status_code == 403
+    viewer = client_of(live, project, role=Role.VIEWER)
+    assert refusal(lambda: viewer.order(run, "stop", "x")).status == 403
+    assert refusal(lambda: ada.order(run, "rollback", "x")).status == 422
+    assert refusal(lambda: ada.order(run, "stop", " ")).status == 422
+    assert refusal(lambda: ada.order(run, "stop", "x", 1e9)).status == 422
+    assert refusal(lambda: ada.order(RunId(project, "none"), "stop", "x")).status == 404
+    unheard = CommandId.parse(f"{project}/gpt#0.9")
+    assert refusal(lambda: ada.approve_order(unheard, 1)).status == 404
+    settings = {"ability.stop": "no", "ability.stop.reason": "the loop is a framework's"}
+    verbs = tuple(verb for verb in VERBS if verb != "stop")
+    training.send(AttemptStarted(None, 1, verbs, "test", 4096, settings))
+    error = refusal(lambda: ada.order(run, "stop", "x"))
+    assert (error.status, error.error["field"]) == (422, "verb")
+    assert "the loop is a framework's" in str(error)
+
+
+def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
+    live: Live, project: str, training: Job
+) -> None:
+    ada, run = client_of(live, project), run_of(training)
+    ada.order(run, "checkpoint_now", "before the maintenance")
+    ada.halt(project, "a bad checkpoint went round")
+    assert orders(training) == []
+    assert [c["state"] for c in ada.run_commands(run)] == ["halted"]
+    error = refusal(lambda: ada.order(run, "stop", "x"))
+    assert (error.status, "kill switch" in str(error)) == (409, True)
+
+
+def test_where_the_policy_asks_for_two_people_one_is_not_enough(
+    live: Live, project: str, training: Job
+) -> None:
+    eve = client_of(live, project, "Eve", Role.ADMIN)
+    eve.put_policy(project, {"approval": {"stop": {"approvals": 2}}})
+    ada, bob, run = client_of(live, project), client_of(live, project, "Bob"), run_of(training)
+    made = ada.order(run, "stop", "wrong config")
+    assert (made["state"], made["first_approved_by"]) == ("approved_once", "Ada")
+    assert orders(training) == []
+    assert ada.inbox()["items"] == []
+    [item] = bob.inbox()["items"]
+    assert (item["waits"], item["by"], item["reason"]) == ("second", "Ada", "wrong config")
+    assert item["title"] == (
+        f"{made['id']}: approved by Ada, a second person decides: "
+        "stop the attempt on all ranks, its checkpoints stay"
+    )
+    id = CommandId.parse(made["id"])
+    assert refusal(lambda: ada.approve_order(id, 1)).status == 409
+    assert refusal(lambda: bob.approve_order(id, 7)).code == "revision_changed"
+    assert bob.approve_order(id, 1)["decided_by"] == "Ada and Bob"
+    assert [order.command for order in orders(training)] == [made["id"]]
+
+
+def test_a_job_that_takes_signed_orders_alone_is_given_none_without(
+    live: Live, project: str, training: Job
+) -> None:
+    told = {"order_keys": "0123456789abcdef"}
+    training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
+    ada, run = client_of(live, project), run_of(training)
+    made = ada.order(run, "checkpoint_now", "before the maintenance")
+    assert made["state"] == "proposed"
+    assert orders(training) == []
+    id = CommandId.parse(made["id"])
+    assert "has to be signed" in str(refusal(lambda: ada.approve_order(id, 1)))
+    assert [item["waits"] for item in ada.inbox()["items"]] == ["decide"]
