@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
 
+from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import (
     AttemptEnded,
@@ -22,6 +25,7 @@ from spikeguard_protocol import (
     RunId,
     Stop,
 )
+from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import VERBS, Job, Live
 
@@ -224,3 +228,69 @@ def test_a_job_that_takes_signed_orders_alone_is_given_none_without(
     id = CommandId.parse(made["id"])
     assert "has to be signed" in str(refusal(lambda: ada.approve_order(id, 1)))
     assert [item["waits"] for item in ada.inbox()["items"]] == ["decide"]
+
+
+Typed = Callable[..., str]
+
+
+@pytest.fixture
+def typed(
+    live: Live, project: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    """What a command of Ada's prints."""
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.OPERATOR, project, person="Ada")))
+
+    def run(*words: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(words) == status
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    return run
+
+
+def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Typed) -> None:
+    name = f"{training.project}/{training.run}"
+    assert "Nothing was ordered of" in typed("order", name)
+    said = typed("order", name, "checkpoint", "--reason", "maintenance\x1b[2J")
+    assert f"Ordered {name}#0.1: save a checkpoint at the next step. The job has 10.0 min" in said
+    assert "Nothing was ordered." in typed("order", name, "stop", "--reason", "x", status=1)
+    stop = ("order", name, "stop", "--yes", "--within", "2h", "--json")
+    assert json.loads(typed(*stop, "--reason", "x"))["state"] == "approved"
+    assert "is rejected" in typed("order", name, "reject", "2", "--reason", "the other run")
+    [order] = orders(training)
+    answer(training, order.command, ResultState.APPLIED, "step-50\x1b[2J")
+    listed = typed("order", name)
+    assert "carried out and judged" in listed
+    assert "step-50" in listed
+    assert "\x1b" not in listed
+    for wrong in (
+        ("stop", "--yes"), ("stop", "3", "--reason", "x"), ("approve",), ("approve", "9"),
+        ("checkpoint", "--reason", "x", "--within", "3d"),
+    ):  # fmt: skip
+        typed("order", name, *wrong, status=1)
+
+
+def test_a_second_person_and_a_signature_come_by_the_command_line(
+    live: Live, project: str, training: Job, typed: Typed, tmp_path: Path
+) -> None:
+    key = OrderKey(bytes([7]) * 32)
+    file = tmp_path / "key"
+    file.write_text(key.secret.hex())
+    told = {"order_keys": key.name}
+    training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
+    name = f"{project}/gpt"
+    said = typed("order", name, "stop", "--yes", "--reason", "x")
+    assert "takes signed orders only" in said
+    typed("order", name, "approve", "1", "--yes", "--order-key", str(file))
+    [order] = orders(training)
+    assert signature_problem((key,), order, order.signature, time.time()) is None
+    answer(training, order.command, ResultState.FAILED, "no")
+    eve = client_of(live, project, "Eve", Role.ADMIN)
+    eve.put_policy(project, {"approval": {"checkpoint_now": {"approvals": 2}}})
+    eve.order(run_of(training), "stop", "x")
+    with_key = ("--order-key", str(file))
+    said = typed("order", name, "checkpoint", "--reason", "x", *with_key)
+    assert "Nothing is done until another person approves it" in said
+    assert "spikeguard order" in typed("inbox") or "sign" in typed("inbox")

@@ -1,0 +1,181 @@
+"""`spikeguard order`: have a run save a checkpoint or stop, without an incident."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import Any
+
+from spikeguard_cli.api import Api
+from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.show_commands import lasting
+from spikeguard_cli.wording import command_words, duration, state_words, table
+from spikeguard_protocol import RUN_ITSELF, Action, CommandId, IncidentId, RunId, Verb, from_json
+from spikeguard_protocol.order_signature import Signed, read_order_keys, sign
+from spikeguard_protocol.orders import read_action
+from spikeguard_protocol.paths import command_path, run_path
+
+VERBS = {"checkpoint": Verb.CHECKPOINT_NOW, "stop": Verb.STOP}
+HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
+
+
+def order(options: Namespace) -> int:
+    """Order something, answer what waits, or list what was ordered."""
+    run = RunId.parse(options.run)
+    api = Api(load_credentials())
+    if options.what is None:
+        return _list(api, run, options)
+    if options.what in VERBS:
+        if options.number is not None:
+            raise CommandFailed(f"{options.what} takes no number")
+        return _give(api, run, options)
+    if options.number is None:
+        raise CommandFailed(f"{options.what} which? spikeguard order {run} lists them with numbers")
+    id = CommandId(IncidentId(run, RUN_ITSELF), options.number)
+    return _approve(api, id, options) if options.what == "approve" else _reject(api, id, options)
+
+
+def _give(api: Api, run: RunId, options: Namespace) -> int:
+    verb = VERBS[options.what]
+    if verb is Verb.STOP and not (options.yes or _agrees(f"Stop {run} on all ranks?")):
+        print("Nothing was ordered.")
+        return 1
+    body = {"verb": verb.value, "reason": _reason(options), "expires_in_s": options.within}
+    made = api.post(f"{run_path(run)}/commands", body)
+    if made["state"] == "proposed" and options.order_key:
+        made = _signed(api, CommandId.parse(made["id"]), made, Path(options.order_key))
+    return _told(options, made)
+
+
+def _approve(api: Api, id: CommandId, options: Namespace) -> int:
+    found = _one(api, id)
+    say(f"{found['id']}, ordered by {found['proposed_by']}: {command_words(found)}")
+    say(f"  why:   {found['reason']}")
+    if not (options.yes or _agrees("Approve this?")):
+        print("Nothing was approved.")
+        return 1
+    if options.order_key:
+        return _told(options, _signed(api, id, found, Path(options.order_key)))
+    return _told(options, api.post(f"{command_path(id)}/approve", {"revision": found["revision"]}))
+
+
+def _reject(api: Api, id: CommandId, options: Namespace) -> int:
+    body = {"revision": _one(api, id)["revision"], "reason": _reason(options)}
+    return _told(options, api.post(f"{command_path(id)}/reject", body))
+
+
+def _one(api: Api, id: CommandId) -> dict[str, Any]:
+    for found in api.items(f"{run_path(id.incident.run)}/commands", sys.maxsize):
+        if found["number"] == id.number:
+            return found
+    raise CommandFailed(
+        f"there is no {id}: spikeguard order {id.incident.run} lists those there are"
+    )
+
+
+def _signed(api: Api, id: CommandId, command: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Approve it, signed with the first key in the file."""
+    try:
+        key = read_order_keys(path.read_text())[0]
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CommandFailed(f"{path} holds no key to sign orders with: {why}") from error
+    action = from_json(Action, read_action(command["verb"], command["arguments"]))
+    about = Signed(str(id), command["attempt"] or "", action, command["expires_at_step"])
+    body = {
+        "revision": command["revision"],
+        "signature": sign(key, about, time.time() + float(command["expires_in_s"] or 0.0)),
+    }
+    done: dict[str, Any] = api.post(f"{command_path(id)}/approve", body)
+    return done
+
+
+def _told(options: Namespace, made: dict[str, Any]) -> int:
+    if options.json:
+        print(json.dumps(made, indent=1))
+        return 0
+    what, id = command_words(made), made["id"]
+    run, number = CommandId.parse(id).incident.run, made["number"]
+    match made["state"]:
+        case "approved_once":
+            say(
+                f"Ordered {id}, the first of two: {what}. Nothing is done until another person "
+                f"approves it: spikeguard order {run} approve {number}"
+            )
+        case "proposed":
+            say(
+                f"Ordered {id}: {what}. The job takes signed orders only: "
+                f"spikeguard order {run} approve {number} --order-key FILE"
+            )
+        case "approved" | "delivered":
+            left = duration(made["expires_in_s"])
+            say(f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard order {run}")
+        case state:
+            say(f"{id} is {state_words(state)}: {what}.")
+    return 0
+
+
+def _list(api: Api, run: RunId, options: Namespace) -> int:
+    found = list(api.items(f"{run_path(run)}/commands", options.limit))
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    rows = [
+        [
+            one["id"], command_words(one), state_words(one["state"]) or "-",
+            one["decided_by"] or one["first_approved_by"] or one["proposed_by"] or "-",
+            "-" if one["applied_step"] is None else str(one["applied_step"]),
+            one["result"] or one["end_reason"] or "-",
+        ]
+        for one in found
+    ]  # fmt: skip
+    print(table(HEAD, rows) if rows else f"Nothing was ordered of {run} without an incident.")
+    return 0
+
+
+def _reason(options: Namespace) -> str:
+    if not options.reason:
+        raise CommandFailed("say why: --reason; the record keeps it")
+    return str(options.reason)
+
+
+def _agrees(question: str) -> bool:
+    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
+        raise ArgumentTypeError(f"{text!r} is no number of a command: give 1 or more")
+    return int(text)
+
+
+def _options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+    parser.add_argument(
+        "what", nargs="?", choices=(*VERBS, "approve", "reject"),
+        help="what it is to do, or what you say to what waits; left out: list what was ordered",
+    )  # fmt: skip
+    parser.add_argument(
+        "number", metavar="N", nargs="?", type=_number, help="approve, reject: of RUN#0.N"
+    )
+    parser.add_argument("--reason", help="why; the record keeps it")
+    parser.add_argument(
+        "--within", type=lasting, default=600.0, metavar="TIME",
+        help="void where the job has not fetched it by then: 90s, 10min (the default), 2h",
+    )  # fmt: skip
+    parser.add_argument(
+        "--order-key", metavar="FILE",
+        help="sign the order with the first key in FILE, for a job that asks for it",
+    )  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--limit", type=int, default=50, help="how many are listed (default 50)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("order", "have a run save a checkpoint or stop, incident or not", order, _options),
+)
