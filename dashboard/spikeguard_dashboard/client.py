@@ -28,6 +28,7 @@ from spikeguard_client import (
     Me,
     Policy,
     Run,
+    RunCommand,
     RunDetail,
     Silence,
 )
@@ -144,6 +145,10 @@ class Client:
     def audit(self, token: str, run: RunId, *, limit: int = 100) -> Page[AuditEntry]:
         """Every intervention in a run, newest first."""
         return _page(AuditEntry, self._get(f"{run_path(run)}/audit", token, limit=limit))
+
+    def run_commands(self, token: str, run: RunId, *, limit: int = 20) -> Page[RunCommand]:
+        """What was ordered of a run itself, without an incident, newest first."""
+        return _page(RunCommand, self._get(f"{run_path(run)}/commands", token, limit=limit))
 
     def run_policy(self, token: str, run: RunId) -> Policy:
         """The policy in force for a run, with its project's kill switch."""

@@ -71,6 +71,7 @@ class World:
     incident_series: dict[str, Plain]  # incident id -> Series
     postmortems: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
     audit: list[Plain] = field(default_factory=list)
+    commands: list[Plain] = field(default_factory=list)  # of the first incident's run itself
     inbox: list[Plain] = field(default_factory=list)
     notices: dict[str, list[Plain]] = field(default_factory=dict)  # last part of the path -> items
     policy: Plain = field(default_factory=lambda: copy.deepcopy(POLICY))
@@ -151,6 +152,8 @@ def _of_run(world: World, run: str, rest: list[str], query: Mapping[str, str]) -
             return answer_json(200, found)
         case ["series"]:
             return answer_json(200, _window(world.series[run], query))
+        case ["commands"]:
+            return _list(world.commands if run == _run_of(world.incidents[0]) else [])
         case ["policy"]:
             return answer_json(200, world.policy)
         case ["audit"]:

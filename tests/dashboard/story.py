@@ -335,6 +335,22 @@ def inbox() -> list[Plain]:
     ]  # fmt: skip
 
 
+def ordered() -> Plain:
+    """A checkpoint that somebody ordered of the run itself."""
+    nothing = ("first_approved_at", "first_approved_by", "end_reason", "expires_in_s")
+    return {
+        **dict.fromkeys(nothing), "id": "llama-8b-c4#0.1", "number": 1, "verb": "checkpoint_now",
+        "arguments": {}, "state": "judged", "revision": 1, "reason": "the file system goes down",
+        "proposed_by": "Ada Lovelace", "attempt": ATTEMPT, "expires_at_step": 2200,
+        "proposed_at": "2026-03-14T02:40:00.000Z", "approvals": 1,
+        "decided_at": "2026-03-14T02:40:00.000Z", "decided_by": "Ada Lovelace",
+        "decision_reason": "approved revision 1 as shown",
+        "delivered_at": "2026-03-14T02:40:01.000Z", "finished_at": "2026-03-14T02:40:03.000Z",
+        "applied_step": 1180, "result": "step-1180",
+        "judgement": "nothing to judge: saving a checkpoint changes nothing of the training",
+    }  # fmt: skip
+
+
 def recovered() -> Plain:
     """An incident that was rolled back and is closed."""
     done = command(
@@ -588,6 +604,7 @@ def world() -> World:
     }
     return World(
         inbox=inbox(),
+        commands=[ordered()],
         runs=[run(), silent, old],
         series={
             "default/llama-8b-c4": series([spiked]),

@@ -375,3 +375,11 @@ def test_an_incident_says_who_has_it_and_what_people_said(world: World) -> None:
     assert "rolled back 2 times: 2 recovered; 180 steps lost in the median." in text
     assert "./incident?run=vision/vit-g&number=4" in text
     assert "/incident/default/llama-8b-c4/2" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_a_run_says_what_was_ordered_of_it_without_an_incident() -> None:
+    text = said(opened(run_script, run="default/llama-8b-c4"))
+    assert "Ordered of the run itself" in text
+    assert "the file system goes down; step-1180" in text
+    assert "Ordered of the run itself" not in said(opened(run_script, run="vision/vit-g"))

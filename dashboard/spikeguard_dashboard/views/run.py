@@ -8,7 +8,7 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client import Ability, AuditEntry, Incident, Note, RunDetail, RunWarning
+from spikeguard_client import Ability, AuditEntry, Incident, Note, RunCommand, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
@@ -162,6 +162,10 @@ def _marks(notes: Sequence[Note]) -> list[Marker]:
 def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
+    ordered = look(f"commands {run}", lambda: visit.client.run_commands(visit.token, run)).data
+    if ordered is not None and ordered.items:
+        heading = markup.section("Ordered of the run itself")
+        st.html(markup.block(heading, _ordered(ordered.items, visit)))
     if notes := detail["notes"]:
         st.html(markup.block(markup.section("Changes from outside"), *_notes(notes, visit)))
     if warned := detail["precursors"]:
@@ -175,6 +179,26 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         )
     with st.expander("Record of interventions"):
         _record(visit, run)
+
+
+def _ordered(commands: Sequence[RunCommand], visit: Visit) -> Html:
+    """What people ordered without an incident, and what became of it."""
+    columns = [
+        *(Column("When"), Column("What"), Column("State"), Column("By", named=True)),
+        *(Column("At step", numeric=True), Column("Why, and what became of it")),
+    ]
+    rows: list[Sequence[Content]] = [
+        [
+            markup.unbroken(words.clock(one["proposed_at"], visit.zone)),
+            words.command(one["verb"], one["arguments"]),
+            markup.chip(one["state"], words.COMMAND_STATE.get(one["state"])),
+            one["decided_by"] or one["first_approved_by"] or one["proposed_by"] or words.NOTHING,
+            words.count(one["applied_step"]),
+            "; ".join(filter(None, (one["reason"], one["end_reason"], one["result"]))),
+        ]
+        for one in commands
+    ]
+    return markup.table(columns, rows, stacked=True)
 
 
 def _abilities(detail: RunDetail) -> list[Ability]:

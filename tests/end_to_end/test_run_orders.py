@@ -1,0 +1,63 @@
+"""What a person orders of a calm run, carried out by the ranks of a real job at one step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.stage.processes import Children
+from spikeguard_trainer.stage.service import Service
+
+SIZE = ["--preset", "tiny", "--batch", "16", "--steps", "20000", "--step-time", "0.01"]
+TWO_RANKS = ["--standalone", "--nproc-per-node=2", "-m", "--", "spikeguard_trainer"]
+LIMIT_S = 90.0
+
+
+def wait_until(seen: Callable[[], Any]) -> Any:
+    until = time.monotonic() + LIMIT_S
+    while not (found := seen()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("launcher", [[], TWO_RANKS], ids=["one process", "two ranks"])
+def test_a_calm_run_saves_a_checkpoint_and_stops_when_it_is_told(
+    launcher: list[str], folder: Path, service: Service, children: Children
+) -> None:
+    name = f"ordered-{len(launcher)}"
+    path = f"/v1/runs/default/{name}"
+    job = Job.start(
+        children, folder / name, service.agent_environment(0.1), *launcher, *SIZE,
+        "--run", name, module="torch.distributed.run" if launcher else "spikeguard_trainer",
+    )  # fmt: skip
+
+    def step() -> int:
+        found = [run["last_step"] or 0 for run in service.api.get("/v1/runs")["items"]
+                 if run["name"] == name]  # fmt: skip
+        return found[0] if found else 0
+
+    def carried_out(verb: str) -> dict[str, Any]:
+        made = service.api.post(f"{path}/commands", {"verb": verb, "reason": "maintenance"})
+
+        def judged() -> dict[str, Any] | None:
+            items = service.api.get(f"{path}/commands")["items"]
+            found: dict[str, Any] = next(one for one in items if one["id"] == made["id"])
+            return found if found["state"] == "judged" else None
+
+        done: dict[str, Any] = wait_until(judged)
+        return done
+
+    wait_until(lambda: step() > 30)
+    saved = carried_out("checkpoint_now")
+    targets = {t["name"]: t for t in service.api.get(path)["targets"]}
+    assert targets[saved["result"]]["step"] == saved["applied_step"]
+    stopped = carried_out("stop")
+    assert job.process.wait(LIMIT_S) != 0  # 3 of a rank; torchrun's own where it started them
+    assert job.summary()["steps"] == stopped["applied_step"] > saved["applied_step"]
+    assert service.incidents(name) == []
