@@ -27,6 +27,7 @@ from spikeguard_client import (
     IncidentDetail,
     Me,
     Policy,
+    Response,
     Run,
     RunCommand,
     RunDetail,
@@ -184,6 +185,32 @@ class Client:
         """Reject the revision that was seen, as `person`."""
         body = {"revision": revision, "reason": reason}
         return self._decide(person, run, incident, command, "reject", body)
+
+    def acknowledge(self, person: Signer, incident: IncidentId) -> IncidentDetail:
+        """Say that `person` looks at an incident."""
+        return self._respond("POST", person, incident, "acknowledgement")
+
+    def take_back_acknowledgement(self, person: Signer, incident: IncidentId) -> IncidentDetail:
+        """Say that nobody looks at it any more."""
+        return self._respond("DELETE", person, incident, "acknowledgement")
+
+    def assign(self, person: Signer, incident: IncidentId, assignee: str | None) -> IncidentDetail:
+        """Make it somebody's; None: nobody's."""
+        return self._respond("POST", person, incident, "assignee", json={"assignee": assignee})
+
+    def comment(self, person: Signer, incident: IncidentId, text: str) -> Response:
+        """Keep what `person` says of it."""
+        path = f"{incident_path(incident)}/comments"
+        said = {SPEAKS_FOR: person.browser} if person.browser else {}
+        answer = self._call("POST", path, person.token, json={"text": text}, headers=said)
+        return _read(Response, answer)
+
+    def _respond(
+        self, method: str, person: Signer, incident: IncidentId, what: str, **body: Any
+    ) -> IncidentDetail:
+        path = f"{incident_path(incident)}/{what}"
+        said = {SPEAKS_FOR: person.browser} if person.browser else {}
+        return _read(IncidentDetail, self._call(method, path, person.token, headers=said, **body))
 
     def _decide(
         self, person: Signer, run: RunId, incident: int, command: int, verdict: str,

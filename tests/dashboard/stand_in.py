@@ -132,6 +132,12 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
                 return error(403, "forbidden", "Only an operator may decide", "Sign in as one.")
             place = f"{project}/{name}", int(number), int(which)
             return _decide(world, place, act, body, person["name"])
+        case (_, ["v1", "runs", project, name, "incidents", number, what]):
+            if person["role"] not in ("operator", "admin") or not person["name"]:
+                return error(403, "forbidden", "Only an operator may respond", "Sign in as one.")
+            found = _incident(world, f"{project}/{name}", int(number))
+            assert found is not None
+            return _respond(found, what, method, body, person["name"])
     return error(404, "not_found", f"There is no {parts.path}", "See docs/protocol.md.")
 
 
@@ -220,6 +226,22 @@ def _decide(world: World, place: tuple[str, int, int], act: str, body: Plain, na
     command["decision_reason"] = body.get("reason")
     incident["proposal"] = None
     return answer_json(200, command)
+
+
+def _respond(incident: Plain, what: str, method: str, body: Plain, name: str) -> Answer:
+    """Who looks at it, whose it is, what was said."""
+    done = {
+        "number": len(incident["responses"]) + 1, "at": "2026-03-14T03:12:09.000Z", "person": name,
+        "action": "commented", "assignee": body.get("assignee"), "text": body.get("text"),
+    }  # fmt: skip
+    if what == "acknowledgement":
+        incident["acknowledged_by"] = name if method == "POST" else None
+        done["action"] = "acknowledged" if method == "POST" else "unacknowledged"
+    elif what == "assignee":
+        incident["assignee"] = body["assignee"]
+        done["action"] = "assigned" if body["assignee"] else "unassigned"
+    incident["responses"].append(done)
+    return answer_json(201 if what == "comments" else 200, done if what == "comments" else incident)
 
 
 @contextmanager

@@ -207,6 +207,31 @@ def test_a_rejection_needs_a_reason_and_carries_it(ada: Any, address: str, world
     assert request.body == {"revision": 2, "reason": "the shard is new on purpose"}
 
 
+def test_who_has_an_incident_is_said_and_changed_in_the_persons_name(
+    ada: Any, address: str, world: World
+) -> None:
+    world.incidents[0].update(acknowledged_by=None, assignee=None, responses=[])
+    with opened(ada, address + INCIDENT) as page:
+        page.get_by_text("Nobody has acknowledged it.").wait_for()
+        page.get_by_role("button", name="Acknowledge as Ada Lovelace").click()
+        page.get_by_text("Ada Lovelace looks at it.").first.wait_for()
+        page.get_by_role("button", name="Take it").click()
+        page.get_by_text("It is assigned to Ada Lovelace.").wait_for()
+        page.get_by_role("button", name="Comment", exact=True).click()
+        page.get_by_role("button", name="Send the comment").click()
+        page.get_by_text("Write your comment first.").wait_for()
+        page.get_by_label("Comment, kept in the post-mortem").fill("shard 14 <b>twice</b>")
+        await_refreshes(page, world, 2)  # they must not take the words away
+        page.get_by_role("button", name="Send the comment").click()
+        page.get_by_text("Ada Lovelace: shard 14 <b>twice</b>").wait_for()
+    told = [(heard.path.rpartition("/")[2], heard.body) for heard in world.decisions()]
+    assert told == [
+        ("acknowledgement", {}), ("assignee", {"assignee": "Ada Lovelace"}),
+        ("comments", {"text": "shard 14 <b>twice</b>"}),
+    ]  # fmt: skip
+    assert {heard.bearer for heard in world.decisions()} == {ADA_TOKEN}
+
+
 def test_a_proposal_that_changed_is_shown_and_asked_for_again(
     ada: Any, address: str, world: World
 ) -> None:

@@ -22,10 +22,10 @@ from spikeguard_dashboard.views.frame import (
     refreshed,
     staleness,
 )
+from spikeguard_dashboard.views.people import draw_people
 from spikeguard_dashboard.views.postmortem import postmortem
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
-from spikeguard_protocol.phrases import response_phrase
 
 PARTS = (13, 7)  # widths of the two columns; on a phone they stand one below the other
 SHOWN_AT_FIRST = 3
@@ -69,7 +69,7 @@ def _draw(visit: Visit, run: RunId, number: int) -> None:
     held_to_be.html(markup.block(markup.section("Kind"), _kind(incident)))
     if incident["precedents"]["incidents"]:
         st.html(markup.block(markup.section("Earlier ones like it"), precedents(incident)))
-    st.html(markup.block(markup.section("Who has it"), people(incident, visit)))
+    draw_people(visit, incident)
     if incident["causes"]:
         st.html(markup.block(markup.section("Likely cause"), causes(incident)))
     st.html(markup.block(markup.section("Commands"), commands(incident["commands"], visit)))
@@ -214,21 +214,6 @@ def precedents(incident: IncidentDetail) -> Html:
     links = [markup.link(str(id), markup.incident_address(id.run, id.number)) for id in ids]
     newest = markup.paragraph(markup.joined(markup.soft("The newest:"), *links))
     return markup.joined(said, newest, gap="")
-
-
-def people(incident: IncidentDetail, visit: Visit) -> Html:
-    """Who looks at it, whose it is, and what was said, the newest first."""
-    page = markup.first_view_address(visit.settings.public_url, incident["id"])
-    way = markup.paragraph(markup.link("Acknowledge, assign or comment", page))
-    rows: list[Sequence[Content]] = [
-        [
-            words.clock(done["at"], visit.zone),
-            response_phrase(done["action"], done["person"], done["assignee"], done["text"]),
-        ]
-        for done in reversed(incident["responses"])
-    ]
-    table = markup.table([Column("When"), Column("What")], rows) if rows else markup.EMPTY
-    return markup.joined(markup.paragraph(words.people(incident)), table, way, gap="")
 
 
 def evidence(incident: IncidentDetail) -> Html:

@@ -77,7 +77,9 @@ def assign(
 ) -> None:
     """It is `assignee`'s from now on; None: nobody's."""
     work = _open(connection, incident, by)
-    name = None if assignee is None else _checked(connection, assignee)
+    name = assignee
+    if name is not None and name != by:  # who signed in is who they are
+        name = _checked(connection, name)
     before = work.row.assignee
     if name == before:
         return
