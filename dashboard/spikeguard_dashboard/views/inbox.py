@@ -39,7 +39,7 @@ def _draw(visit: Visit) -> None:
     seen = look("inbox", lambda: visit.client.inbox(visit.token))
     staleness(seen)
     if seen.data is not None:
-        st.html(markup.block(_heading(seen.data), inbox_table(seen.data, visit)))
+        st.html(markup.block(_heading(seen.data), inbox_table(seen.data, visit), _switch(visit)))
 
 
 def _heading(inbox: Inbox) -> Html:
@@ -56,6 +56,13 @@ def inbox_table(inbox: Inbox, visit: Visit) -> Html:
     more = "There is more: spikeguard inbox --limit 200 lists it." if inbox["more"] else ""
     note = markup.paragraph(markup.soft(more)) if more else markup.EMPTY
     return markup.joined(markup.table(COLUMNS, rows, stacked=True), note, gap="")
+
+
+def _switch(visit: Visit) -> Html:
+    """Where the kill switch is thrown and lifted."""
+    page = markup.link("the server's own page", f"{visit.settings.public_url}/inbox")
+    said = "throws and lifts the kill switch of a project, and lists the same without scripts."
+    return markup.paragraph(markup.joined(page, markup.soft(said)))
 
 
 def _row(item: InboxItem, visit: Visit) -> list[Content]:

@@ -103,7 +103,11 @@ def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, tra
     [order] = orders(training)
     assert order.action == Stop()
     answer(training, first["id"], ResultState.FAILED, "a rank did not answer")
+    [waiting] = ada.inbox()["items"]
+    assert (waiting["waits"], waiting["by"], waiting["reason"]) == ("failed", "Ada", "wrong config")
+    assert waiting["title"].endswith("its checkpoints stay (a rank did not answer)")
     ada.order(run, "stop", "wrong config, again")
+    assert ada.inbox()["items"] == []
     [again] = orders(training)
     assert again.command == f"{project}/gpt#0.2"
     answer(training, again.command, ResultState.APPLIED, "the loop ends at this step")

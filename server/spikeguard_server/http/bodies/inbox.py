@@ -21,7 +21,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     IncidentBody,
 )
 from spikeguard_server.http.bodies.incidents import command_body, incident_bodies
-from spikeguard_server.http.bodies.run_commands import run_command_body
+from spikeguard_server.http.bodies.run_commands import RunCommandBody, run_command_body
 from spikeguard_server.http.bodies.run_shapes import Shape, example
 from spikeguard_server.store.reads.costs import read_pace
 from spikeguard_server.store.reads.history import Row
@@ -34,7 +34,10 @@ from spikeguard_server.store.reads.inbox import (
     read_switches,
 )
 from spikeguard_server.store.reads.incidents import read_commands
-from spikeguard_server.store.reads.run_commands import run_commands_to_decide
+from spikeguard_server.store.reads.run_commands import (
+    failed_run_commands,
+    run_commands_to_decide,
+)
 
 MAX_ITEMS: Final = 200  # of each kind
 
@@ -89,6 +92,7 @@ def inbox_body(connection: sql.Connection, asked: Asked) -> InboxBody:
     deciding = incidents_to_decide(connection, asked.project, one_more)
     failed = failed_commands(connection, asked.project, one_more)
     ordered = run_commands_to_decide(connection, asked.project, one_more)
+    not_done = failed_run_commands(connection, asked.project, one_more)
     looks = incidents_to_look_at(connection, asked.project, asked.person, one_more)
     switches = [s for s in read_switches(connection, asked.project) if s.halted]
     items = [
@@ -96,11 +100,14 @@ def inbox_body(connection: sql.Connection, asked: Asked) -> InboxBody:
         *_proposals(connection, deciding[: asked.limit], asked.person),
         *_of_runs(ordered[: asked.limit], asked.person),
         *_failures(connection, failed[: asked.limit]),
+        *map(_failed_of_run, map(run_command_body, not_done[: asked.limit])),
     ]
     named = {item.incident.id for item in items if item.incident is not None}
     bodies = incident_bodies(connection, looks[: asked.limit])
     items += [_look(body, asked.person) for body in bodies if body.id not in named]
-    more = any(len(found) > asked.limit for found in (deciding, ordered, failed, looks, switches))
+    more = any(
+        len(found) > asked.limit for found in (deciding, ordered, failed, not_done, looks, switches)
+    )
     return InboxBody(person=asked.person, items=items, more=more)
 
 
@@ -147,6 +154,17 @@ def _of_runs(rows: Sequence[Row], person: str | None) -> Iterator[InboxItem]:
             since=command.first_approved_at or command.proposed_at, reason=command.reason,
             incident=None, command=None,
         )  # fmt: skip
+
+
+def _failed_of_run(command: RunCommandBody) -> InboxItem:
+    does = order_phrase(command.verb, command.arguments, brief=True)
+    said = f" ({command.result})" if command.result else ""
+    return InboxItem(
+        waits=Waits.FAILED, project=CommandId.parse(command.id).incident.run.project,
+        title=f"{command.id}: {COMMAND_STATE_WORDS[command.state]}: {does}{said}",
+        since=command.finished_at, by=command.proposed_by, reason=command.reason, incident=None,
+        command=None,
+    )  # fmt: skip
 
 
 def _failures(

@@ -38,7 +38,7 @@ from spikeguard_server.identity.permissions import (
 from spikeguard_server.store.reads.inbox import read_switches
 
 router = APIRouter()
-SHOWN = 50  # of each kind, on the page
+SHOWN = 20  # of each kind, on the page
 Limit = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="items of each kind")]
 Text = Annotated[str, Form(max_length=2000)]
 

@@ -6,13 +6,16 @@ Law: reads only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
+from spikeguard_server.store.reads.inbox import FAILED
 from spikeguard_server.store.reads.runs import waiting
+from spikeguard_server.store.runs import ENDED
 from spikeguard_server.store.tables.core import attempts, commands, runs
 
 _C = commands.c
@@ -57,3 +60,20 @@ def run_commands_to_decide(
     if project is not None:
         query = query.where(runs.c.project == project)
     return connection.execute(query.order_by(_C.expires_at, _C.run_id).limit(limit)).all()
+
+
+def failed_run_commands(
+    connection: sql.Connection, project: str | None, limit: int
+) -> Sequence[Row]:
+    """Those that came to nothing in the job since yesterday, where nothing was ordered since and
+    the run goes on; the newest first."""
+    later = commands.alias("later")
+    newer = sql.exists().where(
+        later.c.run_id == _C.run_id, later.c.incident == RUN_ITSELF, later.c.number > _C.number
+    )
+    lately = _C.finished_at > sql.func.now() - timedelta(days=1)
+    query = _shown().where(_C.state.in_([state.value for state in FAILED]), lately, ~newer)
+    query = query.where(runs.c.archived_at.is_(None), runs.c.state != ENDED)
+    if project is not None:
+        query = query.where(runs.c.project == project)
+    return connection.execute(query.order_by(_C.finished_at.desc(), _C.run_id).limit(limit)).all()
