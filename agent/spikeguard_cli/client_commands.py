@@ -24,8 +24,8 @@ from spikeguard_cli.inbox_command import COMMANDS as INBOX
 from spikeguard_cli.ledger_command import COMMANDS as LEDGER
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
-from spikeguard_cli.order_command import COMMANDS as ORDER
 from spikeguard_cli.response_commands import COMMANDS as RESPONSE
+from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
 from spikeguard_cli.wording import (
     RUN_HEAD,
@@ -373,7 +373,7 @@ COMMANDS: tuple[Command, ...] = (
     *SHOW,
     *OPEN,
     *RESPONSE,
-    *ORDER,
+    *RUN,
     *ARCHIVE,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options

@@ -256,16 +256,16 @@ def typed(
 
 def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Typed) -> None:
     name = f"{training.project}/{training.run}"
-    assert "Nothing was ordered of" in typed("order", name)
-    said = typed("order", name, "checkpoint", "--reason", "maintenance\x1b[2J")
+    assert "Nothing was ordered of" in typed("run", name)
+    said = typed("run", name, "checkpoint", "--reason", "maintenance\x1b[2J")
     assert f"Ordered {name}#0.1: save a checkpoint at the next step. The job has 10.0 min" in said
-    assert "Nothing was ordered." in typed("order", name, "stop", "--reason", "x", status=1)
-    stop = ("order", name, "stop", "--yes", "--within", "2h", "--json")
+    assert "Nothing was ordered." in typed("run", name, "stop", "--reason", "x", status=1)
+    stop = ("run", name, "stop", "--yes", "--within", "2h", "--json")
     assert json.loads(typed(*stop, "--reason", "x"))["state"] == "approved"
-    assert "is rejected" in typed("order", name, "reject", "2", "--reason", "the other run")
+    assert "is rejected" in typed("run", name, "reject", "2", "--reason", "the other run")
     [order] = orders(training)
     answer(training, order.command, ResultState.APPLIED, "step-50\x1b[2J")
-    listed = typed("order", name)
+    listed = typed("run", name)
     assert "carried out and judged" in listed
     assert "step-50" in listed
     assert "\x1b" not in listed
@@ -273,7 +273,7 @@ def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Type
         ("stop", "--yes"), ("stop", "3", "--reason", "x"), ("approve",), ("approve", "9"),
         ("checkpoint", "--reason", "x", "--within", "3d"),
     ):  # fmt: skip
-        typed("order", name, *wrong, status=1)
+        typed("run", name, *wrong, status=1)
 
 
 def test_a_second_person_and_a_signature_come_by_the_command_line(
@@ -285,9 +285,9 @@ def test_a_second_person_and_a_signature_come_by_the_command_line(
     told = {"order_keys": key.name}
     training.send(AttemptStarted(None, 1, VERBS, "test", 4096, told))
     name = f"{project}/gpt"
-    said = typed("order", name, "stop", "--yes", "--reason", "x")
+    said = typed("run", name, "stop", "--yes", "--reason", "x")
     assert "takes signed orders only" in said
-    typed("order", name, "approve", "1", "--yes", "--order-key", str(file))
+    typed("run", name, "approve", "1", "--yes", "--order-key", str(file))
     [order] = orders(training)
     assert signature_problem((key,), order, order.signature, time.time()) is None
     answer(training, order.command, ResultState.FAILED, "no")
@@ -295,6 +295,6 @@ def test_a_second_person_and_a_signature_come_by_the_command_line(
     eve.put_policy(project, {"approval": {"checkpoint_now": {"approvals": 2}}})
     eve.order(run_of(training), "stop", "x")
     with_key = ("--order-key", str(file))
-    said = typed("order", name, "checkpoint", "--reason", "x", *with_key)
+    said = typed("run", name, "checkpoint", "--reason", "x", *with_key)
     assert "Nothing is done until another person approves it" in said
-    assert "spikeguard order" in typed("inbox") or "sign" in typed("inbox")
+    assert "spikeguard run" in typed("inbox") or "sign" in typed("inbox")

@@ -54,7 +54,7 @@ _ORDERED = refusals(
 )
 _DECIDED = refusals(
     NoPerson(),
-    NotFound("There is no command gpt-124m-7#0.1", "`spikeguard order` gives one"),
+    NotFound("There is no command gpt-124m-7#0.1", "`spikeguard run` gives one"),
     RevisionChanged(RUN_COMMAND_EXAMPLE),
     IllegalMove("gpt-124m-7#0.1 was rejected by Ada Lovelace", "Nothing is left to decide"),
 )
@@ -144,5 +144,5 @@ def _read(services: Services, command: CommandId) -> RunCommandBody:
     with services.engine.connect() as connection:
         row = read_run_command(connection, existing_run(connection, run), command.number)
     if row is None:
-        raise NotFound(f"There is no command {command}", f"`spikeguard order {run}` lists them")
+        raise NotFound(f"There is no command {command}", f"`spikeguard run {run}` lists them")
     return run_command_body(row)

@@ -1,4 +1,4 @@
-"""`spikeguard order`: have a run save a checkpoint or stop, without an incident."""
+"""`spikeguard run`: have a run save a checkpoint or stop, without an incident."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def order(options: Namespace) -> int:
             raise CommandFailed(f"{options.what} takes no number")
         return _give(api, run, options)
     if options.number is None:
-        raise CommandFailed(f"{options.what} which? spikeguard order {run} lists them with numbers")
+        raise CommandFailed(f"{options.what} which? spikeguard run {run} lists them with numbers")
     id = CommandId(IncidentId(run, RUN_ITSELF), options.number)
     return _approve(api, id, options) if options.what == "approve" else _reject(api, id, options)
 
@@ -72,9 +72,7 @@ def _one(api: Api, id: CommandId) -> dict[str, Any]:
     for found in api.items(f"{run_path(id.incident.run)}/commands", sys.maxsize):
         if found["number"] == id.number:
             return found
-    raise CommandFailed(
-        f"there is no {id}: spikeguard order {id.incident.run} lists those there are"
-    )
+    raise CommandFailed(f"there is no {id}: spikeguard run {id.incident.run} lists those there are")
 
 
 def _signed(api: Api, id: CommandId, command: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -104,16 +102,16 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
         case "approved_once":
             say(
                 f"Ordered {id}, the first of two: {what}. Nothing is done until another person "
-                f"approves it: spikeguard order {run} approve {number}"
+                f"approves it: spikeguard run {run} approve {number}"
             )
         case "proposed":
             say(
                 f"Ordered {id}: {what}. The job takes signed orders only: "
-                f"spikeguard order {run} approve {number} --order-key FILE"
+                f"spikeguard run {run} approve {number} --order-key FILE"
             )
         case "approved" | "delivered":
             left = duration(made["expires_in_s"])
-            say(f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard order {run}")
+            say(f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard run {run}")
         case state:
             say(f"{id} is {state_words(state)}: {what}.")
     return 0
@@ -177,5 +175,5 @@ def _options(parser: ArgumentParser) -> None:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("order", "have a run save a checkpoint or stop, incident or not", order, _options),
+    Command("run", "have a run save a checkpoint or stop, incident or not", order, _options),
 )
