@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from pydantic import Field
 
-from spikeguard_protocol import CommandId, Waits
+from spikeguard_protocol import CommandId, IncidentId, RunId, Waits
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.person_names import same_name
@@ -103,12 +103,16 @@ def inbox_body(connection: sql.Connection, asked: Asked) -> InboxBody:
         *map(_failed_of_run, map(run_command_body, not_done[: asked.limit])),
     ]
     named = {item.incident.id for item in items if item.incident is not None}
-    bodies = incident_bodies(connection, looks[: asked.limit])
-    items += [_look(body, asked.person) for body in bodies if body.id not in named]
+    rest = [row for row in looks[: asked.limit] if _id(row) not in named]
+    items += [_look(body, asked.person) for body in incident_bodies(connection, rest)]
     more = any(
         len(found) > asked.limit for found in (deciding, ordered, failed, not_done, looks, switches)
     )
     return InboxBody(person=asked.person, items=items, more=more)
+
+
+def _id(row: Row) -> str:
+    return str(IncidentId(RunId(row.project, row.name), row.number))
 
 
 def _switch(switch: Switch) -> InboxItem:
