@@ -108,6 +108,8 @@ def _state(run: Run) -> Html:
 
 
 def _needs(run: Run, found: RunId) -> Content:
+    if run["open_incident"] is None and run["waiting_approval"]:
+        return markup.link(markup.chip("waiting", "a decision on an order"), "./inbox")
     if run["open_incident"] is None:
         return markup.soft("nothing")
     address = markup.incident_address(found, run["open_incident"])
