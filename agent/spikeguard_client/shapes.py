@@ -421,6 +421,7 @@ class InboxItem(TypedDict):
     reason: str | None  # of a switch, or of an order of a run itself
     incident: Incident | None  # with its proposal, cost and deadline
     command: Command | None  # that came to nothing
+    order: RunCommand | None  # of a run itself
 
 
 class Inbox(TypedDict):

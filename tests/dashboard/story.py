@@ -316,7 +316,7 @@ def incident(**changes: Any) -> Plain:
 
 def inbox() -> list[Plain]:
     """What waits for somebody: a switch, a decision, an incident that nobody looks at."""
-    nothing: Plain = {"by": None, "reason": None, "incident": None, "command": None}
+    nothing: Plain = {"by": None, "reason": None, "incident": None, "command": None, "order": None}
     shown = incident()
     detail = ("revisions", "evidence", "causes", "remedy", "first_layer", "commands",
               "assigned_at", "assigned_by", "responses", "precedents",

@@ -28,6 +28,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.order_signature import OrderKey, signature_problem
 from spikeguard_server.access.grants import Grant
 from tests.server.face.conftest import VERBS, Job, Live
+from tests.server.face.test_decisions import KEY
 
 _PROJECTS = count(1)
 
@@ -232,6 +233,37 @@ def test_where_the_policy_asks_for_two_people_one_is_not_enough(
     assert refusal(lambda: bob.approve_order(id, 7)).code == "revision_changed"
     assert bob.approve_order(id, 1)["decided_by"] == "Ada and Bob"
     assert [order.command for order in orders(training)] == [made["id"]]
+
+
+def test_the_second_person_answers_on_the_inbox_page(
+    live: Live, project: str, training: Job
+) -> None:
+    eve = client_of(live, project, "Eve", Role.ADMIN)
+    eve.put_policy(
+        project, {"approval": {"stop": {"approvals": 2}, "checkpoint_now": {"approvals": 2}}}
+    )
+    ada, run = client_of(live, project), run_of(training)
+    stop = ada.order(run, "stop", "wrong <b>config</b>")["id"]
+    save = ada.order(run, "checkpoint_now", "first")["id"]
+    with live.client() as page:
+        token = live.token(Grant(Role.OPERATOR, project, person="Bob"))
+        page.cookies.set("spikeguard_session", token)
+        text = page.get("/inbox").text
+        assert "Ada ordered it" in text
+        assert "<b>config</b>" not in text
+        key = KEY.findall(text)[0]
+        form = {"key": key, "command": stop, "revision": 1, "verdict": "approve"}
+        for wrong, status in (
+            ({"key": "0" * 64}, 403), ({"revision": 2}, 409), ({"verdict": "halt"}, 422),
+            ({"command": f"{project}/gpt#1.1"}, 422), ({"command": "other/gpt#0.1"}, 403),
+            ({"command": f"{project}/gpt#0.9"}, 404), ({"verdict": "reject"}, 422),
+        ):  # fmt: skip
+            assert page.post("/inbox", data={**form, **wrong}).status_code == status, wrong
+        assert page.post("/inbox", data=form).status_code == 303
+        rejected = {**form, "command": save, "verdict": "reject", "reason": "not needed"}
+        assert page.post("/inbox", data=rejected).status_code == 303
+    states = {c["id"]: (c["state"], c["decided_by"]) for c in ada.run_commands(run)}
+    assert states == {stop: ("approved", "Ada and Bob"), save: ("rejected", "Bob")}
 
 
 def test_a_job_that_takes_signed_orders_alone_is_given_none_without(

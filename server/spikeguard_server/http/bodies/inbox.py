@@ -53,6 +53,7 @@ class InboxItem(Shape):
     reason: str | None = Field(description="of a switch, or of an order of a run itself")
     incident: IncidentBody | None = Field(description="with its proposal, cost and deadline")
     command: CommandBody | None = Field(description="that came to nothing")
+    order: RunCommandBody | None = Field(default=None, description="of a run itself")
 
 
 ITEM_EXAMPLE: dict[str, Any] = {
@@ -64,6 +65,7 @@ ITEM_EXAMPLE: dict[str, Any] = {
     "reason": None,
     "incident": INCIDENT_EXAMPLE,
     "command": None,
+    "order": None,
 }
 
 
@@ -156,7 +158,7 @@ def _of_runs(rows: Sequence[Row], person: str | None) -> Iterator[InboxItem]:
             project=CommandId.parse(command.id).incident.run.project,
             title=f"{command.id}: {asks}: {does}", by=first or command.proposed_by,
             since=command.first_approved_at or command.proposed_at, reason=command.reason,
-            incident=None, command=None,
+            incident=None, command=None, order=command,
         )  # fmt: skip
 
 
@@ -167,7 +169,7 @@ def _failed_of_run(command: RunCommandBody) -> InboxItem:
         waits=Waits.FAILED, project=CommandId.parse(command.id).incident.run.project,
         title=f"{command.id}: {COMMAND_STATE_WORDS[command.state]}: {does}{said}",
         since=command.finished_at, by=command.proposed_by, reason=command.reason, incident=None,
-        command=None,
+        command=None, order=command,
     )  # fmt: skip
 
 

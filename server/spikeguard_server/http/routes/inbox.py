@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from spikeguard_protocol import CommandId, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.domain.audit.changes import MAX_REASON
@@ -20,12 +21,14 @@ from spikeguard_server.http.dependencies import (
     ProjectAsked,
     Services,
     ServicesDep,
+    origin_of,
     person_of,
     project_asked,
     session_secret,
 )
 from spikeguard_server.http.pages import InboxView, inbox_page
 from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.routes.decisions import Decision, decide
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import (
     DECIDERS,
@@ -35,6 +38,7 @@ from spikeguard_server.identity.permissions import (
     judge,
     same_key,
 )
+from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.store.reads.inbox import read_switches
 
 router = APIRouter()
@@ -67,7 +71,10 @@ def show_inbox(
 
 
 @router.post(
-    "/inbox", tags=["pages"], summary="Throw or lift a kill switch", response_class=HTMLResponse
+    "/inbox",
+    tags=["pages"],
+    summary="Throw or lift a kill switch, or answer an order",
+    response_class=HTMLResponse,
 )
 def do_inbox(
     services: ServicesDep,
@@ -76,16 +83,36 @@ def do_inbox(
     verdict: Text = "",
     project: Text = "",
     reason: Text = "",
+    command: Text = "",
+    revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
     key: Annotated[str, Form(max_length=100)] = "",
 ) -> Response:
-    """Whoever may decide throws it, an admin lifts it; the record keeps the reason."""
+    """Whoever may decide throws it, an admin lifts it; the record keeps the reason. An order of a
+    run itself is answered here as well, as the second of two people."""
     try:
         if not same_key(key, _key(request)):
             raise Forbidden("This form is not from this page, or your session is another", "Look")
-        _switch(services, caller, verdict, project, reason.strip())
+        if command:
+            id = _order(caller, command)
+            way = Way("the page", origin_of(request))
+            decide(services, Decision(id, verdict, revision, person_of(caller), way, reason))
+        else:
+            _switch(services, caller, verdict, project, reason.strip())
     except ServiceError as refusal:
         return _page(services, caller, request, write=True, refusal=refusal)
     return RedirectResponse("/inbox", status_code=303)
+
+
+def _order(caller: Caller, text: str) -> CommandId:
+    """The command of a run itself that `text` names; raise `Unprocessable` for any other text."""
+    try:
+        id = CommandId.parse(text)
+    except ProtocolError:
+        id = None
+    if id is None or not id.of_run:
+        raise Unprocessable("This names no order of a run", "Use the buttons", field="command")
+    caller.check_run(id.incident.run)
+    return id
 
 
 def _switch(services: Services, caller: Caller, verdict: str, project: str, reason: str) -> None:
