@@ -9,7 +9,7 @@ import pytest
 
 from spikeguard_protocol import Message, Role, encode
 from spikeguard_server.access.grants import Grant
-from spikeguard_server.identity.permissions import TABLE, Scope
+from spikeguard_server.identity.permissions import TABLE, Scope, form_key
 from tests.server.face.test_access import COOKIE, PLACES
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {  # without their project
     ("POST", "/v1/tokens"): {"role": "viewer"},
 }
 MESSAGES = ("POST", "/v1/messages")
+PAGE = ("GET", "/inbox")
+FORM = ("POST", "/inbox")  # the kill switch, on a page
 CALLS = sorted(TABLE)
 
 
@@ -41,7 +43,7 @@ def ask(
     for place, value in {**PLACES, "{project}": project}.items():
         path = path.replace(place, value)
     headers = {"Authorization": f"Bearer {token}", "Cookie": f"{COOKIE}={token}"}
-    given = {} if absent else _naming(call, project)
+    given = {} if absent else _naming(call, project, token)
     with (
         live.client() as client,
         client.stream(method, path, headers=headers, **given) as answer,
@@ -51,10 +53,13 @@ def ask(
         return answer
 
 
-def _naming(call: tuple[str, str], project: str) -> dict[str, Any]:
+def _naming(call: tuple[str, str], project: str, token: str) -> dict[str, Any]:
     """What names the project, in a call that is otherwise as it should be."""
     if call == MESSAGES:
         return {"content": encode(Message(project, "of-projects", "e" * 16, 1, 0.0, ()))}
+    if call == FORM:
+        key = form_key(token, "inbox")
+        return {"data": {"verdict": "halt", "project": project, "reason": "x", "key": key}}
     if TABLE[call].scope is Scope.BODY:
         return {"json": {**BODIES[call], "project": project}}
     if call[1].endswith("/orders"):
@@ -63,7 +68,7 @@ def _naming(call: tuple[str, str], project: str) -> dict[str, Any]:
 
 
 def test_the_table_says_of_every_call_where_its_project_stands() -> None:
-    assert set(calls(Scope.BODY)) == {*BODIES, MESSAGES}
+    assert set(calls(Scope.BODY)) == {*BODIES, MESSAGES, FORM}
     for call in CALLS:
         assert (TABLE[call].scope is Scope.PATH) is ("{project}" in call[1]), call
         assert not TABLE[call].public or TABLE[call].scope is Scope.NONE, call
@@ -94,7 +99,15 @@ def test_a_call_that_names_no_project_is_about_the_default_one(
     assert ask(live, call, THEIRS, absent=True).status_code == 403
 
 
-@pytest.mark.parametrize("call", calls(Scope.LIST), ids=" ".join)
+def test_a_page_lists_what_is_the_sessions_own_and_nothing_else(live: Live, spiked: Job) -> None:
+    del spiked
+    for project in (OURS, THEIRS):
+        text = ask(live, PAGE, project, of=project).text
+        assert ("/incident/default/" in text) is (project == THEIRS)
+        assert (f"<b>{THEIRS}</b>" in text) is (project == THEIRS)  # its kill switch
+
+
+@pytest.mark.parametrize("call", sorted({*calls(Scope.LIST)} - {PAGE}), ids=" ".join)
 def test_a_list_holds_what_is_the_tokens_own_and_nothing_else(
     live: Live, spiked: Job, call: tuple[str, str]
 ) -> None:
