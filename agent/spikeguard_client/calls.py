@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from http.client import HTTPException, HTTPResponse
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -38,10 +39,12 @@ UNREADABLE = (OSError, HTTPException, ValueError, OverflowError, MemoryError)
 T = TypeVar("T")
 PAGE = 200
 Query = str | int | None
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ApiError(Exception):
-    """A call failed. `code` is the server's word for it, or `unreachable`, `not_understood`.
+    """A call failed. `code` is the server's word for it, or `unreachable`, `timeout`,
+    `not_understood`.
 
     `message`, `remedy` and `error` are what the server said; as text, and so in a traceback, it is
     escaped for a terminal.
@@ -71,12 +74,17 @@ class ApiError(Exception):
 
 
 class Calls:
-    """Calls of one server with one token, by method and path. Keeps no connection."""
+    """Calls of one server with one token, by method and path. Keeps no connection.
 
-    def __init__(self, server: str, token: str, timeout_s: float) -> None:
+    `headers` go with every call. Raises `ProtocolError` for a token that no header takes.
+    """
+
+    def __init__(
+        self, server: str, token: str, timeout_s: float, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
         self.server = server.rstrip("/")
         self.timeout_s = timeout_s
-        self._authorization = bearer(token)
+        self._headers = {**headers, "Authorization": bearer(token)}
 
     def get(self, shape: type[T], path: str, **query: Query) -> T:
         """What is there, as `shape`."""
@@ -87,6 +95,11 @@ class Calls:
         content = None if body is None else json.dumps(body).encode()
         return understood(shape, self.call(method, path, content))
 
+    def page(self, shape: type[T], path: str, **query: Query) -> Page[T]:
+        """One page of a list, with the cursor of the next one."""
+        answer = self.call("GET", with_query(path, **query))
+        return _understood(partial(read_page, shape), answer)
+
     def items(
         self, shape: type[T], path: str, *, paged: bool = True, **query: Query
     ) -> Iterator[T]:
@@ -94,8 +107,7 @@ class Calls:
         cursor: str | None = None
         limits: dict[str, Query] = {"limit": PAGE} if paged else {}
         while True:
-            answer = self.call("GET", with_query(path, cursor=cursor, **limits, **query))
-            page: Page[T] = _understood(partial(read_page, shape), answer)
+            page = self.page(shape, path, cursor=cursor, **limits, **query)
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:
@@ -132,7 +144,7 @@ class Calls:
         headers: Mapping[str, str],
         timeout_s: float,
     ) -> HTTPResponse:
-        given = {"Authorization": self._authorization, **headers}
+        given = {**self._headers, **headers}
         try:
             request = Request(self.server + path, body, given, method=method)
             answer: HTTPResponse = opener.open(request, timeout=timeout_s)
@@ -157,6 +169,12 @@ class Calls:
 
     def _unreachable(self, error: BaseException) -> ApiError:
         reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(reason, TimeoutError):
+            return ApiError(
+                f"{self.server} did not answer in time ({reason})",
+                "It may be starting or overloaded: try again",
+                code="timeout",
+            )
         return ApiError(
             f"{self.server} does not answer ({str(reason)[:500] or type(reason).__name__})",
             "Is the server up, and is this its address?",
@@ -201,8 +219,9 @@ def _refusal(error: HTTPError) -> ApiError:
     try:
         told = dict(json.loads(error.read())["error"])
     except (*UNREADABLE, KeyError, TypeError, RecursionError):
-        told = {"remedy": "See the server's log"}
-    message, remedy = told.get("message", f"The server answered {error.code}"), told.get("remedy")
+        told = {}
+    message = told.get("message", f"The server answered {error.code}")
+    remedy = told.get("remedy", "" if told else "See the server's log")
     code = told.get("code", f"http_{error.code}")
     return ApiError(f"{message}", f"{remedy or ''}", code=f"{code}", status=error.code, error=told)
 
@@ -210,7 +229,7 @@ def _refusal(error: HTTPError) -> ApiError:
 def stranger(what: str) -> ApiError:
     """An answer that is not what the API promises."""
     return ApiError(
-        f"The answer is not what this client understands: {what}",
-        "Use a client of the server's version",
+        f"The answer is not in the form that this version expects: {what}",
+        "Run client and server in the same version, and check that this is the server's address",
         code="not_understood",
     )

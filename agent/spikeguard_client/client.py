@@ -58,11 +58,14 @@ class Client:
     A `reason` is kept in the record; servers that do not know of it refuse one in a body.
     """
 
-    def __init__(self, server: str, token: str, *, timeout_s: float = 15.0) -> None:
+    def __init__(
+        self, server: str, token: str, *, timeout_s: float = 15.0, calls: Calls | None = None
+    ) -> None:
+        """`calls`: how calls travel, where a program has headers or errors of its own."""
         self.server = server.rstrip("/")
         self.timeout_s = timeout_s
         self._token = token
-        self._calls = Calls(server, token, timeout_s)
+        self._calls = calls or Calls(server, token, timeout_s)
 
     def me(self) -> Me:
         """Whose token it is."""

@@ -25,9 +25,15 @@ class BoundedReader(io.RawIOBase):
     """
 
     def __init__(
-        self, connection: socket.socket, timeout_s: float, max_bytes: int = MAX_ANSWER
+        self,
+        connection: socket.socket,
+        timeout_s: float,
+        max_bytes: int = MAX_ANSWER,
+        silence_s: float | None = None,
     ) -> None:
+        """`silence_s` bounds each read, too: a server that says nothing is given up on first."""
         self._connection, self._timeout_s, self._max_bytes = connection, timeout_s, max_bytes
+        self._silence_s = timeout_s if silence_s is None else silence_s
         self._raw = connection.makefile("rb", buffering=0)
         self._deadline = time.monotonic() + timeout_s
         self._left = max_bytes
@@ -41,7 +47,7 @@ class BoundedReader(io.RawIOBase):
             raise TimeoutError(f"the answer was not complete after {self._timeout_s:g} s")
         if self._left <= 0:
             raise ValueError(f"the answer is longer than {self._max_bytes} bytes")
-        self._connection.settimeout(left_s)
+        self._connection.settimeout(min(left_s, self._silence_s))
         read: int | None = self._raw.readinto(memoryview(buffer)[: self._left])
         self._left -= read or 0
         return read
@@ -59,7 +65,20 @@ class _Answer(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self.fp.close()
-        self.fp = io.BufferedReader(BoundedReader(sock, self.timeout_s, self.max_bytes))
+        self.fp = io.BufferedReader(self.bounded(sock))
+
+    def bounded(self, sock: socket.socket) -> BoundedReader:
+        """What the answer is read from."""
+        return BoundedReader(sock, self.timeout_s, self.max_bytes)
+
+
+class _Document(_Answer):
+    """A long one, of which no part comes later than the connection's timeout after the last."""
+
+    timeout_s, max_bytes = DOCUMENT_S, MAX_DOCUMENT
+
+    def bounded(self, sock: socket.socket) -> BoundedReader:
+        return BoundedReader(sock, self.timeout_s, self.max_bytes, sock.gettimeout())
 
 
 def answer_within(timeout_s: float, max_bytes: int = MAX_ANSWER) -> type[HTTPResponse]:
@@ -68,8 +87,7 @@ def answer_within(timeout_s: float, max_bytes: int = MAX_ANSWER) -> type[HTTPRes
 
 
 def _bounded(kind: type[HTTPConnection]) -> type[HTTPConnection]:
-    answer = answer_within(DOCUMENT_S, MAX_DOCUMENT)
-    return type(kind.__name__, (kind,), {"response_class": answer})
+    return type(kind.__name__, (kind,), {"response_class": _Document})
 
 
 class BoundedHTTPHandler(HTTPHandler):

@@ -1,19 +1,15 @@
-"""The HTTP API as the pages ask it, in the shapes of `spikeguard_client`.
+"""The HTTP API as the pages ask it: the typed client, with a token for each call.
 
-Law: every failure leaves as one `ApiError` that says what happened and what to do; nothing waits
-longer than its timeout; no token is kept, each call is given the one it acts with.
+Invariants: every failure leaves as one `ApiError` that says what happened and what to do; nothing
+waits longer than its timeout; no token is kept, each call is given the one it acts with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, TypeVar
-
-import httpx
 
 from spikeguard_client import (
     ApiError,
@@ -33,24 +29,20 @@ from spikeguard_client import (
     RunDetail,
     Silence,
 )
+from spikeguard_client import Client as TypedClient
 from spikeguard_client import Series as SeriesAnswer
-from spikeguard_client.reading import NotUnderstood, Page, read, read_page
+from spikeguard_client.calls import NO_HEADERS, Calls, stranger, understood, with_query
+from spikeguard_client.reading import NotUnderstood, Page
 from spikeguard_dashboard.series import Series, series_of
-from spikeguard_protocol import CommandId, IncidentId, RunId
-from spikeguard_protocol.paths import (
-    SPEAKS_FOR,
-    channel_path,
-    command_path,
-    incident_path,
-    run_path,
-)
+from spikeguard_protocol import CommandId, IncidentId, ProtocolError, RunId
+from spikeguard_protocol.paths import SPEAKS_FOR, incident_path, run_path
 
-CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 8.0
 TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
-NOTHING: Mapping[str, str] = MappingProxyType({})
-T = TypeVar("T")
+MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
+    {"md": "text/markdown", "html": "text/html", "json": "application/json"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +64,24 @@ class Document:
 class Client:
     """Calls of one server, each with the token of whoever acts."""
 
-    def __init__(self, server: str, *, http: httpx.Client | None = None) -> None:
-        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    def __init__(self, server: str) -> None:
         self.server = server
-        self._http = http or httpx.Client(base_url=server, timeout=timeout)
-
-    def close(self) -> None:
-        """Give back the connections."""
-        self._http.close()
 
     def me(self, token: str) -> Me:
         """Whose token it is."""
-        return _read(Me, self._get("/v1/me", token))
+        return self._of(token).me()
 
     def sign_out(self, token: str) -> None:
         """End a person's session."""
-        self._call("DELETE", "/v1/sessions/current", token)
+        self._of(token).sign_out()
 
     def runs(self, token: str, *, limit: int = 200) -> Page[Run]:
         """Runs: those with an open incident first, then those that go on, the projects in turn."""
-        return _page(Run, self._get("/v1/runs", token, limit=limit, order="attention"))
+        return self._calls(token).page(Run, "/v1/runs", limit=limit, order="attention")
 
     def run(self, token: str, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
-        return _read(RunDetail, self._get(run_path(run), token))
+        return self._of(token).run(run)
 
     def series(
         self,
@@ -108,9 +94,9 @@ class Client:
         points: int = MAX_POINTS,
     ) -> Series:
         """Curves of steps [first, last], thinned to `points` a segment."""
-        path = f"{run_path(run)}/series"
         window = {"first": first, "last": last, "points": points}
-        return _series(self._get(path, token, signals=",".join(signals), **window))
+        path = with_query(f"{run_path(run)}/series", signals=",".join(signals), **window)
+        return _series(self._calls(token).call("GET", path))
 
     def incidents(
         self, token: str, *, run: RunId | None = None, state: str | None = None, limit: int = 50
@@ -118,195 +104,141 @@ class Client:
         """Incidents of one run or of all: open ones first, the projects in turn."""
         name = f"{run.project}/{run.name}" if run else None
         asked = {"run": name, "state": state, "limit": limit, "order": "attention"}
-        answer = self._get("/v1/incidents", token, **asked)
-        return _page(Incident, answer)
+        return self._calls(token).page(Incident, "/v1/incidents", **asked)
 
     def inbox(self, token: str) -> Inbox:
         """What waits for people, the most pressing first."""
-        return _read(Inbox, self._get("/v1/inbox", token))
+        return self._of(token).inbox()
 
     def incident(self, token: str, run: RunId, number: int) -> IncidentDetail:
         """One incident with revisions, evidence and commands."""
-        return _read(IncidentDetail, self._get(incident_path(IncidentId(run, number)), token))
+        return self._of(token).incident(IncidentId(run, number))
 
     def incident_series(
         self, token: str, run: RunId, number: int, signals: Sequence[str]
     ) -> Series:
         """The copied samples around an incident."""
         path = f"{incident_path(IncidentId(run, number))}/series"
-        return _series(self._get(path, token, signals=",".join(signals)))
+        return _series(self._calls(token).call("GET", with_query(path, signals=",".join(signals))))
 
     def postmortem(self, token: str, run: RunId, number: int, format: str) -> Document:
-        """The post-mortem as `md`, `html` or `json`."""
-        path = f"{incident_path(IncidentId(run, number))}/postmortem"
-        answer = self._get(path, token, format=format)
-        media = answer.headers.get("content-type", "application/octet-stream")
-        return Document(answer.content, media.split(";")[0])
+        """The post-mortem in one of `MEDIA_TYPES`."""
+        content = self._of(token).postmortem(IncidentId(run, number), format)
+        return Document(content, MEDIA_TYPES[format])
 
     def audit(self, token: str, run: RunId, *, limit: int = 100) -> Page[AuditEntry]:
         """Every intervention in a run, newest first."""
-        return _page(AuditEntry, self._get(f"{run_path(run)}/audit", token, limit=limit))
+        return self._calls(token).page(AuditEntry, f"{run_path(run)}/audit", limit=limit)
 
     def run_commands(self, token: str, run: RunId, *, limit: int = 20) -> Page[RunCommand]:
         """What was ordered of a run itself, without an incident, newest first."""
-        return _page(RunCommand, self._get(f"{run_path(run)}/commands", token, limit=limit))
+        return self._calls(token).page(RunCommand, f"{run_path(run)}/commands", limit=limit)
 
     def run_policy(self, token: str, run: RunId) -> Policy:
         """The policy in force for a run, with its project's kill switch."""
-        return _read(Policy, self._get(f"{run_path(run)}/policy", token))
+        return self._of(token).run_policy(run)
 
     def channels(self, token: str, project: str) -> Page[Channel]:
         """Where the people of a project are told, by name."""
-        return _page(Channel, self._get("/v1/channels", token, project=project))
+        return self._calls(token).page(Channel, "/v1/channels", project=project)
 
     def test_channel(self, token: str, project: str, channel: str) -> ChannelTest:
         """Send a test as the person behind `token`; answers when it is known what became of it."""
-        path = f"{channel_path(project, channel)}/test"
-        return _read(ChannelTest, self._call("POST", path, token, timeout=TEST_TIMEOUT_S))
+        return self._of(token, timeout_s=TEST_TIMEOUT_S).test_channel(project, channel)
 
     def silences(self, token: str, project: str) -> Page[Silence]:
         """Silences and maintenance windows in force or to come."""
-        return _page(Silence, self._get("/v1/silences", token, project=project))
+        return self._calls(token).page(Silence, "/v1/silences", project=project)
 
     def deliveries(self, token: str, project: str, *, limit: int = 50) -> Page[Delivery]:
         """What was told and what was not, newest first."""
-        answer = self._get("/v1/deliveries", token, project=project, limit=limit)
-        return _page(Delivery, answer)
+        return self._calls(token).page(Delivery, "/v1/deliveries", project=project, limit=limit)
 
     def approve(
         self, person: Signer, run: RunId, incident: int, command: int, revision: int
     ) -> Command:
         """Approve the revision that was seen, as `person`."""
-        return self._decide(person, run, incident, command, "approve", {"revision": revision})
+        return self._for(person).approve(CommandId(IncidentId(run, incident), command), revision)
 
     def reject(
         self, person: Signer, run: RunId, incident: int, command: int, revision: int, reason: str
     ) -> Command:
         """Reject the revision that was seen, as `person`."""
-        body = {"revision": revision, "reason": reason}
-        return self._decide(person, run, incident, command, "reject", body)
+        named = CommandId(IncidentId(run, incident), command)
+        return self._for(person).reject(named, revision, reason)
 
     def acknowledge(self, person: Signer, incident: IncidentId) -> IncidentDetail:
         """Say that `person` looks at an incident."""
-        return self._respond("POST", person, incident, "acknowledgement")
+        return self._for(person).acknowledge(incident)
 
     def take_back_acknowledgement(self, person: Signer, incident: IncidentId) -> IncidentDetail:
         """Say that nobody looks at it any more."""
-        return self._respond("DELETE", person, incident, "acknowledgement")
+        return self._for(person).take_back_acknowledgement(incident)
 
     def assign(self, person: Signer, incident: IncidentId, assignee: str | None) -> IncidentDetail:
         """Make it somebody's; None: nobody's."""
-        return self._respond("POST", person, incident, "assignee", json={"assignee": assignee})
+        return self._for(person).assign(incident, assignee)
 
     def comment(self, person: Signer, incident: IncidentId, text: str) -> Response:
         """Keep what `person` says of it."""
-        path = f"{incident_path(incident)}/comments"
-        said = {SPEAKS_FOR: person.browser} if person.browser else {}
-        answer = self._call("POST", path, person.token, json={"text": text}, headers=said)
-        return _read(Response, answer)
+        return self._for(person).comment(incident, text)
 
-    def _respond(
-        self, method: str, person: Signer, incident: IncidentId, what: str, **body: Any
-    ) -> IncidentDetail:
-        path = f"{incident_path(incident)}/{what}"
-        said = {SPEAKS_FOR: person.browser} if person.browser else {}
-        return _read(IncidentDetail, self._call(method, path, person.token, headers=said, **body))
+    def _for(self, person: Signer) -> TypedClient:
+        said = {SPEAKS_FOR: person.browser} if person.browser else NO_HEADERS
+        return self._of(person.token, headers=said)
 
-    def _decide(
-        self, person: Signer, run: RunId, incident: int, command: int, verdict: str,
-        body: dict[str, Any],
-    ) -> Command:  # fmt: skip
-        path = f"{command_path(CommandId(IncidentId(run, incident), command))}/{verdict}"
-        said = {SPEAKS_FOR: person.browser} if person.browser else {}
-        return _read(Command, self._call("POST", path, person.token, json=body, headers=said))
+    def _of(
+        self, token: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None
+    ) -> TypedClient:
+        calls = self._calls(token, headers, timeout_s)
+        return TypedClient(self.server, token, timeout_s=calls.timeout_s, calls=calls)
 
-    def _get(self, path: str, token: str, **query: str | int | None) -> httpx.Response:
-        asked = {name: value for name, value in query.items() if value is not None}
-        return self._call("GET", path, token, params=asked)
-
-    def _call(
-        self, method: str, path: str, token: str, *, headers: Mapping[str, str] = NOTHING,
-        **rest: Any,
-    ) -> httpx.Response:  # fmt: skip
-        given = {**headers, "Authorization": f"Bearer {token}"} if token else headers
+    def _calls(
+        self, token: str, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None
+    ) -> Calls:
         try:
-            answer = self._http.request(method, path, headers=given, **rest)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise _no_answer(self.server, error) from error
-        if not answer.is_success:
-            raise _refusal(answer)
-        return answer
+            return _PageCalls(self.server, token, timeout_s or READ_TIMEOUT_S, headers)
+        except ProtocolError as error:
+            raise ApiError(
+                "That is no token", _REMEDIES[401], code="no_token", status=401
+            ) from error
 
 
-def _no_answer(server: str, error: Exception) -> ApiError:
-    if isinstance(error, httpx.TimeoutException):
-        return ApiError(
-            f"The server at {server} did not answer in time",
-            "It may be starting or overloaded; this page asks again by itself.",
-            code="timeout",
-        )
-    return ApiError(
-        f"The server at {server} can't be reached",
-        "Start it with `spikeguard up` or `spikeguard serve`, or set SPIKEGUARD_SERVER to its "
-        "address. Training goes on without it.",
-        code="unreachable",
-    )
+class _PageCalls(Calls):
+    """The typed client's calls; a failure says what helps whoever looks at a page."""
+
+    def call(
+        self, method: str, path: str, body: bytes | None = None, media: str = "application/json"
+    ) -> bytes:
+        try:
+            return super().call(method, path, body, media)
+        except ApiError as error:
+            raise _for_a_page(error) from error
 
 
-_REMEDIES = {
-    401: "Sign in again; if nobody is signed in, set SPIKEGUARD_TOKEN or SPIKEGUARD_TOKEN_FILE "
-    "of the dashboard to a viewer's token.",
-    403: "Ask for a token with the role that this needs: viewer to read, operator to decide.",
-    404: "Check the name in the address, or open it from the list of runs.",
-}
+_REMEDIES: Mapping[object, str] = MappingProxyType(
+    {
+        401: "Sign in again; if nobody is signed in, set SPIKEGUARD_TOKEN or SPIKEGUARD_TOKEN_FILE "
+        "of the dashboard to a viewer's token.",
+        403: "Ask for a token with the role that this needs: viewer to read, operator to decide.",
+        404: "Check the name in the address, or open it from the list of runs.",
+        "timeout": "It may be starting or overloaded; this page asks again by itself.",
+        "unreachable": "Start it with `spikeguard up` or `spikeguard serve`, or set "
+        "SPIKEGUARD_SERVER to its address. Training goes on without it.",
+    }
+)
 
 
-def _refusal(answer: httpx.Response) -> ApiError:
-    """The server's own words where it gave them in the agreed shape."""
-    body = _plain(answer)
-    error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
-        error = {}
-    return ApiError(
-        str(error.get("message") or f"The server answered {answer.status_code}"),
-        str(error.get("remedy") or _REMEDIES.get(answer.status_code, "See the server's log.")),
-        code=str(error.get("code") or f"http_{answer.status_code}"),
-        status=answer.status_code,
-        error=error,
-    )
+def _for_a_page(error: ApiError) -> ApiError:
+    """The server's own words where it gave them; else what helps here."""
+    if error.error:
+        return error
+    remedy = _REMEDIES.get(error.code) or _REMEDIES.get(error.status) or error.remedy
+    return ApiError(error.message, remedy, code=error.code, status=error.status)
 
 
-def _plain(answer: httpx.Response) -> Any:
+def _series(content: bytes) -> Series:
     try:
-        return answer.json()
-    except ValueError:
-        return None
-
-
-def _stranger(what: str) -> ApiError:
-    return ApiError(
-        f"The server's answer is not what this dashboard understands: {what}",
-        "Run server and dashboard in the same version, and check that SPIKEGUARD_SERVER is "
-        "spikeguard's server.",
-        code="not_understood",
-    )
-
-
-def _read(shape: type[T], answer: httpx.Response) -> T:
-    return _understood(partial(read, shape), answer)
-
-
-def _page(shape: type[T], answer: httpx.Response) -> Page[T]:
-    return _understood(partial(read_page, shape), answer)
-
-
-def _series(answer: httpx.Response) -> Series:
-    fingerprint = sha256(answer.content).hexdigest()
-    return _understood(lambda plain: series_of(read(SeriesAnswer, plain), fingerprint), answer)
-
-
-def _understood(reading: Callable[[Any], T], answer: httpx.Response) -> T:
-    try:
-        return reading(_plain(answer))
+        return series_of(understood(SeriesAnswer, content), sha256(content).hexdigest())
     except NotUnderstood as error:
-        raise _stranger(str(error)) from error
+        raise stranger(str(error)) from error

@@ -33,9 +33,7 @@ def world() -> World:
 @pytest.fixture
 def client(world: World) -> Iterator[Client]:
     with serving(world) as address:
-        client = Client(address)
-        yield client
-        client.close()
+        yield Client(address)
 
 
 def test_every_documented_answer_is_read(client: Client) -> None:

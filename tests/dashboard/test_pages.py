@@ -304,14 +304,14 @@ def test_when_the_server_goes_away_the_last_answer_stays_and_its_age_is_said(wor
 def test_a_strangers_answer_is_no_stack_trace(world: World, body: object) -> None:
     world.broken = lambda: answer_json(200, body)
     text = said(AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
-    assert "not what this dashboard understands" in text
+    assert "not in the form that this version expects" in text
 
 
 @pytest.mark.usefixtures("address")
 def test_a_broken_field_deep_inside_is_named_and_no_stack_trace(world: World) -> None:
     world.incidents[0]["evidence"]["first_moves"]["loss"] = "soon"
     text = said(opened(incident_script, run="llama-8b-c4", number="2"))
-    assert "not what this dashboard understands" in text
+    assert "not in the form that this version expects" in text
     assert "IncidentDetail.evidence.first_moves.loss is no int" in text
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
@@ -303,6 +304,16 @@ def test_a_server_that_is_not_there_is_one_clear_error() -> None:
     with pytest.raises(ApiError) as refused:
         Client(f"http://127.0.0.1:{port}", "x").me()
     assert refused.value.code == "unreachable"
+
+
+def test_a_server_that_says_nothing_is_given_up_on_after_the_calls_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(ApiError) as refused:
+            Client(f"http://127.0.0.1:{port}", "x", timeout_s=0.3).me()
+    assert refused.value.code == "timeout"
+    assert time.monotonic() - began < 10.0
 
 
 def test_a_redirect_takes_no_token_elsewhere() -> None:
