@@ -25,7 +25,7 @@ from spikeguard_server.store.roles import (
     ways_around,
 )
 
-SEE = "docs/operations.md, Roles of the database"
+SEE = "docs/access.md, Roles of the database"
 
 
 def role_of(url: str) -> str:

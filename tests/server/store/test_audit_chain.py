@@ -395,7 +395,7 @@ def test_a_server_of_one_role_says_that_its_audit_is_not_protected(database_url:
 def test_migrating_as_the_owner_takes_over_a_database_of_one_role(
     databases: Databases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What docs/operations.md says to do, and what is said at each step that was forgotten."""
+    """What docs/access.md says to do, and what is said at each step that was forgotten."""
     with databases.lent("template1") as url:
         superuser = sql.create_engine(url, isolation_level="AUTOCOMMIT")
         with superuser.connect() as connection:
