@@ -135,7 +135,7 @@ def _name(metric: Metric) -> str:
 
 def _alerts(name: str) -> str:
     found = [one["alert"] for one in _rules() if name in one["expr"]]
-    return ", ".join(f"[{alert}](../operations.md#{alert.lower()})" for alert in found)
+    return ", ".join(f"[{alert}](../alerts.md#{alert.lower()})" for alert in found)
 
 
 @cache

@@ -4,7 +4,7 @@
 
 writes `dashboards/*.json`, which Grafana is provisioned with; a test holds that both agree. Law:
 every panel says what it shows and reads the one provisioned data source; queries ask only for what
-the server tells (docs/operations.md, "Grafana").
+the server tells (docs/alerts.md, "Grafana").
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ def on_call() -> dashboard.Dashboard:
                'sum(spikeguard_runs{state="silent"}) or vector(0)', WARN),
         number("Time is driven", "Replicas whose ticker runs; with none, nothing expires and no "
                "silence is noticed.", "sum(spikeguard_ticker_up) or vector(0)", GOOD),
-        states("Alerts", "What fired when; docs/operations.md says what to do about each.",
+        states("Alerts", "What fired when; docs/alerts.md says what to do about each.",
                Query(f"max by (alertname) ({fires})", "{{alertname}}"), "calm", "fires"),
         listing("Runs with an open spike", "A click opens the incident.",
                 "spikeguard_run_incident_info == 1", HIDDEN),

@@ -194,7 +194,7 @@ def test_an_alert_is_routed_by_how_bad_it_is(labels: str, receiver: str) -> None
 
 
 def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
-    text = (ROOT / "docs/operations.md").read_text()
+    text = (ROOT / "docs/alerts.md").read_text()
     anchors = {heading.lower() for heading in re.findall(r"^#+ (\w+)$", text, re.M)}
     for alert in _alerts():
         assert alert["labels"]["severity"] in {"critical", "warning", "none"}
@@ -202,7 +202,7 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
         base, _, anchor = alert["annotations"]["runbook_url"].partition("#")
         assert base == "{{ $externalLabels.spikeguard_runbook }}"
         assert anchor == alert["alert"].lower()
-        assert anchor in anchors, f"docs/operations.md has no section {alert['alert']}"
+        assert anchor in anchors, f"docs/alerts.md has no section {alert['alert']}"
 
 
 def test_an_alert_about_a_run_leads_to_its_page() -> None:
@@ -221,7 +221,7 @@ def test_an_alert_about_a_run_leads_to_its_page() -> None:
         given["SPIKEGUARD_DASHBOARD_URL"]
         == SERVICES["server"]["environment"]["SPIKEGUARD_DASHBOARD_URL"]
     )
-    text = (ROOT / "docs/operations.md").read_text()
+    text = (ROOT / "docs/alerts.md").read_text()
     assert all(f"`{name}`" in text for name in given)
 
 

@@ -263,7 +263,7 @@ def _await(
 
 def test_what_fires_reaches_who_should_hear_of_it_with_its_runbook(watch: Watch) -> None:
     """And nobody else: a warning wakes no pager."""
-    text = (DEPLOY.parent / "docs/operations.md").read_text()
+    text = (DEPLOY.parent / "docs/alerts.md").read_text()
     sections = {heading.lower() for heading in re.findall(r"^### (\w+)$", text, re.M)}
     for receiver in ("team", "pager", "watchdog"):
         for name, alert in watch.pager.alerts(receiver).items():

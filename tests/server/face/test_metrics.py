@@ -326,8 +326,8 @@ def test_a_project_counts_from_zero_and_those_beyond_the_first_hundred_together(
     delays = totals.distributions["spikeguard_detection_delay_steps"]
     lines = fleet_text(replace(_fleet(()), totals=totals)).decode().splitlines()
     told = [one for one in lines if 'project="p-001"' in one]
-    operations = Path(__file__).parents[3] / "docs/operations.md"
-    assert f"That is {len(told)} series a project" in operations.read_text()
+    alerts = Path(__file__).parents[3] / "docs/alerts.md"
+    assert f"That is {len(told)} series a project" in alerts.read_text()
     assert [delays[name,].count for name in ("p-001", "p-007", OTHERS)] == [0, 1, 2]
 
 
@@ -389,7 +389,7 @@ def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> N
     per_run, total = (len(_of_runs(fleet_text(_fleet(live=shown)))) for shown in ((full,), runs))
     assert total == MAX_RUNS * per_run <= 5000
     beyond = (MAX_INCIDENTS - MAX_RUNS) * len(_of_runs(fleet_text(_fleet(live=(alone,)))))
-    text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/alerts.md").read_text()
     assert f"{per_run} series a run" in text
     assert f"{MAX_RUNS} runs" in text
     assert f"{total:,} series" in text

@@ -1,6 +1,6 @@
 """What a closed incident came to in figures: times, and what was lost and saved.
 
-`report/figures.py` finds them; docs/operations.md says what each means.
+`report/figures.py` finds them; docs/alerts.md says what each means.
 """
 
 from __future__ import annotations
