@@ -33,7 +33,7 @@ approving, and what to do the next morning.
 
 Confidence is the probability that it is this cause and no other. Below the one that a cause asks
 for, the incident is handled as `unknown`. A project changes rows by its
-[policy](policy.md#remediescause). How causes are told apart: [detection](../detection.md). Words in
+[policy](policy.md#remediescause). How causes are told apart: [diagnosis](../diagnosis.md). Words in
 italics are filled in with what was measured.
 """
 CALM = """In a recoverable incident, and in one of an outlier batch, nothing is commanded: only
