@@ -1,4 +1,4 @@
-"""Every link of the documentation leads to a page and a section that exist."""
+"""What the documentation points at exists: pages, sections, and the files of the architecture."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ def test_the_first_page_leads_to_every_page() -> None:
     first = (ROOT / "README.md").read_text()
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(first)}
     assert set((ROOT / "docs").glob("*.md")) <= linked
+
+
+@pytest.mark.parametrize(
+    ("part", "package"),
+    [("agent", "agent/spikeguard"), ("server", "server/spikeguard_server")],
+)
+def test_the_architecture_names_files_that_exist(part: str, package: str) -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    inside = text.partition(f"\n## Inside the {part}\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`(?!tests/)([\w/]+\.py)`|^\| `([\w/]+/)`", inside, re.MULTILINE)
+    paths = {file or folder for file, folder in named} - {f"{package}/"}
+    assert len(paths) > 20
+    assert [path for path in sorted(paths) if not (ROOT / package / path).exists()] == []
 
 
 def _sections(page: Path) -> Iterator[str]:
