@@ -1,6 +1,7 @@
 """The constants of detection and naming: one set of defaults for every run.
 
-Law: values only, no logic. `docs/detection.md` says how each was chosen.
+Law: values only, no logic. `docs/detection.md` says what they do, `docs/lab-log.md` how they were
+chosen.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Law: a pure function of the episode. Confidence is the probability that the kind is right at the
 end; reasons are sentences with numbers for a person.
 
-What is expected of the excess is `outlook.py`'s.
+What is expected of the excess is `forecast.py`'s.
 """
 
 from __future__ import annotations
