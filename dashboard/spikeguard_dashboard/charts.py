@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from spikeguard_dashboard import words
 from spikeguard_dashboard.history import Kept
@@ -90,6 +91,7 @@ def _rows(stretch: SeriesPart, signal: str, kept: Kept) -> Iterator[Row]:
             yield {**row, "line": f"{name} b", "fate": UNDONE}
 
 
+@debug_mode(False)  # to check every part of every chart takes longer than to make it
 def signal_chart(
     series: Series,
     panel: Panel,
@@ -347,23 +349,21 @@ def _end(span: Span, high: int) -> int:
 def _dressed(layers: list[alt.Chart], frame: _Frame) -> Spec:
     """The layers in the quiet look that all charts share; the height is the plot's own."""
     colours = frame.colours
-    dressed = (
-        alt.LayerChart(layer=layers)
-        .properties(
-            height=frame.panel.height,
-            width="container",
-            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        )
-        .configure_view(strokeWidth=0)
-        .configure_axis(
-            gridColor=colours.grid,
-            domainColor=colours.grid,
-            tickColor=colours.grid,
-            labelColor=colours.text,
-            titleColor=colours.text,
-            titleFontSize=11,
-            labelFontSize=11,
-            titleFontWeight="normal",
-        )
+    axis = alt.AxisConfig(
+        gridColor=colours.grid,
+        domainColor=colours.grid,
+        tickColor=colours.grid,
+        labelColor=colours.text,
+        titleColor=colours.text,
+        titleFontSize=11,
+        labelFontSize=11,
+        titleFontWeight="normal",
+    )
+    dressed = alt.LayerChart(  # each method of altair's that adds to it copies all its layers
+        layer=layers,
+        height=frame.panel.height,
+        width="container",
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        config=alt.Config(view=alt.ViewConfig(strokeWidth=0), axis=axis),
     )
     return {**dressed.to_dict(validate=False), "datasets": frame.datasets}

@@ -26,9 +26,13 @@ LAUNCHER = "from torch.distributed.run import main; main()"
 FORKED = ("--run-path", "--start-method=fork")  # the launcher's own options: no rank imports torch
 
 
-def start_script(source: str, output: Path, *arguments: str) -> ForkServerProcess:
-    """`source` as `python -c` runs it, what it says appended to `output`."""
-    given = (source, str(output), arguments, dict(os.environ))
+def start_script(
+    source: str, output: Path, *arguments: str, **environment: str
+) -> ForkServerProcess:
+    """`source` as `python -c` runs it, what it says appended to `output`.
+
+    `environment` is added to ours."""
+    given = (source, str(output), arguments, {**os.environ, **environment})
     process = FORKS.Process(target=_as_a_program, args=given)
     process.start()
     return process

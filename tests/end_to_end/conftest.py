@@ -16,6 +16,7 @@ from spikeguard_cli.api import Refused
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
+from tests.end_to_end.forked import ForkingChildren
 
 Follow = Callable[[Service, Job, str], list[dict[str, Any]]]
 _NUMBERS = count()
@@ -45,7 +46,7 @@ def service(folder: Path) -> Iterator[Service]:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """Ends whatever a test started."""
-    children = Children()
+    children = ForkingChildren()
     yield children
     children.end()
 

@@ -14,6 +14,7 @@ from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
 from tests.end_to_end.conftest import Follow
+from tests.end_to_end.forked import ForkingChildren
 
 STEPS = 420
 SIZE = ["--preset", "tiny", "--batch", "16", "--steps", str(STEPS)]
@@ -38,7 +39,7 @@ def twin(folder: Path) -> Iterator[Callable[[], float]]:
 
     Trained beside the first of the others; only who asks waits for it.
     """
-    children = Children()
+    children = ForkingChildren()
     job = Job.start(children, folder / "twin", {}, *SIZE, "--run", "twin")
 
     @cache
@@ -105,7 +106,7 @@ def _check_postmortem(service: Service, incident: dict[str, Any], done: dict[str
 @pytest.fixture(scope="module")
 def bruised(folder: Path, service: Service, follow: Follow) -> tuple[Job, list[dict[str, Any]]]:
     """A run that heals by itself: a gradient that is not finite, then three bad batches."""
-    children = Children()
+    children = ForkingChildren()
     try:
         job = train(children, service, folder, "bruised", *BRUISES)
         incidents = follow(service, job, "bruised")

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+import spikeguard_trainer
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service
+from tests.agent.forks import FORKED
 
 SIZE = ["--preset", "tiny", "--batch", "16", "--steps", "20000", "--step-time", "0.01"]
-TWO_RANKS = ["--standalone", "--nproc-per-node=2", "-m", "--", "spikeguard_trainer"]
+TRAINER = str(Path(spikeguard_trainer.__file__).with_name("__main__.py"))
+TWO_RANKS = ["--standalone", "--nproc-per-node=2", *FORKED, TRAINER]
 LIMIT_S = 90.0
 
 
