@@ -19,12 +19,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.faults import database
 from benchmarks.faults_site import Site, new_site, preload, running
 from benchmarks.fuzz_bodies import Bodies
-from benchmarks.fuzz_calls import Calls
 from benchmarks.fuzz_truth import Expected, Findings
 from benchmarks.ingest_load import Line
 from benchmarks.ingest_servers import HOST
@@ -32,6 +31,9 @@ from benchmarks.machine import machine
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.store.engine import open_engine
+
+if TYPE_CHECKING:
+    from benchmarks.fuzz_calls import Calls
 
 LINES = 4
 
@@ -90,6 +92,8 @@ def fuzz_bodies(site: Site, count: int, seed: int) -> list[Findings]:
 
 def fuzz_calls(site: Site, examples: int, seed: int) -> Calls:
     """Schemathesis, on what the bodies left in the database."""
+    from benchmarks.fuzz_calls import Calls  # a second of imports that bodies do not need
+
     engine = open_engine(site.replicas[0].settings)
 
     def issue(role: Role) -> str:

@@ -6,7 +6,8 @@ test starts and then interrupts: the handler set here is not inherited, the defa
 Every process computes in one thread. What the tests train is so small that a second one only waits
 for the first, which costs half as much again and takes the core from the other tests.
 
-What collecting the tests has imported is left out of every later garbage collection: it stays.
+What collecting the tests imports is not garbage: none is looked for meanwhile, and later
+collections leave it out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.browser import browsing
 from tests import fast
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # Folders, those of long files first; what is not named has none.
@@ -39,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,16 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 def mark(items: list[pytest.Item]) -> None:
     """Mark whoever asks for a process by a fixture, and what lies where nearly all do."""
-    here = Path(__file__).parent
     for item in items:
-        inside = any(item.path.is_relative_to(here / folder) for folder in FOLDERS)
-        if inside or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        if _lies_in_folders(item.path) or not FIXTURES.isdisjoint(
+            getattr(item, "fixturenames", ())
+        ):
             item.add_marker("slow")
+
+
+@cache
+def _lies_in_folders(path: Path) -> bool:
+    return any(path.is_relative_to(Path(__file__).parent / folder) for folder in FOLDERS)
 
 
 def begin() -> None:

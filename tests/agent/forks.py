@@ -7,6 +7,7 @@ process has to spend again. All test files of a worker share the one that is for
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import runpy
@@ -16,7 +17,17 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+
+class Fork(ForkServerProcess):
+    """Leaves what it was forked with out of every garbage collection, which would copy it."""
+
+    def run(self) -> None:
+        gc.freeze()
+        super().run()
+
+
 FORKS = multiprocessing.get_context("forkserver")
+setattr(FORKS, "Process", Fork)  # noqa: B010
 FORKS.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "spikeguard"]
 )

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from spikeguard_trainer.stage.job import Job
-from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Service, awaiting
+from tests.end_to_end.forked import ForkingChildren
 
 PACE = ("--preset", "tiny", "--steps", "620", "--step-time", "0.03")
 LIMIT_S, SHOW_MS = 60.0, 40_000
@@ -37,7 +37,7 @@ def folder() -> Iterator[Path]:
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """`spikeguard up` with its dashboard, and a run that is damaged at step 220."""
     monkeypatch.setenv("SPIKEGUARD_DASHBOARD_REFRESH", "2")
-    children = Children()
+    children = ForkingChildren()
     with folder() as place:
         try:
             service = Service.start(children, place / "service")

@@ -66,11 +66,16 @@ class AgreedScaler:
 def scalers_of(given: Sequence[Any]) -> list[Any]:
     """Those of `state=`, or where there is none whatever lives in the process.
 
-    No object says which scaler a loop will use, so all objects are looked through: 0.1 s, once.
+    No object says which scaler a loop will use, so all objects are looked through, once.
     """
-    said = [each for each in given if isinstance(each, GradScaler)]
-    found = said or [each for each in gc.get_objects() if issubclass(type(each), GradScaler)]
+    found = [each for each in given if isinstance(each, GradScaler)] or _living_scalers()
     return [each for each in found if each.is_enabled()]
+
+
+def _living_scalers() -> list[Any]:
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, GradScaler)}
+    return [each for each in objects if type(each) in kinds] if kinds else []
 
 
 def agree_on_overflows(

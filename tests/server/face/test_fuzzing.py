@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,7 +11,6 @@ import sqlalchemy as sql
 
 from benchmarks.fuzz import Sender
 from benchmarks.fuzz_bodies import Bodies
-from benchmarks.fuzz_calls import Calls
 from benchmarks.fuzz_truth import Findings
 from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
@@ -19,6 +19,9 @@ from spikeguard_server.http.routes import orders
 from spikeguard_server.settings import Settings
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
+
+if TYPE_CHECKING:
+    from benchmarks.fuzz_calls import Calls
 
 BODIES = 200
 SEED = 20
@@ -66,6 +69,8 @@ def calls(
     engine: sql.Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Calls]:
     """Every role at a server of its own, since calls revoke tokens and halt policies."""
+    from benchmarks.fuzz_calls import Calls  # its schemathesis would slow every worker's start
+
     monkeypatch.setattr(orders, "LONGEST_S", 0.1)  # nobody ever decides: each wait is in vain
 
     def issue(role: Role) -> str:

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fuzz_calls import Calls
 from spikeguard_protocol import (
     Ack,
     AttemptEnded,
@@ -45,6 +44,8 @@ from tests.server.face.serving import serving
 
 if TYPE_CHECKING:
     import sqlalchemy as sql
+
+    from benchmarks.fuzz_calls import Calls
 
 FLEETS = 2
 CALM, HIGH = 130, 60  # steps: a baseline, and a spike that is named
@@ -205,6 +206,7 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
 @pytest.fixture
 def reader(engine: sql.Engine, database_url: str) -> Iterator[Reader]:
     """Reads from a server whose database holds these fleets and nothing else."""
+    from benchmarks.fuzz_calls import Calls  # its schemathesis would slow every worker's start
 
     def issue(role: Role) -> str:
         with engine.begin() as connection:
