@@ -17,7 +17,7 @@ from tests.agent.forks import FORKED
 
 SIZE = ["--preset", "tiny", "--batch", "16", "--steps", "20000", "--step-time", "0.01"]
 TRAINER = str(Path(spikeguard_trainer.__file__).with_name("__main__.py"))
-TWO_RANKS = ["--standalone", "--nproc-per-node=2", *FORKED, TRAINER]
+TWO_RANKS = ["--standalone", "--nproc-per-node=2", *FORKED, "--", TRAINER]
 LIMIT_S = 90.0
 
 
