@@ -59,7 +59,8 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "ingest": _DOMAIN | {"identity", "store", "access"},
     "notify": _DOMAIN | {"identity", "store", "access", "report"},
     "jobs": _DOMAIN | {"identity", "store", "ingest", "report"},
-    "http": _DOMAIN | {"identity", "store", "access", "ingest", "notify", "jobs", "report"},
+    "http": _DOMAIN
+    | {"identity", "store", "access", "ingest", "notify", "jobs", "report", "replay"},
     "cli": _DOMAIN | {"identity", "store", "access", "http", "jobs", "replay"},
 }
 SERVER_SHARED = {  # modules that belong to no package

@@ -27,6 +27,7 @@ from spikeguard_cli.open_command import COMMANDS as OPEN
 from spikeguard_cli.response_commands import COMMANDS as RESPONSE
 from spikeguard_cli.run_command import COMMANDS as RUN
 from spikeguard_cli.show_commands import COMMANDS as SHOW
+from spikeguard_cli.tag_command import COMMANDS as TAG
 from spikeguard_cli.wording import (
     RUN_HEAD,
     approved_words,
@@ -375,6 +376,7 @@ COMMANDS: tuple[Command, ...] = (
     *RESPONSE,
     *RUN,
     *ARCHIVE,
+    *TAG,
     Command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),

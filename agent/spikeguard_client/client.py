@@ -7,7 +7,7 @@ stream of events is joined again where it broke, and nothing in it is missing or
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
 from typing import Any
 
@@ -109,12 +109,28 @@ class Client:
         self._calls.call("DELETE", with_query(f"/v1/tokens/{id}", reason=reason))
 
     def runs(
-        self, *, project: str | None = None, state: str | None = None, archived: bool = False
-    ) -> Iterator[Run]:
+        self, *, project: str | None = None, state: str | None = None, archived: bool = False,
+        search: str | None = None, tag: str | None = None, open_kind: str | None = None,
+        sort: str | None = None, descending: bool = True,
+    ) -> Iterator[Run]:  # fmt: skip
         """Every run that the token may see, newest first, page by page as they are read. `state` is
-        `live`, `silent` or `ended`; `archived`: the archived ones instead of the others."""
-        only = "true" if archived else None
-        return self._calls.items(Run, "/v1/runs", project=project, state=state, archived=only)
+        `live`, `silent` or `ended`; `archived`: the archived ones instead of the others; `search`
+        stands in PROJECT/NAME; `open_kind` is the kind of the open incident, or `any`; `sort` is
+        `urgency`, `created`, `name`, `heard`, `step`, `loss`, `grad_norm`, `tokens_per_second` or
+        `incidents`."""
+        return self._calls.items(
+            Run, "/v1/runs", project=project, state=state, archived="true" if archived else None,
+            search=search, tag=tag, open_kind=open_kind, sort=sort,
+            descending=None if descending else "false",
+        )  # fmt: skip
+
+    def tag_run(
+        self, run: RunId, *, add: Sequence[str] = (), remove: Sequence[str] = (),
+        reason: str | None = None,
+    ) -> Run:  # fmt: skip
+        """Add tags to a run, and remove some; 20 a run at most, of 40 characters."""
+        body = {"add": [*add], "remove": [*remove], **_why(reason)}
+        return self._calls.send(Run, "POST", f"{run_path(run)}/tags", body)
 
     def archive_run(self, run: RunId, reason: str | None = None) -> Run:
         """Leave a run out of lists, metrics and quotas until it trains again. A conflict while an

@@ -47,6 +47,8 @@ class Run(TypedDict):
     live_attempts: int  # above 1 nobody gets orders
     archived_at: str | None  # lists and metrics leave it out since
     look_at_job: str | None  # what to look at where its job may have died
+    open_kind: str | None  # of the open incident
+    tags: list[str]  # in order
 
 
 class Ability(TypedDict):
@@ -168,6 +170,8 @@ class RunDetail(TypedDict):
     live_attempts: int  # above 1 nobody gets orders
     archived_at: str | None  # lists and metrics leave it out since
     look_at_job: str | None  # what to look at where its job may have died
+    open_kind: str | None  # of the open incident
+    tags: list[str]  # in order
     attempts: list[Attempt]
     segments: list[Segment]
     targets: list[Target]

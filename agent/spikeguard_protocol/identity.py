@@ -15,6 +15,8 @@ from spikeguard_protocol.errors import ProtocolError
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ATTEMPT_PATTERN = re.compile(r"[0-9a-f]{16}")
 TARGET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=+/-]{0,39}")
+MAX_TAGS = 20  # of a run
 MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exactly
 MAX_DIGITS = 19  # of the number of an incident or a command
 DEFAULT_PROJECT = "default"
@@ -28,6 +30,18 @@ def check_name(field: str, value: str) -> str:
             field,
             "takes 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
             f"Rename {value[:80]!r}",
+        )
+    return value
+
+
+def check_tag(field: str, value: str) -> str:
+    """Return `value` if it can be a tag of a run; raise `ProtocolError` otherwise."""
+    if not TAG_PATTERN.fullmatch(value):
+        raise ProtocolError(
+            field,
+            "takes tags of 1 to 40 letters, digits, '.', '_', ':', '=', '+', '/' or '-', the first "
+            "a letter or digit",
+            f"Write {value[:80]!r} otherwise",
         )
     return value
 

@@ -102,40 +102,47 @@ def advise(
     A watch is approved as the policy would; any other waits, unanswered, until its incident
     closes, and is told once: again only where the policy turns to another verb.
     """
-    pace_s = assumed.step_time_s if assumed.step_time_s is not None else _pace_s(samples)
-    watcher = _Watcher(policy, replace(assumed, step_time_s=pace_s))
-    for step, events in _told(samples, choice):
+    watcher = Watcher(policy, with_pace(assumed, samples))
+    for step, events in Feed(monitor_of(choice), choice).told(samples):
         watcher.take(step, events)
     return watcher.advice
 
 
-def _pace_s(samples: Sequence[Sample]) -> float | None:
+def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
+    """The same, with the time of a step as the log has it where nothing else is assumed."""
     name = Signal.STEP_TIME.value
     times = [one.values[name] for one in samples if name in one.values]
-    return statistics.median(times) if times else None
-
-
-def _told(
-    samples: Sequence[Sample], choice: DetectorChoice | None
-) -> Iterator[tuple[int, list[Event]]]:
-    """Newest step and events: of every single sample around incidents, of portions elsewhere."""
-    monitor, row = monitor_of(choice), 0
-    singly = 0  # row up to which every sample is taken by itself
-    while row < len(samples):
-        alone = monitor.open or row < singly
-        portion = samples[row : row + (1 if alone else PORTION)]
-        before = None if alone else monitor.dump()
-        events = monitor.observe(portion)
-        if before is not None and any(isinstance(event, Opened) for event in events):
-            monitor, singly = Monitor.load(before), row + len(portion)
-            monitor.use(choice or DetectorChoice())
-            continue
-        yield portion[-1].step, events
-        row += len(portion)
+    if assumed.step_time_s is not None or not times:
+        return assumed
+    return replace(assumed, step_time_s=statistics.median(times))
 
 
 @dataclass
-class _Watcher:
+class Feed:
+    """Samples on their way into a monitor."""
+
+    monitor: Monitor
+    choice: DetectorChoice | None = None
+
+    def told(self, samples: Sequence[Sample]) -> Iterator[tuple[int, list[Event]]]:
+        """Newest step and events: of every single sample around incidents, of portions
+        elsewhere."""
+        row = singly = 0  # row up to which every sample is taken by itself
+        while row < len(samples):
+            alone = self.monitor.open or row < singly
+            portion = samples[row : row + (1 if alone else PORTION)]
+            before = None if alone else self.monitor.dump()
+            events = self.monitor.observe(portion)
+            if before is not None and any(isinstance(event, Opened) for event in events):
+                self.monitor, singly = Monitor.load(before), row + len(portion)
+                self.monitor.use(self.choice or DetectorChoice())
+                continue
+            yield portion[-1].step, events
+            row += len(portion)
+
+
+@dataclass
+class Watcher:
     """The run so far, as the policy would have seen it."""
 
     policy: Policy

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from spikeguard_protocol import Answer, Health, Medium, SegmentReason, Verb
+from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason, Verb
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.domain.diagnosis.change_effect import Expected
 from spikeguard_server.identity.actors import ActorKind, KnownBy
@@ -81,6 +81,8 @@ RUN_EXAMPLE: dict[str, Any] = {
     "live_attempts": 1,
     "archived_at": None,
     "look_at_job": None,
+    "open_kind": "lingering",
+    "tags": ["sweep-3"],
 }
 
 
@@ -106,6 +108,8 @@ class RunBody(Shape):
     live_attempts: int = Field(description="above 1 nobody gets orders")
     archived_at: datetime | None = Field(description="lists and metrics leave it out since")
     look_at_job: str | None = Field(description="what to look at where its job may have died")
+    open_kind: Kind | None = Field(description="of the open incident")
+    tags: list[str] = Field(description="in order")
 
 
 class AbilityBody(Shape):
@@ -313,12 +317,15 @@ class RunDetail(RunBody):
 
 
 class RunList(Shape):
-    """Runs, newest first."""
+    """Runs, in the order that was asked for."""
 
-    model_config = example({"items": [RUN_EXAMPLE], "next_cursor": None})
+    model_config = example({"items": [RUN_EXAMPLE], "next_cursor": None, "total": None})
 
     items: list[RunBody]
     next_cursor: str | None
+    total: int | None = Field(
+        None, description="of all pages, where `count` asked for it; 10,000 at most"
+    )
 
 
 SERIES_EXAMPLE: dict[str, Any] = {

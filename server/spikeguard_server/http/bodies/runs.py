@@ -36,7 +36,7 @@ from spikeguard_server.store.reads.targets import ShownTarget, read_targets
 _MEASURED = (
     "project", "name", "created_at", "last_message_at", "age_s", "last_step", "last_loss",
     "last_grad_norm", "tokens_per_second", "open_incident", "incidents", "waiting_approval",
-    "live_attempts", "archived_at",
+    "live_attempts", "archived_at", "open_kind", "tags",
 )  # fmt: skip
 _ATTEMPT = (
     "id", "number", "started_at", "last_message_at", "ended_at", "end_reason", "world_size",

@@ -1,10 +1,8 @@
-"""Runs and their curves."""
+"""One run and its curves."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Query
 
@@ -12,32 +10,18 @@ from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.http.bodies.incidents import series_body
 from spikeguard_server.http.bodies.run_shapes import (
-    RunBody,
     RunDetail,
-    RunList,
-    RunState,
     SeriesBody,
 )
-from spikeguard_server.http.bodies.runs import run_body, run_detail
+from spikeguard_server.http.bodies.runs import run_detail
 from spikeguard_server.http.dependencies import (
-    CallerDep,
-    Cursor,
-    Limit,
-    ListOrder,
-    OrderAsked,
-    ProjectAsked,
     RunDep,
     ServicesDep,
-    page_wanted,
-    project_asked,
 )
 from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import open_incident
 from spikeguard_server.store.reads.runs import (
-    RunsWanted,
-    list_runs,
-    list_runs_by_attention,
     read_run,
 )
 from spikeguard_server.store.reads.series import MAX_POINTS, Window, read_series, read_signals
@@ -74,32 +58,6 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
             "The last step lies before the first", "Ask for first <= last", field="last"
         )
     return Window(read_signals(signals), first or 0, last, points)
-
-
-@router.get("/v1/runs", summary="List runs", response_model=RunList, response_class=JsonReply)
-def get_runs(
-    services: ServicesDep,
-    caller: CallerDep,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    project: ProjectAsked = None,
-    state: RunState | None = None,
-    archived: Annotated[bool, Query(description="those alone; else those that are not")] = False,
-    order: OrderAsked = ListOrder.NEWEST,
-) -> JsonReply:
-    """The runs that the token may see, newest first. `order=attention` is one page without a
-    cursor: those with an open incident first, then those that have not ended, the projects in
-    turn."""
-    page = page_wanted(limit, cursor, datetime.fromisoformat, UUID)
-    wanted = RunsWanted(project_asked(caller, project), state, archived)
-    more = None
-    with services.engine.connect() as connection:
-        if order is ListOrder.ATTENTION:
-            found = list_runs_by_attention(connection, wanted, limit, services.silent_after)
-        else:
-            found, more = list_runs(connection, wanted, page, services.silent_after)
-    items: list[RunBody] = [run_body(row, services.silent_after) for row in found]
-    return JsonReply(RunList(items=items, next_cursor=more))
 
 
 @router.get(

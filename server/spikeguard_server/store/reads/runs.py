@@ -1,4 +1,4 @@
-"""Runs as the API shows them: the list, one run with its history, its audit.
+"""Runs as the API shows them: one run with its history, its audit. `run_list` lists them.
 
 Law: reads only. What time does to a run (age, silence, a proposal's expiry) is reckoned against
 the database's clock at the moment of reading, so that a dead ticker can't make anything look alive.
@@ -7,7 +7,6 @@ the database's clock at the moment of reading, so that a dead ticker can't make 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -19,8 +18,15 @@ from spikeguard_server.domain.lifecycle.command_life import WAITING
 from spikeguard_server.domain.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_server.domain.policy.settings import Policy, PolicyScope
 from spikeguard_server.store.reads.history import PageWanted, Row, write_cursor
-from spikeguard_server.store.runs import ENDED, LIVE, SILENT
-from spikeguard_server.store.tables.core import attempts, audit, commands, precursors, runs
+from spikeguard_server.store.run_tags import tags_of_row
+from spikeguard_server.store.tables.core import (
+    attempts,
+    audit,
+    commands,
+    incidents,
+    precursors,
+    runs,
+)
 from spikeguard_server.store.tables.policies import policies, run_policies
 
 MAX_WARNINGS = 20
@@ -65,7 +71,8 @@ def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
     )
 
 
-def _shown(silent_after: timedelta) -> sql.Select[Any]:
+def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
+    """Runs with what is told of each in a list."""
     age = sql.cast(sql.extract("epoch", sql.func.now() - runs.c.last_message_at), sql.Double)
     last = attempts.alias("last")
     of_run = (last.c.run_id == runs.c.run_id) & (last.c.number == runs.c.current_attempt)
@@ -76,67 +83,19 @@ def _shown(silent_after: timedelta) -> sql.Select[Any]:
         _live_attempts(silent_after).label("live_attempts"),
         last.c.ended_at,
         last.c.end_reason,
-    ).select_from(runs.outerjoin(last, of_run))
+        incidents.c.kind.label("open_kind"),
+        tags_of_row().label("tags"),
+    ).select_from(runs.outerjoin(last, of_run).outerjoin(incidents, open_of_row()))
 
 
-@dataclass(frozen=True, slots=True)
-class RunsWanted:
-    """Which runs are asked for."""
-
-    project: str | None = None  # None = every one
-    state: str | None = None  # live, silent, ended
-    archived: bool = False  # those alone; else those that are not
-
-
-def list_runs(
-    connection: sql.Connection, wanted: RunsWanted, page: PageWanted, silent_after: timedelta
-) -> tuple[Sequence[Row], str | None]:
-    """Runs, newest first, and the cursor of the next page."""
-    query = _shown(silent_after).where(*_wanted(wanted, silent_after))
-    query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
-    if page.after is not None:
-        query = query.where(sql.tuple_(runs.c.created_at, runs.c.run_id) < page.after)
-    found = connection.execute(query.limit(page.limit + 1)).all()
-    return cut(found, page.limit, lambda row: (row.created_at.isoformat(), row.run_id))
-
-
-def list_runs_by_attention(
-    connection: sql.Connection, wanted: RunsWanted, limit: int, silent_after: timedelta
-) -> Sequence[Row]:
-    """The runs that need somebody first: those with an open incident, then those that have not
-    ended, the newest first and the projects in turn; then those that ended, the newest first."""
-    spiked, ended = runs.c.open_incident.is_not(None), runs.c.state == ENDED
-    newest = (runs.c.created_at.desc(), runs.c.run_id)
-    turn = sql.func.row_number().over(partition_by=(runs.c.project, spiked), order_by=newest)
-    some = _shown(silent_after).where(*_wanted(wanted, silent_after))
-    going_on = some.where(spiked | ~ended).order_by(sql.not_(spiked), turn, *newest).limit(limit)
-    found = connection.execute(going_on).all()
-    over = some.where(ended, ~spiked).order_by(*newest).limit(limit - len(found))
-    return [*found, *connection.execute(over)]
-
-
-def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
-    archived = runs.c.archived_at
-    conditions: list[sql.ColumnElement[bool]] = [
-        archived.is_not(None) if wanted.archived else archived.is_(None)
-    ]
-    if wanted.project is not None:
-        conditions.append(runs.c.project == wanted.project)
-    if wanted.state is not None:
-        conditions.append(_state(silent_after) == wanted.state)
-    return conditions
-
-
-def _state(silent_after: timedelta) -> sql.ColumnElement[str]:
-    """Silence is reckoned here: it must show even where no ticker runs."""
-    quiet = runs.c.last_message_at < sql.func.now() - silent_after
-    fell_silent = sql.and_(runs.c.state == LIVE, quiet)
-    return sql.case((fell_silent, SILENT), else_=runs.c.state)
+def open_of_row() -> sql.ColumnElement[bool]:
+    """Whether a row of `incidents` is what a row of `runs` has open."""
+    return (incidents.c.run_id == runs.c.run_id) & (incidents.c.number == runs.c.open_incident)
 
 
 def read_run(connection: sql.Connection, run_id: UUID, silent_after: timedelta) -> Row:
     """One run that exists."""
-    return connection.execute(_shown(silent_after).where(runs.c.run_id == run_id)).one()
+    return connection.execute(shown_runs(silent_after).where(runs.c.run_id == run_id)).one()
 
 
 def read_attempts(connection: sql.Connection, run_id: UUID) -> Sequence[Row]:

@@ -35,6 +35,13 @@ CREATE INDEX runs_project_name_idx ON runs (project, name);
 CREATE INDEX runs_created_at_run_id_idx ON runs (created_at, run_id);
 CREATE INDEX runs_unended_idx ON runs (run_id) WHERE state <> 'ended';
 
+CREATE TABLE run_tags (
+    run_id uuid NOT NULL,
+    tag text NOT NULL,
+    CONSTRAINT run_tags_pkey PRIMARY KEY (run_id, tag),
+    CONSTRAINT run_tags_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
+);
+
 CREATE TABLE attempts (
     run_id uuid NOT NULL,
     number integer NOT NULL,
