@@ -73,6 +73,7 @@ class Attempt(TypedDict):
     end_reason: str | None
     world_size: int | None
     agent_version: str | None
+    tokens_per_step: int | None  # over all ranks; null: not told
     capabilities: list[str]
     settings: dict[str, str]
     abilities: list[Ability]
@@ -684,6 +685,8 @@ class Channel(TypedDict):
     enabled: bool
     changed_at: str
     changed_by: str
+    delivered_at: str | None  # when it last took a message
+    failed_at: str | None  # when one to it last failed
 
 
 class ChannelTest(TypedDict):
@@ -692,6 +695,88 @@ class ChannelTest(TypedDict):
     result: str
     reason: str
     took_ms: float
+
+
+class PolicySetting(TypedDict):
+    """One field."""
+
+    name: str
+    type: str  # table: lists and tables, as JSON
+    default: Any
+    least: float | None
+    most: float | None
+    unit: str
+    meaning: str
+    words: list[str]  # what it may be, of type word
+
+
+class DetectorSettings(TypedDict):
+    """A detector that can be chosen, with all its settings."""
+
+    name: str
+    meaning: str
+    settings: list[PolicySetting]
+
+
+class PolicySettings(TypedDict):
+    """Every setting that a policy has, in the order of its reference."""
+
+    policy: list[PolicySetting]
+    approval: list[PolicySetting]  # of each verb
+    verbs: list[str]
+    detectors: list[DetectorSettings]
+
+
+class ForeseenProposal(TypedDict):
+    """A command that would have been proposed; nobody answers it."""
+
+    step: int
+    verb: str
+    arguments: dict[str, Any]
+    approval: str  # manual, auto or shadow
+    reason: str
+    cost_steps: int | None
+    cost_money: float | None
+
+
+class ForeseenIncident(TypedDict):
+    """An incident that would have been opened."""
+
+    branch: int  # of the history: one that a rollback left counts on its own
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    closed_step: int | None  # null: still open where the samples end
+    kind: str
+    confidence: float
+    signal: str
+    peak_loss: float | None
+    proposals: list[ForeseenProposal]
+
+
+class Foreseen(TypedDict):
+    """What one policy would have said. Of more than 200 incidents the newest are shown."""
+
+    policy: str
+    found: int  # incidents, an outlier batch among them
+    proposed: int  # commands other than watching
+    to_step: int | None  # how far it came in the time it had
+    incidents: list[ForeseenIncident]
+
+
+class PolicyPreview(TypedDict):
+    """A policy tried on the newest stored samples of a run, beside the one in force. Both begin
+    without what was learnt before `first_step`.
+    """
+
+    run: str
+    first_step: int | None  # null: nothing is stored
+    last_step: int | None
+    samples: int
+    whole: bool  # false: time ran out, and the rest was not looked at
+    checkpoint_every: int  # steps, assumed
+    now: Foreseen  # by the policy in force
+    then: Foreseen  # by the one that was sent
 
 
 class Delivery(TypedDict):

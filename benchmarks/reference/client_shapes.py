@@ -34,7 +34,10 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "TokenBody": "AccessToken",
     "TokenMade": "NewToken", "PolicyBody": "Policy", "ShadowBody": "Shadow",
     "ScorecardBody": "Scorecard", "ChannelBody": "Channel", "TestBody": "ChannelTest",
-    "DeliveryBody": "Delivery", "SilenceBody": "Silence",
+    "SettingBody": "PolicySetting", "DetectorBody": "DetectorSettings",
+    "PolicySettings": "PolicySettings", "ForeseenProposal": "ForeseenProposal",
+    "ForeseenIncident": "ForeseenIncident", "ForeseenBody": "Foreseen",
+    "PreviewBody": "PolicyPreview", "DeliveryBody": "Delivery", "SilenceBody": "Silence",
 }  # fmt: skip
 HEAD: Final = '''"""The shapes of the API's answers, made of the server's OpenAPI document.
 

@@ -290,7 +290,7 @@ def put_policy(
     reason: str | None = None,
 ) -> Policy:
     """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
-    policy = _checked(policy_from_mapping(_settings_of(plain)))
+    policy = checked_policy(policy_from_mapping(_settings_of(plain)))
     lock_policy(connection, project)
     before = policy_of(connection, project)
     # No import throws or lifts the kill switch.
@@ -318,7 +318,7 @@ def put_run_policy(
     now. Raise `NotFound`, `PolicyError`, or `Conflict` if `replaces` is no longer the run's."""
     key = _locked(connection, run)
     before = policy_of(connection, run.project, key)
-    policy = _checked(over(policy_of(connection, run.project), _settings_of(plain)))
+    policy = checked_policy(over(policy_of(connection, run.project), _settings_of(plain)))
     own = before.version if before.scope is PolicyScope.RUN else 0
     if replaces is not None and replaces != own:
         in_force = f"Version {own} of the run" if own else "No policy of the run's own"
@@ -386,7 +386,7 @@ def throw_switch(
     return written
 
 
-def _checked(policy: Policy) -> Policy:
+def checked_policy(policy: Policy) -> Policy:
     """What only this machine can tell of a policy: whether it knows time zone and detector."""
     choose(policy.detection, "detection.")
     if policy.quiet is not None:

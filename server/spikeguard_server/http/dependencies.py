@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
+PREVIEW: Final = "/v1/runs/{project}/{name}/policy/preview"  # a POST, since it brings a policy
 COOKIE: Final = "spikeguard_session"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/inbox", "/approve/")
 _NAME = f"^{NAME_PATTERN.pattern}$"
@@ -101,6 +102,7 @@ class Services:
             AT_ONCE, "sign-ins wait for the identity provider", "Try again"
         )
     )
+    previews: Lock = field(default_factory=Lock)  # who holds it replays a run's history
     readiness: Looks[DatabaseLook] = field(default_factory=lambda: Looks(READY_S))
 
     @property
@@ -146,7 +148,7 @@ def is_page(path: str) -> bool:
 
 def reads(method: str, path: str) -> bool:
     """Whether a server that writes nothing can answer; people decide and sign in on the pages."""
-    return method == "GET" and not is_page(path)
+    return path == PREVIEW or (method == "GET" and not is_page(path))
 
 
 def session_secret(request: Request) -> str | None:

@@ -106,6 +106,7 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", _RUN + "/commands/{command}/approve"): _DECIDE,
     ("POST", _RUN + "/commands/{command}/reject"): _DECIDE,
     ("GET", _RUN + "/policy"): _READ,
+    ("POST", _RUN + "/policy/preview"): _READ,  # reads alone
     ("PUT", _RUN + "/policy"): _ADMIN,
     ("DELETE", _RUN + "/policy"): _ADMIN,
     ("GET", "/v1/audit"): _ADMIN.by(Scope.FLEET),  # and of no single project
@@ -130,6 +131,7 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("GET", "/incident/{project}/{name}/{number}"): _READ,
     ("POST", "/incident/{project}/{name}/{number}"): _DECIDE,
     ("GET", "/v1/policy"): _READ.by(Scope.QUERY),
+    ("GET", "/v1/policy/settings"): _READ.by(Scope.NONE),
     ("PUT", "/v1/policy"): _ADMIN.by(Scope.BODY),
     ("PUT", "/v1/policy/document"): _ADMIN.by(Scope.QUERY),
     ("POST", "/v1/policy/halt"): _DECIDE.by(Scope.BODY),  # whoever may act may stop everything

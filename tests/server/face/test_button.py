@@ -110,3 +110,6 @@ def test_a_press_whose_server_was_killed_holds_up_the_next_no_longer_than_a_leas
         assert "is on its way" in refused["message"]
         hung.age_by(90.0, "held")
         assert hung.press(ada, CHANNELS[0]).json()["result"] == "sent"
+        channels = ada.get("/v1/channels", params={"project": hung.project}).json()["items"]
+        told = {one["name"]: one["delivered_at"] for one in channels}
+        assert [name for name in told if told[name]] == [CHANNELS[0]]

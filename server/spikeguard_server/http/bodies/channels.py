@@ -31,6 +31,8 @@ CHANNEL_EXAMPLE: dict[str, Any] = {
     "enabled": True,
     "changed_at": TIME,
     "changed_by": "Ada Lovelace",
+    "delivered_at": TIME,
+    "failed_at": None,
 }
 
 
@@ -82,6 +84,8 @@ class ChannelBody(Shape):
     enabled: bool
     changed_at: datetime
     changed_by: str
+    delivered_at: datetime | None = Field(description="when it last took a message")
+    failed_at: datetime | None = Field(description="when one to it last failed")
 
 
 class ChannelList(Shape):

@@ -134,6 +134,7 @@ class AttemptBody(Shape):
     end_reason: str | None
     world_size: int | None
     agent_version: str | None
+    tokens_per_step: int | None = Field(description="over all ranks; null: not told")
     capabilities: list[str]
     settings: dict[str, str]
     abilities: list[AbilityBody]
@@ -240,6 +241,7 @@ RUN_DETAIL_EXAMPLE: dict[str, Any] = {
             "end_reason": None,
             "world_size": 8,
             "agent_version": "0.1.0",
+            "tokens_per_step": 524288,
             "capabilities": [Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR],
             "settings": {"optimizer": "AdamW", "beta2": "0.95", "clip": "1.0"},
             "abilities": [

@@ -33,7 +33,13 @@ from spikeguard_server.http.responses import JsonReply, refusals
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.notify.button import Button
 from spikeguard_server.notify.upkeep import drop_channel, put_channel
-from spikeguard_server.store.reads.notices import list_deliveries, read_channel, read_channels
+from spikeguard_server.store.reads.notices import (
+    LastTold,
+    last_told,
+    list_deliveries,
+    read_channel,
+    read_channels,
+)
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["notifications"])
@@ -45,7 +51,7 @@ NO_CHANNEL = NotFound(
 )
 
 
-def _body(channel: Any, row: Any) -> ChannelBody:
+def _body(channel: Any, row: Any, told: LastTold) -> ChannelBody:
     return ChannelBody(
         project=channel.project,
         name=channel.name,
@@ -53,12 +59,15 @@ def _body(channel: Any, row: Any) -> ChannelBody:
         target=channel.shown_target(),
         changed_at=row.changed_at,
         changed_by=row.changed_by,
+        delivered_at=told.delivered_at,
+        failed_at=told.failed_at,
         **channel.rules(),
     )
 
 
 def _read(connection: sql.Connection, project: str, name: str) -> ChannelBody:
-    return _body(*read_channel(connection, project, name))
+    told = last_told(connection, project).get(name, LastTold())
+    return _body(*read_channel(connection, project, name), told)
 
 
 @router.get(
@@ -74,7 +83,10 @@ def get_channels(
     caller.check_project(project)
     with services.engine.connect() as connection:
         found = read_channels(connection, project)
-    return JsonReply(ChannelList(items=[_body(channel, row) for channel, row in found]))
+        told = last_told(connection, project)
+    return JsonReply(
+        ChannelList(items=[_body(one, row, told.get(one.name, LastTold())) for one, row in found])
+    )
 
 
 @router.put(
