@@ -6,10 +6,12 @@ waits longer than its timeout; no token is kept, each call is given the one it a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from spikeguard_client import (
     ApiError,
@@ -32,7 +34,7 @@ from spikeguard_client import (
 from spikeguard_client import Client as TypedClient
 from spikeguard_client import Series as SeriesAnswer
 from spikeguard_client.calls import NO_HEADERS, Calls, stranger, understood, with_query
-from spikeguard_client.reading import NotUnderstood, Page
+from spikeguard_client.reading import NotUnderstood, Page, read_page
 from spikeguard_dashboard.series import Series, series_of
 from spikeguard_protocol import CommandId, IncidentId, ProtocolError, RunId
 from spikeguard_protocol.paths import SPEAKS_FOR, incident_path, run_path
@@ -40,6 +42,7 @@ from spikeguard_protocol.paths import SPEAKS_FOR, incident_path, run_path
 READ_TIMEOUT_S = 8.0
 TEST_TIMEOUT_S = 60.0  # the server waits for the channel's own service
 MAX_POINTS = 2000
+T = TypeVar("T")
 MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {"md": "text/markdown", "html": "text/html", "json": "application/json"}
 )
@@ -61,6 +64,13 @@ class Document:
     media_type: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunPage(Page[Run]):
+    """Some runs of a list."""
+
+    total: int | None  # of all pages
+
+
 class Client:
     """Calls of one server, each with the token of whoever acts."""
 
@@ -78,6 +88,11 @@ class Client:
     def runs(self, token: str, *, limit: int = 200) -> Page[Run]:
         """Runs: those with an open incident first, then those that go on, the projects in turn."""
         return self._calls(token).page(Run, "/v1/runs", limit=limit, order="attention")
+
+    def list_runs(self, token: str, asked: Mapping[str, Any], cursor: str | None) -> RunPage:
+        """A page of the runs that are `asked` for, and how many there are."""
+        path = with_query("/v1/runs", **asked, cursor=cursor, count="true")
+        return _run_page(self._calls(token).call("GET", path))
 
     def run(self, token: str, run: RunId) -> RunDetail:
         """One run with attempts, segments and rollback targets."""
@@ -183,9 +198,30 @@ class Client:
         """Keep what `person` says of it."""
         return self._for(person).comment(incident, text)
 
+    def ask(self, shape: type[T], path: str, token: str, **query: Any) -> T:
+        """The answer to any other reading call, as `shape`."""
+        return self._calls(token).get(shape, path, **query)
+
+    def post_reading(self, shape: type[T], path: str, token: str, body: Any) -> T:
+        """The same of one that brings a body."""
+        return self._calls(token, timeout_s=TEST_TIMEOUT_S).send(shape, "POST", path, body)
+
+    def download(self, path: str, token: str, **query: Any) -> bytes:
+        """A file."""
+        calls = self._calls(token, timeout_s=TEST_TIMEOUT_S)
+        return calls.call("GET", with_query(path, **query))
+
+    def change(
+        self, method: str, path: str, person: Signer, body: Any = None,
+        query: Mapping[str, str] = NO_HEADERS,
+    ) -> None:  # fmt: skip
+        """Change something as `person`; raises `ApiError` with the field that was refused."""
+        content = None if body is None else json.dumps(body).encode()
+        calls = self._calls(person.token, _headers(person))
+        calls.call(method, with_query(path, **query), content)
+
     def _for(self, person: Signer) -> TypedClient:
-        said = {SPEAKS_FOR: person.browser} if person.browser else NO_HEADERS
-        return self._of(person.token, headers=said)
+        return self._of(person.token, headers=_headers(person))
 
     def _of(
         self, token: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float | None = None
@@ -235,6 +271,20 @@ def _for_a_page(error: ApiError) -> ApiError:
         return error
     remedy = _REMEDIES.get(error.code) or _REMEDIES.get(error.status) or error.remedy
     return ApiError(error.message, remedy, code=error.code, status=error.status)
+
+
+def _headers(person: Signer) -> Mapping[str, str]:
+    return {SPEAKS_FOR: person.browser} if person.browser else NO_HEADERS
+
+
+def _run_page(content: bytes) -> RunPage:
+    try:
+        plain = json.loads(content)
+        page: Page[Run] = read_page(Run, plain)
+    except (NotUnderstood, ValueError, RecursionError) as error:
+        raise stranger(str(error)) from error
+    total = plain.get("total")
+    return RunPage(page.items, page.next_cursor, total if isinstance(total, int) else None)
 
 
 def _series(content: bytes) -> Series:

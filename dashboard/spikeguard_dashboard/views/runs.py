@@ -1,4 +1,9 @@
-"""All runs and what needs somebody now."""
+"""All runs: what needs somebody now, and a table that is searched, filtered, sorted and paged.
+
+Invariants: filters and page stand outside what is refreshed, so that half-typed text and the place
+in the list survive it; filters stand in the address, so that a list can be shared. While runs are
+chosen their rows keep their places.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,16 @@ from collections.abc import Sequence
 import streamlit as st
 
 from spikeguard_client import Incident, Run
-from spikeguard_client.reading import Page
 from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.client import RunPage
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
+from spikeguard_dashboard.views.run_choice import chosen_actions, chosen_runs
+from spikeguard_dashboard.views.run_filters import PAGE, Asked, asked_runs, turn_pages
+from spikeguard_dashboard.views.run_table import draw_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId
 
-RUN_COLUMNS = (
-    Column("Run"),
-    Column("State"),
-    Column("Needs"),
-    Column("Data age", numeric=True),
-    Column("Step", numeric=True),
-    Column("Loss", numeric=True),
-    Column("Grad norm", numeric=True, wide=True),
-    Column("Tokens/s", numeric=True, wide=True),
-    Column("Incidents", numeric=True, wide=True),
-)
 INCIDENT_COLUMNS = (
     Column("Incident"),
     Column("State"),
@@ -33,8 +30,7 @@ INCIDENT_COLUMNS = (
     Column("Opened", wide=True),
 )
 RECENT = 12
-LISTED = 200
-NOT_LISTED = f"Only {LISTED} runs are listed: of each project those with an open incident first."
+URGENT = 6  # runs that are named before the table
 
 
 def runs_page() -> None:
@@ -43,80 +39,96 @@ def runs_page() -> None:
 
 
 def _page(visit: Visit, _trail: Sequence[Content]) -> None:
-    refreshed(visit, lambda: _draw(visit))
+    refreshed(visit, lambda: _urgent(visit))
+    asked = asked_runs()
+    refreshed(visit, lambda: _table(visit, asked))
+    chosen_actions(visit, asked)
+    refreshed(visit, lambda: _recent(visit))
 
 
-def _draw(visit: Visit) -> None:
-    runs = look("runs", lambda: visit.client.runs(visit.token, limit=LISTED))
-    recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
-    staleness(runs, recent)
-    if runs.data is None:
-        return
-    st.html(markup.block(_summary(runs.data.items), run_table(runs.data)))
-    if recent.data and recent.data.items:
-        heading = markup.section("Latest incidents")
-        st.html(markup.block(heading, incident_table(recent.data.items, visit)))
+def _urgent(visit: Visit) -> None:
+    """Runs with an open incident or an order that waits, before everything else."""
+    query = {"limit": URGENT, "order": "attention"}
+    seen = look("urgent runs", lambda: visit.client.list_runs(visit.token, query, None))
+    staleness(seen)
+    if seen.data is not None:
+        st.html(markup.block(_heading(seen.data), _needs_list(seen.data.items)))
 
 
-def _summary(runs: Sequence[Run]) -> Html:
-    live = sum(run["state"] == "live" for run in runs)
-    silent = sum(run["state"] == "silent" for run in runs)
-    waiting = sum(run["waiting_approval"] for run in runs)
-    title = f"{len(runs)} run{'s' * (len(runs) != 1)}, {live} live"
-    chips = [markup.chip("waiting", f"{waiting} waiting for a decision")] * bool(waiting)
-    return markup.heading(
-        title, *chips, *[markup.chip("silent", f"{silent} silent")] * bool(silent)
-    )
+def _heading(runs: RunPage) -> Html:
+    total = runs.total or len(runs.items)
+    return markup.heading(f"{total:,} run{'s' * (total != 1)}")
 
 
-def run_table(runs: Page[Run]) -> Html:
-    """One row a run; those that wait for a decision first, then open incidents, then the rest."""
-    if not runs.items:
+def _needs_list(runs: Sequence[Run]) -> Html:
+    """A line for each run that needs somebody."""
+    waiting = sorted(filter(_wanting, runs), key=lambda run: not run["waiting_approval"])
+    if not runs:
         return markup.paragraph(
             "No run has reported yet. Add spikeguard.attach(...) to a training loop, or try "
             "`make demo`."
         )
-    rows = [_run_row(run) for run in sorted(runs.items, key=_urgency)]
-    more = markup.paragraph(markup.soft(NOT_LISTED)) if len(runs.items) >= LISTED else ""
-    return markup.joined(markup.table(RUN_COLUMNS, rows, stacked=True), more, gap="")
+    if not waiting:
+        return markup.paragraph(markup.soft("No run needs anybody now."))
+    return markup.bullets(_need(run) for run in waiting)
 
 
-def _urgency(run: Run) -> tuple[bool, bool, bool]:
-    return (not run["waiting_approval"], run["open_incident"] is None, run["state"] == "ended")
+def _wanting(run: Run) -> bool:
+    twice, alone = run["live_attempts"] > 1, run["state"] == "silent"
+    return run["open_incident"] is not None or run["waiting_approval"] or twice or alone
 
 
-def _run_row(run: Run) -> list[Content]:
+def _need(run: Run) -> Html:
     found = RunId(run["project"], run["name"])
-    return [
-        markup.unbroken(markup.link(str(found), markup.run_address(found))),
-        _state(run),
-        _needs(run, found),
-        words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
-        words.count(run["last_step"]),
-        words.figure(run["last_loss"]),
-        words.figure(run["last_grad_norm"]),
-        words.big(run["tokens_per_second"]),
-        words.count(run["incidents"]),
-    ]
+    name = markup.unbroken(markup.link(str(found), markup.run_address(found)))
+    return markup.joined(name, *_reasons(run, found))
 
 
-def _state(run: Run) -> Html:
-    twice = markup.chip("silent", f"{run['live_attempts']} attempts alive")
-    return markup.joined(
-        markup.chip(run["state"]), twice if run["live_attempts"] > 1 else "", gap=" "
-    )
-
-
-def _needs(run: Run, found: RunId) -> Content:
+def _reasons(run: Run, found: RunId) -> list[Content]:
+    said: list[Content] = []
     if run["open_incident"] is None and run["waiting_approval"]:
-        return markup.link(markup.chip("waiting", "a decision on an order"), "./inbox")
-    if run["open_incident"] is None:
-        return markup.soft("nothing")
-    address = markup.incident_address(found, run["open_incident"])
-    if run["waiting_approval"]:
-        text = f"a decision on incident {run['open_incident']}"
-        return markup.link(markup.chip("waiting", text), address)
-    return markup.link(markup.chip("open", f"incident {run['open_incident']} open"), address)
+        said.append(markup.link(markup.chip("waiting", "a decision on an order"), "./inbox"))
+    elif run["open_incident"] is not None:
+        address = markup.incident_address(found, run["open_incident"])
+        number = run["open_incident"]
+        text = f"a decision on incident {number}"
+        if not run["waiting_approval"]:
+            text = f"incident {number} open"
+        tone = "waiting" if run["waiting_approval"] else "open"
+        said += [markup.link(markup.chip(tone, text), address)]
+        said += [markup.chip(run["open_kind"])] if run["open_kind"] else []
+    if run["live_attempts"] > 1:
+        said.append(markup.chip("silent", f"{run['live_attempts']} attempts alive"))
+    if run["state"] == "silent":
+        said.append(markup.chip("silent", f"silent for {words.duration(run['age_s'])}"))
+    return said
+
+
+def _table(visit: Visit, asked: Asked) -> None:
+    key = f"runs {asked.query} {asked.cursor}"
+    seen = look(key, lambda: visit.client.list_runs(visit.token, asked.query, asked.cursor))
+    staleness(seen)
+    if seen.data is None:
+        return
+    if not seen.data.items:
+        st.html(markup.block(markup.paragraph("No run matches. Change the filters above.")))
+        return
+    draw_table(visit, seen.data.items, chosen_runs())
+    turn_pages(asked, seen.data.next_cursor, _range(asked, seen.data))
+
+
+def _range(asked: Asked, page: RunPage) -> str:
+    first = (asked.number - 1) * PAGE + 1
+    total = "" if page.total is None else f" of {page.total:,}"
+    return f"{first:,} to {first + len(page.items) - 1:,}{total}"
+
+
+def _recent(visit: Visit) -> None:
+    recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
+    staleness(recent)
+    if recent.data and recent.data.items:
+        heading = markup.section("Latest incidents")
+        st.html(markup.block(heading, incident_table(recent.data.items, visit)))
 
 
 def incident_table(incidents: Sequence[Incident], visit: Visit) -> Html:

@@ -30,7 +30,7 @@ def undone(live: Live) -> Job:
     job = Job(live, "previewed").start()
     for _ in range(2):
         job.send(job.steps(100), job.saved())
-    job.train(12, excess=3.0)
+    job.train(40, excess=3.0)
     back = SegmentPoint(SegmentId(job.attempt, 0), 190)
     job.send(SegmentStarted(1, SegmentReason.ROLLBACK, back, 190))
     job.step = 190
@@ -52,20 +52,19 @@ def test_a_preview_says_what_would_have_been_found_and_proposed_and_writes_nothi
     [spike] = preview["now"]["incidents"]
     assert abs(spike["onset_step"] - 201) <= 1
     assert (spike["branch"], spike["closed_step"]) == (0, None)  # its branch ends with it open
-    assert (preview["whole"], preview["samples"], preview["last_step"]) == (True, 272, 250)
+    assert (preview["whole"], preview["samples"], preview["last_step"]) == (True, 300, 250)
     assert [entry["number"] for entry in viewer.audit(run)] == before
     assert viewer.run_policy(run)["scope"] == "project"
 
 
 def test_patience_is_seen_in_what_would_have_been_proposed(undone: Job, viewer: Client) -> None:
     run = RunId("default", undone.run)
-    hasty = viewer.preview_policy(run, {"patience_steps": 0, "act_confidence": 0.0})
-    [then] = hasty["then"]["incidents"]
-    [now] = hasty["now"]["incidents"]
+    patient = viewer.preview_policy(run, {"patience_steps": 1000})
+    [now], [then] = (patient[when]["incidents"] for when in ("now", "then"))
     assert then["onset_step"] == now["onset_step"]
-    assert {one["verb"] for one in now["proposals"]} == {"watch"}
-    assert "watch" not in {one["verb"] for one in then["proposals"][-1:]}
-    assert hasty["then"]["proposed"] > hasty["now"]["proposed"]
+    assert "rollback" in {one["verb"] for one in now["proposals"]}
+    assert {one["verb"] for one in then["proposals"]} == {"watch"}
+    assert (patient["now"]["proposed"], patient["then"]["proposed"]) == (1, 0)
 
 
 def test_what_a_policy_may_not_hold_is_refused_with_its_field(undone: Job, viewer: Client) -> None:

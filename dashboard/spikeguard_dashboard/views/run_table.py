@@ -1,0 +1,102 @@
+"""The table of runs: a real one, with columns that can be moved, sorted, searched and selected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urljoin
+
+import pandas as pd
+import streamlit as st
+
+from spikeguard_client import Run
+from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.views.run_choice import MOST_COMPARED, choose
+from spikeguard_dashboard.visit import Visit
+from spikeguard_protocol import RunId
+
+ROW_PX, MOST_ROWS = 35, 20
+COLUMNS: Final = (
+    "Run", "Needs", "State", "Step", "Loss", "Grad norm", "Tokens/s", "Data age", "Incidents",
+    "Tags", "Created",
+)  # fmt: skip
+
+
+def draw_table(visit: Visit, runs: Sequence[Run], chosen: Sequence[str]) -> None:
+    """One row a run; a press on a row's box chooses it. While some are chosen, rows that were shown
+    keep their places, or a choice would move to another run."""
+    rows = _placed(runs) if chosen else list(runs)
+    st.session_state["runs shown"] = [_name(run) for run in rows]
+    frame = pd.DataFrame([_row(run, visit.address) for run in rows], columns=list(COLUMNS))
+    st.dataframe(
+        frame,
+        key="runs table",
+        hide_index=True,
+        width="stretch",
+        height=ROW_PX * (min(len(rows), MOST_ROWS) + 1) + 3,
+        column_config=_config(),
+        selection_mode="multi-row",
+        on_select=lambda: _select(),
+    )
+    st.caption(
+        f"Tick 2 to {MOST_COMPARED} runs to compare or tag them. With the keyboard: arrows move, "
+        "Space ticks, Enter opens a link."
+    )
+
+
+def _placed(runs: Sequence[Run]) -> list[Run]:
+    """The runs at the places they had; new ones behind them."""
+    place = {name: at for at, name in enumerate(st.session_state.get("runs shown", []))}
+    return sorted(runs, key=lambda run: place.get(_name(run), len(place)))
+
+
+def _select() -> None:
+    shown: list[str] = st.session_state.get("runs shown", [])
+    places: list[int] = st.session_state["runs table"]["selection"]["rows"]
+    choose([shown[at] for at in places if at < len(shown)])
+
+
+def _name(run: Run) -> str:
+    return f"{run['project']}/{run['name']}"
+
+
+def _row(run: Run, address: str) -> tuple[Any, ...]:
+    found = RunId(run["project"], run["name"])
+    return (
+        urljoin(address, markup.run_address(found)),
+        _needs(run),
+        words.plain(run["state"]) + (", archived" if run["archived_at"] else ""),
+        run["last_step"],
+        words.figure(run["last_loss"]),
+        words.figure(run["last_grad_norm"]),
+        run["tokens_per_second"],
+        words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
+        run["incidents"],
+        run["tags"],
+        run["created_at"],
+    )
+
+
+def _needs(run: Run) -> str:
+    if run["open_incident"] is None:
+        return "a decision on an order" if run["waiting_approval"] else ""
+    kind = words.plain(run["open_kind"]) if run["open_kind"] else "open"
+    waiting = ", a decision" if run["waiting_approval"] else ""
+    return f"#{run['open_incident']} {kind}{waiting}"
+
+
+def _config() -> Mapping[str, Any]:
+    column = st.column_config
+    return {
+        "Run": column.LinkColumn(display_text=r"run=(?:default/)?(.+)$", pinned=True),
+        "Needs": column.TextColumn(help="Its open incident, and whether a decision waits"),
+        "State": column.TextColumn(width="small"),
+        "Step": column.NumberColumn(format="localized"),
+        "Loss": column.TextColumn(help="Newest, nats per token", alignment="right"),
+        "Grad norm": column.TextColumn(help="Newest, L2 before clipping", alignment="right"),
+        "Tokens/s": column.NumberColumn(format="compact"),
+        "Data age": column.TextColumn(help="Since the last message"),
+        "Incidents": column.NumberColumn(help="Opened so far"),
+        "Tags": column.ListColumn(),
+        "Created": column.DatetimeColumn(format="D MMM, HH:mm"),
+    }
