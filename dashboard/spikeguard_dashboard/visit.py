@@ -23,7 +23,7 @@ from spikeguard_dashboard.settings import Settings, read_settings
 
 COOKIE = "spikeguard_session"
 DECIDERS = ("operator", "admin")
-MAX_REMEMBERED = 12
+MAX_REMEMBERED = 32
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -1,7 +1,6 @@
 """Whom a project tells of what, whether it works, and what was told.
 
-Law: a test is sent as the person who presses the button, or not at all; nothing else is changed
-here.
+Law: a test is sent, and anything is written, as the person who signed in, or not at all.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from spikeguard_client import ApiError, Channel, Delivery, Silence
 from spikeguard_client.reading import Page
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Column, Content, Html
+from spikeguard_dashboard.views.channel_form import channel_form, silence_form
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
 from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import DEFAULT_PROJECT, Kind, RunId
@@ -24,6 +24,7 @@ CHANNEL_COLUMNS = (
     Column("Asks for"),
     Column("Told", named=True),
     Column("At most every", numeric=True),
+    Column("Last delivered", named=True),
 )
 SILENCE_COLUMNS = (
     Column("Covers"),
@@ -61,21 +62,37 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
     channels = look(f"channels {project}", lambda: visit.client.channels(visit.token, project))
     staleness(channels)
     if channels.data is not None:
-        st.html(markup.block(_channels(channels.data.items)))
+        st.html(markup.block(_channels(channels.data.items, visit)))
         _buttons(visit, channels.data.items)
+        _forms(visit, project, channels.data.items)
     refreshed(visit, lambda: _draw(visit, project))
 
 
-def _channels(channels: Sequence[Channel]) -> Html:
+def _forms(visit: Visit, project: str, channels: Sequence[Channel]) -> None:
+    """What is written stands outside what is refreshed, so that half-typed text stays."""
+    person = visit.person
+    if person is None or not person.may_decide:
+        return
+    if person.role == "admin":
+        with st.expander("Write or remove a channel"):
+            channel_form(visit, person, project, channels)
+    silences = look(f"silences {project}", lambda: visit.client.silences(visit.token, project))
+    with st.expander("Silence something, or end a silence"):
+        silence_form(visit, person, project, silences.data.items if silences.data else [])
+
+
+def _channels(channels: Sequence[Channel], visit: Visit) -> Html:
     if not channels:
         return markup.paragraph(
-            "Nobody is told anything: the project has no channel. An admin writes one with "
-            "PUT /v1/channels/{project}/{channel}."
+            "Nobody is told anything: the project has no channel. An admin who signed in writes "
+            "one here."
         )
-    return markup.table(CHANNEL_COLUMNS, [_channel(entry) for entry in channels], stacked=True)
+    return markup.table(
+        CHANNEL_COLUMNS, [_channel(entry, visit) for entry in channels], stacked=True
+    )
 
 
-def _channel(channel: Channel) -> list[Content]:
+def _channel(channel: Channel, visit: Visit) -> list[Content]:
     off = "" if channel["enabled"] else markup.chip("closed", "switched off")
     return [
         markup.unbroken(channel["name"], markup.soft(channel["kind"]), off),
@@ -83,7 +100,17 @@ def _channel(channel: Channel) -> list[Content]:
         _asked(channel),
         f"from escalation {channel['level']} on" if channel["level"] else "at once",
         words.duration(channel["cooldown_s"]),
+        _delivered(channel, visit),
     ]
+
+
+def _delivered(channel: Channel, visit: Visit) -> Content:
+    """When it last took a message, and whether one failed after that."""
+    taken, failed = channel["delivered_at"], channel["failed_at"]
+    when = words.clock(taken, visit.zone) if taken else "never yet"
+    if failed is None or (taken is not None and taken > failed):
+        return when
+    return markup.joined(when, markup.chip("failed", f"failed {words.clock(failed, visit.zone)}"))
 
 
 def _asked(channel: Channel) -> str:
