@@ -91,7 +91,7 @@ def binned(points: Sequence[tuple[float, float]], ends: tuple[float, float]) -> 
     for at, value in inside:
         bins.setdefault(min(BINS - 1, int((at - low) / width)), []).append(value)
     return [
-        Bin(low + (number + 0.5) * width, min(held), statistics.median(held), max(held))
+        Bin(low + (number + 0.5) * width, min(held), statistics.median_low(held), max(held))
         for number, held in sorted(bins.items())
     ]
 

@@ -19,7 +19,8 @@ from spikeguard_dashboard.palette import palette
 # Okabe and Ito's, in an order in which neighbours are told apart; lighter on dark ground.
 LIGHT: Final = ("#0b62a4", "#c44e00", "#00795a", "#a3437c", "#9a6a00", "#4a4f57")
 DARK: Final = ("#5cb8f0", "#ff8a4c", "#35c79b", "#e79bc4", "#f0b73c", "#c3ccd8")
-DASHES: Final = ([1, 0], [7, 3], [2, 2], [10, 3, 2, 3], [4, 4], [1, 3])
+STYLES: Final = ("solid", "dashed", "dotted", "solid", "dashed", "dotted")  # as CSS has them
+_DASHES: Final = {"solid": (1, 0), "dashed": (7, 4), "dotted": (2, 3)}  # pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _band(look: Look, colour: alt.Color) -> Any:
 
 def _lines(lines: Sequence[Line], look: Look, colour: alt.Color) -> Any:
     names = [line.name for line in lines]
-    dash = alt.Scale(domain=names, range=[list(one) for one in DASHES[: len(names)]])
+    dash = alt.Scale(domain=names, range=[list(_DASHES[style]) for style in STYLES[: len(names)]])
     chart = alt.Chart(alt.NamedData("rows")).mark_line(strokeWidth=1.75, clip=True)
     return chart.encode(
         x=_x(look), y=_y(look, "value"), color=colour, tooltip=_tooltips(),

@@ -104,18 +104,12 @@ def login_address(public_url: str, back: str) -> str:
     return f"{public_url}/login?{urlencode({'next': back})}"
 
 
-def legend_line(colour: str, dashes: Sequence[int], name: Content, text: str) -> Html:
-    """A line as a chart draws it, what it is, and more about it."""
+def legend_line(colour: str, style: str, name: Content, text: str) -> Html:
+    """A line as a chart draws it (solid, dashed or dotted), what it is, and more about it."""
     drawn = (
-        '<svg width="34" height="8" aria-hidden="true"><line x1="0" y1="4" x2="34" y2="4" '
-        f'stroke="{escape(colour)}" stroke-width="2.5" '
-        f'stroke-dasharray="{_numbers(dashes)}"/></svg>'
+        f'<span class="sg-line" style="border-top: 3px {escape(style)} {escape(colour)}"></span>'
     )
     return Html(f"{drawn} <b>{piece(name)}</b> {soft(text).text}")
-
-
-def _numbers(values: Iterable[int]) -> str:
-    return " ".join(str(int(value)) for value in values)
 
 
 def heading(text: Content, *chips: Html) -> Html:

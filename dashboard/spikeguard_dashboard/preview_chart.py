@@ -32,12 +32,16 @@ class Event:
     proposed: tuple[int, ...] = ()  # steps
 
 
-def preview_chart(
-    loss: Series, kept: Kept, events: Sequence[Event], ends: Window, *, dark: bool
-) -> Spec:
-    """Both on one step axis."""
-    ground = palette(dark=dark)
+def loss_chart(loss: Series, kept: Kept, ends: Window, *, dark: bool) -> Spec:
+    """The curve; its left edge is that of the strips."""
     points: list[Row] = curve_points(loss, "loss", kept)
+    chart = _curve(ends, palette(dark=dark).curve)
+    return _dressed(chart, LOSS_PX, {"points": points}, dark=dark)
+
+
+def event_chart(events: Sequence[Event], ends: Window, *, dark: bool) -> Spec:
+    """A strip for each of the two policies."""
+    ground = palette(dark=dark)
     bars = [
         {"whose": one.whose, "step": one.first, "end": max(one.last, one.first + 1),
          "label": one.label}
@@ -48,17 +52,22 @@ def preview_chart(
         for one in events
         for step in one.proposed
     ]
-    strip = alt.layer(_bars(ends, ground.onset), _ticks(ends, ground.command)).properties(
-        height=STRIP_PX, width="container"
-    )
-    chart = alt.vconcat(_curve(ends, ground.curve), strip, spacing=4).configure_view(strokeWidth=0)
-    chart = chart.configure_axis(
+    chart = alt.layer(_bars(ends, ground.onset), _ticks(ends, ground.command))
+    return _dressed(chart, STRIP_PX, {"bars": bars, "ticks": ticks}, dark=dark)
+
+
+def _dressed(chart: Any, height: int, datasets: dict[str, list[Row]], *, dark: bool) -> Spec:
+    ground = palette(dark=dark)
+    sized = chart.properties(
+        height=height, width="container",
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+    )  # fmt: skip
+    quiet = sized.configure_view(strokeWidth=0).configure_axis(
         gridColor=ground.grid, domainColor=ground.grid, tickColor=ground.grid,
         labelColor=ground.text, titleColor=ground.text, titleFontSize=11, labelFontSize=11,
         titleFontWeight="normal",
     )  # fmt: skip
-    datasets = {"points": points, "bars": bars, "ticks": ticks}
-    return {**chart.to_dict(validate=False), "datasets": datasets}
+    return {**quiet.to_dict(validate=False), "datasets": datasets}
 
 
 def _x(ends: Window, *, titled: bool) -> alt.X:
@@ -78,7 +87,7 @@ def _curve(ends: Window, colour: str) -> Any:
             "fate:N", legend=None,
             scale=alt.Scale(domain=["stands", "undone by a rollback"], range=[[1, 0], [4, 2]]),
         ),
-    ).properties(height=LOSS_PX, width="container")  # fmt: skip
+    )  # fmt: skip
 
 
 def _whose() -> alt.Y:

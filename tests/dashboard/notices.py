@@ -21,6 +21,8 @@ NOTICES: dict[str, list[dict[str, Any]]] = {
             "enabled": True,
             "changed_at": "2026-03-14T03:00:00.000Z",
             "changed_by": "Ada Lovelace",
+            "delivered_at": "2026-03-14T03:07:14.000Z",
+            "failed_at": "2026-03-14T03:09:00.000Z",
         },
     ],
     "silences": [

@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from benchmarks.listening import listening
+from spikeguard_server.domain.policy.settings import DEFAULT_POLICY, policy_to_mapping
+from spikeguard_server.http.bodies.policy_settings import policy_settings
 
 VIEWER_TOKEN = "viewer-token-of-the-dashboard"
 ADA_TOKEN = "session-of-ada-lovelace-0123456789"
@@ -44,7 +46,7 @@ POLICY: Plain = {
     "version": 1,
     "created_at": None,
     "created_by": None,
-    "policy": {"halted": False, "currency": "EUR"},
+    "policy": {**policy_to_mapping(DEFAULT_POLICY), "currency": "EUR"},
 }
 Answer = tuple[int, str, bytes]
 SPEAKS_FOR = "Spikeguard-For"
@@ -92,7 +94,7 @@ def answer_json(status: int, body: object) -> Answer:
 
 def error(status: int, code: str, message: str, remedy: str, **more: object) -> Answer:
     """The one shape of errors."""
-    said = {"code": code, "field": None, "message": message, "remedy": remedy, **more}
+    said = {"code": code, "field": None, "message": message, "remedy": remedy} | more
     return answer_json(status, {"error": said})
 
 
@@ -115,7 +117,24 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
         case ("GET", ["v1", "runs"]):
             detail = ("attempts", "segments", "targets", "precursors", "notes")
             keys = [key for key in world.runs[0] if key not in detail]
-            return _list([{key: run[key] for key in keys} for run in world.runs])
+            found = [run for run in world.runs if query.get("search", "") in run["id"]]
+            items = [{key: run[key] for key in keys} for run in found]
+            return answer_json(200, {"items": items, "next_cursor": None, "total": len(world.runs)})
+        case ("GET", ["v1", "policy", "settings"]):
+            return answer_json(200, policy_settings().model_dump(mode="json"))
+        case ("POST", ["v1", "runs", project, name, "policy", "preview"]):
+            return _previewed(f"{project}/{name}", body)
+        case ("POST", ["v1", "runs", project, name, "tags"]):
+            run = next(r for r in world.runs if (r["project"], r["name"]) == (project, name))
+            run["tags"] = sorted({*run["tags"], *body["add"]} - {*body["remove"]})
+            return answer_json(200, run)
+        case ("PUT", ["v1", "channels", _, _]):
+            if not body["target"].get("url", "").startswith("https://"):
+                return error(
+                    422, "unprocessable", "target.url is an http or https URL",
+                    "Write https://HOST/PATH", field="target.url",
+                )  # fmt: skip
+            return answer_json(200, {})
         case ("GET", ["v1", "channels" | "silences" | "deliveries" as what]):
             return _list(world.notices.get(what, []))
         case ("POST", ["v1", "channels", _, channel, "test"]):
@@ -139,6 +158,26 @@ def respond(world: World, method: str, url: str, bearer: str, body: Plain) -> An
             assert found is not None
             return _respond(found, what, method, body, person["name"])
     return error(404, "not_found", f"There is no {parts.path}", "See docs/protocol.md.")
+
+
+def _previewed(run: str, body: Plain) -> Answer:
+    patience = body["policy"]["patience_steps"]
+    if patience < 0:
+        return error(
+            422, "unprocessable", "patience_steps lies in [0, 1e+06]", f"Got {patience}",
+            field="patience_steps",
+        )  # fmt: skip
+    spike = {
+        "branch": 0, "onset_step": 1246, "detected_step": 1247, "peak_step": 1266,
+        "closed_step": None, "kind": "lingering", "confidence": 0.9, "signal": "loss",
+        "peak_loss": 5.2, "proposals": [],
+    }  # fmt: skip
+    now = {"policy": "policy 1", "found": 1, "proposed": 0, "to_step": 1400, "incidents": [spike]}
+    then = {**now, "found": 0, "incidents": []}
+    return answer_json(200, {
+        "run": run, "first_step": 1, "last_step": 1400, "samples": 1400, "whole": True,
+        "checkpoint_every": 100, "now": now, "then": then,
+    })  # fmt: skip
 
 
 def _list(items: list[Plain]) -> Answer:

@@ -406,6 +406,8 @@ def run(**changes: Any) -> Plain:
         "live_attempts": 1,
         "archived_at": None,
         "look_at_job": None,
+        "open_kind": "lingering",
+        "tags": ["c4"],
         "attempts": [
             {
                 "id": ATTEMPT,
@@ -417,6 +419,7 @@ def run(**changes: Any) -> Plain:
                 "end_reason": None,
                 "world_size": 8,
                 "agent_version": "0.1.0",
+                "tokens_per_step": 524288,
                 "capabilities": ["rollback"],
                 "settings": {},
                 "abilities": [
@@ -576,6 +579,7 @@ def world() -> World:
         last_step=1500,
         last_loss=3.52,
         open_incident=None,
+        open_kind=None,
         incidents=1,
         waiting_approval=False,
         live_attempts=0,
@@ -592,6 +596,7 @@ def world() -> World:
         last_loss="nan",
         last_grad_norm="inf",
         open_incident=None,
+        open_kind=None,
         incidents=0,
         waiting_approval=False,
         live_attempts=2,

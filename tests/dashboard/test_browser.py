@@ -317,7 +317,12 @@ def test_nothing_runs_out_of_a_phones_width(stranger: Any, address: str, world: 
     with opened(stranger, address) as page:
         page.set_viewport_size({"width": 390, "height": 844})
         page.emulate_media(color_scheme="dark")
-        for path in ("/", "/run?run=llama-8b-c4", INCIDENT):
+        for path in (
+            "/",
+            "/run?run=llama-8b-c4",
+            "/compare?run=llama-8b-c4&run=llama-8b-old",
+            INCIDENT,
+        ):
             page.goto(address + path)
             page.locator(".sg-head").first.wait_for()
             await_refreshes(page, world, 1)
@@ -336,11 +341,11 @@ def test_an_outage_is_said_and_mends_itself_and_nobody_else_is_told_of_anything(
     with opened(stranger, "about:blank") as page:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
-        page.get_by_text("3 runs, 1 live").wait_for()
+        page.get_by_role("heading", name="3 runs").wait_for()
         assert page.get_by_text("Deploy").count() == 0
         world.broken = lambda: error(503, "starting", "The server is starting", "Wait a moment")
         page.get_by_text("The server is starting. What you see is").wait_for()
-        page.get_by_text("3 runs, 1 live").wait_for()
+        page.get_by_role("heading", name="3 runs").wait_for()
         world.broken = None
         page.get_by_text("The server is starting").wait_for(state="detached")
     assert asked
@@ -357,6 +362,51 @@ def test_who_may_decide_tests_a_channel_and_sees_what_became_of_it(
         page.get_by_text("it had ended as healed before anybody was told").wait_for()
         [pressed] = world.decisions()
         assert (pressed.path, pressed.bearer) == ("/v1/channels/default/oncall/test", ADA_TOKEN)
+
+
+def test_two_ticked_runs_stay_ticked_and_are_compared_under_an_address_that_says_so(
+    stranger: Any, address: str, world: World
+) -> None:
+    with opened(stranger, address) as page:
+        table = page.get_by_test_id("stDataFrame")
+        table.wait_for()
+        page.wait_for_timeout(SETTLE_MS)
+        box = table.bounding_box()
+        for row in (1, 2):
+            page.mouse.click(box["x"] + 18, box["y"] + 35 * row + 18)
+        compare = page.get_by_role("link", name="Compare")
+        compare.wait_for()
+        await_refreshes(page, world, 2)
+        compare.click()
+        page.wait_for_url("**/compare?run=default/llama-8b-c4&run=vision/vit-g*")
+        page.get_by_text("band: from the lowest to the highest value").wait_for()
+        page.locator("canvas.marks, svg.marks").first.wait_for()
+
+
+def test_a_refused_field_says_so_beside_it_and_nothing_that_was_typed_is_lost(
+    ada: Any, address: str, world: World
+) -> None:
+    world.notices = NOTICES
+    world.people[ADA_TOKEN]["role"] = "admin"
+    with opened(ada, f"{address}/notifications") as page:
+        page.get_by_text("Write or remove a channel").click()
+        page.get_by_label("Name", exact=True).fill("pager")
+        page.get_by_label("Url").fill("ftp://example.test")
+        page.get_by_label("Secret").fill("0123456789abcdef")
+        await_refreshes(page, world, 2)
+        assert page.get_by_label("Url").input_value() == "ftp://example.test"
+        page.get_by_role("button", name="Save channel").click()
+        page.get_by_text("target.url is an http or https URL. Write https://HOST/PATH").wait_for()
+        assert page.get_by_label("Secret").input_value() == "0123456789abcdef"
+        page.get_by_label("Url").fill("https://example.test/hook")
+        page.get_by_role("button", name="Save channel").click()
+        page.get_by_text("The channel was saved").wait_for()
+    written = [heard for heard in world.heard if heard.method == "PUT"]
+    assert [heard.path for heard in written] == ["/v1/channels/default/pager"] * 2
+    assert written[1].body["target"] == {
+        "url": "https://example.test/hook", "secret": "0123456789abcdef",
+    }  # fmt: skip
+    assert written[1].bearer == ADA_TOKEN
 
 
 def test_no_other_site_may_frame_the_dashboard(address: str) -> None:

@@ -44,6 +44,7 @@ def test_who_only_looks_sees_channels_silences_and_reasons_and_no_button() -> No
         "the racks are <moved>",
         "it had ended as healed before anybody was told",
         "llama-8b-c4#2",
+        "failed Sat 14 Mar 03:09:00",
     ):
         assert words in text
     assert not page.button

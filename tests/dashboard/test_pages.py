@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -50,6 +51,18 @@ def incident_script() -> None:
     incident_page()
 
 
+def compare_script() -> None:
+    from spikeguard_dashboard.views.compare import compare_page
+
+    compare_page()
+
+
+def policy_script() -> None:
+    from spikeguard_dashboard.views.policy import policy_page
+
+    policy_page()
+
+
 def inbox_script() -> None:
     from spikeguard_dashboard.views.inbox import inbox_page
 
@@ -85,8 +98,71 @@ def test_the_first_page_lists_runs_with_what_they_need_first() -> None:
     assert text.index("llama-8b-c4") < text.index("vision/vit-g")
     assert "a decision on incident 2" in text
     assert "2 attempts alive" in text
-    assert "NaN" in text
-    assert "15 min" in text
+    assert "silent for 15 min" in text
+
+
+@pytest.mark.usefixtures("address")
+def test_the_table_shows_runs_with_values_that_are_not_finite_and_their_tags() -> None:
+    test = opened(runs_script)
+    said(test)
+    table = test.dataframe[0].value
+    assert list(table["Run"].str.rpartition("run=")[2]) == [
+        "default/llama-8b-c4", "vision/vit-g", "default/llama-8b-old",
+    ]  # fmt: skip
+    assert list(table["Loss"]) == ["3.980", "NaN", "3.520"]
+    assert table["Needs"][0] == "#2 lingering, a decision"
+    assert table["Tags"][0] == ["c4"]
+
+
+@pytest.mark.usefixtures("address")
+def test_filters_are_asked_of_the_server_and_stand_in_the_address(world: World) -> None:
+    test = opened(runs_script, search="vit", state="silent", tag="c4")
+    test.text_input(key="runs search").set_value("llama").run()
+    said(test)
+    assert len(test.dataframe[0].value) == 2
+    asked = [heard.path for heard in world.heard if heard.path.startswith("/v1/runs?")]
+    assert "search=llama" in asked[-1]
+    assert "state=silent" in asked[-1]
+    assert "tag=c4" in asked[-1]
+    assert "sort=urgency" in asked[-1]
+    assert test.query_params["search"] == "llama"
+
+
+@pytest.mark.usefixtures("address")
+def test_runs_are_compared_by_step_or_tokens_without_what_was_undone() -> None:
+    runs = ["llama-8b-c4", "llama-8b-old"]
+    test = AppTest.from_function(compare_script, default_timeout=TIMEOUT_S)
+    test.query_params["run"], test.query_params["by"] = runs, "tokens"
+    text = said(test.run())
+    assert "by tokens trained" in text
+    for name in runs:
+        assert name in text
+    charts = test.get("vega_lite_chart") or test.get("arrow_vega_lite_chart")
+    assert len(charts) == 2  # loss and gradient norm
+
+
+@pytest.mark.usefixtures("address")
+def test_a_changed_setting_is_tried_on_history_and_what_is_refused_is_said_at_its_field() -> None:
+    test = opened(policy_script, run="llama-8b-c4")
+    assert "after the onset, before a climbing loss is acted on" in test.caption[2].value
+    field = next(one for one in test.number_input if one.label == "patience_steps, steps")
+    field.set_value(-1).run()
+    try_button(test).click().run()
+    said(test)
+    assert [one.value for one in test.error] == ["patience_steps lies in [0, 1e+06]. Got -1"]
+    field = next(one for one in test.number_input if one.label == "patience_steps, steps")
+    assert field.value == -1
+    field.set_value(90).run()
+    try_button(test).click().run()
+    text = said(test)
+    assert not test.error
+    assert "In force: 1 incident, 0 proposals to act. As changed: 0 incidents" in text
+    assert "An admin who signed in saves changes" in text
+    assert [one.label for one in test.button] == ["Try on the run's history"]
+
+
+def try_button(test: AppTest) -> Any:
+    return next(one for one in test.button if one.label.startswith("Try on"))
 
 
 @pytest.mark.parametrize("script", [runs_script, run_script])

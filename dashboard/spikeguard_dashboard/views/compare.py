@@ -15,8 +15,9 @@ from spikeguard_client import Incident, RunDetail
 from spikeguard_client.reading import Page
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.alignment import Axis, binned, by_step, by_tokens, not_finite, standing
+from spikeguard_dashboard.charts import Spec
 from spikeguard_dashboard.comparison_chart import (
-    DASHES,
+    STYLES,
     Line,
     Look,
     Mark,
@@ -147,20 +148,34 @@ def _load(visit: Visit, run: RunId, choice: _Choice) -> _Compared | None:
 
 
 def _chart(compared: Sequence[_Compared], choice: _Choice, signal: str, *, dark: bool) -> None:
-    points = [standing(one.series, signal, one.kept, one.axis) for one in compared]
-    places = [at for run in points for at, _ in run]
-    if not places:
+    """Made anew only if something on it has changed since the last refresh."""
+    key = tuple((one.series.fingerprint, len(one.incidents)) for one in compared), choice, dark
+    held: dict[str, tuple[object, Spec | None]] = st.session_state.setdefault("compared", {})
+    known, spec = held.get(signal, (None, None))
+    if known != key:
+        spec = _spec(compared, choice, signal, dark=dark)
+        held[signal] = (key, spec)
+    if spec is None:
         text = f"{words.title(signal)} was not measured in these runs."
         st.html(markup.block(markup.paragraph(markup.soft(text))))
         return
+    st.vega_lite_chart(spec, width="stretch", key=f"compare-{signal}")
+
+
+def _spec(
+    compared: Sequence[_Compared], choice: _Choice, signal: str, *, dark: bool
+) -> Spec | None:
+    points = [standing(one.series, signal, one.kept, one.axis) for one in compared]
+    places = [at for run in points for at, _ in run]
+    if not places:
+        return None
     ends = (min(places), max(*places, min(places) + 1))
     lines = [
         Line(one.detail["id"], binned(run, ends), _marks(one), not_finite(run))
         for one, run in zip(compared, points, strict=True)
     ]
     log = choice.log and is_norm(signal)
-    drawn = Look(signal, choice.axis, ends, log=log, dark=dark)
-    st.vega_lite_chart(comparison_chart(lines, drawn), width="stretch", key=f"compare-{signal}")
+    return comparison_chart(lines, Look(signal, choice.axis, ends, log=log, dark=dark))
 
 
 def _marks(one: _Compared) -> list[Mark]:
@@ -180,11 +195,12 @@ def _legend(compared: Sequence[_Compared], visit: Visit) -> Html:
     """What is what: a line as it is drawn, the run with a link, where it stands."""
     rows = [
         markup.legend_line(
-            colours(dark=visit.dark)[at], DASHES[at], _named(one.detail), _stands(one)
+            colours(dark=visit.dark)[at], STYLES[at], _named(one.detail), _stands(one)
         )
         for at, one in enumerate(compared)
     ]
-    return markup.bullets(rows)
+    lines = markup.bullets(rows)
+    return Html(f'<div class="sg-needs">{lines.text}</div>')
 
 
 def _named(run: RunDetail) -> Html:
@@ -193,10 +209,10 @@ def _named(run: RunDetail) -> Html:
 
 
 def _stands(one: _Compared) -> str:
-    run = one.detail
+    run, count = one.detail, one.detail["incidents"]
     said = [
         words.plain(run["state"]), f"step {words.count(run['last_step'])}",
-        f"loss {words.figure(run['last_loss'])}", f"{len(one.incidents)} incidents",
+        f"loss {words.figure(run['last_loss'])}", f"{count} incident{'s' * (count != 1)}",
     ]  # fmt: skip
     return ", ".join(said + run["tags"])
 

@@ -92,22 +92,21 @@ def setting_field(form: Form, path: str, one: PolicySetting, value: Any, source:
     """A field for a setting as it stands; returns what is typed, as the API takes it. `path` is its
     name in errors."""
     label, key = f"{one['name']}{_unit(one)}", form.key(path)
-    said = f"{one['meaning']}. {facts(one)}"
     st.session_state.setdefault(key, _typed(one, value))
     match one["type"]:
         case "yes_no":
-            st.toggle(label, key=key, help=said)
+            st.toggle(label, key=key)
         case "word":
-            st.selectbox(label, one["words"], key=key, help=said)
+            st.selectbox(label, one["words"], key=key)
         case "whole":
-            st.number_input(label, key=key, step=1, help=said, placeholder="not set")
+            st.number_input(label, key=key, step=1, placeholder="not set")
         case "number":
-            st.number_input(label, key=key, step=None, format="%g", help=said)
+            st.number_input(label, key=key, step=None, format="%g")
         case "table":
-            st.text_area(label, key=key, help=said, height=68)
+            st.text_area(label, key=key, height=68)
         case _:
-            st.text_input(label, key=key, help=said)
-    st.caption(f"{facts(one)} · {source}")
+            st.text_input(label, key=key)
+    st.caption(f"{one['meaning']} · {facts(one)} · {source}")
     form.mark(path)
     return _read(path, one, st.session_state[key])
 
@@ -120,13 +119,17 @@ def facts(one: PolicySetting) -> str:
     """Default and range, as the reference has them."""
     default = one["default"]
     shown = "none" if default is None else json.dumps(default).strip('"')
-    if isinstance(default, float):
-        shown = f"{default:g}"
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        shown = _number(default)
     if isinstance(default, list | dict):
         shown = words.shortened(shown, 24)
     if one["least"] is None or one["most"] is None:
         return f"default {shown}"
-    return f"default {shown}, {one['least']:,g} to {one['most']:,g}"
+    return f"default {shown}, {_number(one['least'])} to {_number(one['most'])}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
 
 def _typed(one: PolicySetting, value: Any) -> Any:

@@ -6,6 +6,7 @@ Law: a test is sent, and anything is written, as the person who signed in, or no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -58,7 +59,8 @@ def notifications_page() -> None:
 
 def _page(visit: Visit, _trail: Sequence[Content]) -> None:
     project = st.query_params.get("project") or DEFAULT_PROJECT
-    st.html(markup.block(markup.heading(f"Notifications of project {project}")))
+    policy = markup.link("Its policy", f"./policy?{urlencode({'project': project})}")
+    st.html(markup.block(markup.heading(f"Notifications of project {project}"), policy))
     channels = look(f"channels {project}", lambda: visit.client.channels(visit.token, project))
     staleness(channels)
     if channels.data is not None:

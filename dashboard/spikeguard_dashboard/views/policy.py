@@ -16,7 +16,7 @@ from spikeguard_client import Policy, PolicySettings
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content
 from spikeguard_dashboard.views.fields import Form, changed, setting_field
-from spikeguard_dashboard.views.frame import asked_run, framed, staleness, trouble
+from spikeguard_dashboard.views.frame import asked_run, framed, staleness
 from spikeguard_dashboard.views.policy_preview import Tried, draw_preview, preview
 from spikeguard_dashboard.visit import Person, Visit, look
 from spikeguard_protocol import DEFAULT_PROJECT, ProtocolError, RunId
@@ -58,6 +58,7 @@ def _page(visit: Visit, _trail: Sequence[Content]) -> None:
     if known.data is None or found.data is None:
         return
     st.html(markup.block(markup.heading(subject.title), *_about(subject, found.data, visit)))
+    _saved_notice()
     form = Form(f"policy {subject.title} {found.data['scope']} {found.data['version']}")
     wanted = _fields(form, known.data, found.data)
     _finish(visit, subject, form, found.data, wanted)
@@ -231,7 +232,8 @@ def _save(
     st.rerun()
 
 
-def saved_notice() -> None:
+def _saved_notice() -> None:
     """What was saved by the press before."""
     if text := st.session_state.pop("policy saved", None):
-        trouble(text, "It counts from the next message of each run.")
+        said = markup.paragraph(f"{text} It counts from each run's next message.", "order")
+        st.html(markup.block(markup.card("good", said)))

@@ -10,10 +10,10 @@ import streamlit as st
 
 from spikeguard_client import Foreseen, ForeseenIncident, PolicyPreview
 from spikeguard_dashboard import markup, words
+from spikeguard_dashboard.history import kept_of
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.preview_chart import Event, preview_chart
+from spikeguard_dashboard.preview_chart import Event, event_chart, loss_chart
 from spikeguard_dashboard.series import Series
-from spikeguard_dashboard.views.curves import kept_of
 from spikeguard_dashboard.visit import Visit
 from spikeguard_protocol import RunId
 from spikeguard_protocol.paths import run_path
@@ -53,8 +53,8 @@ def preview(visit: Visit, key: str, tried: Tried) -> None:
     path = f"{run_path(tried.run)}/policy/preview"
     body = {"policy": dict(tried.policy), "scope": tried.scope}
     answer = visit.client.post_reading(PolicyPreview, path, visit.token, body)
-    ends = {"first": answer["first_step"], "last": answer["last_step"]}
-    loss = visit.client.series(visit.token, tried.run, ["loss"], **ends)
+    first, last = answer["first_step"], answer["last_step"]
+    loss = visit.client.series(visit.token, tried.run, ["loss"], first=first, last=last)
     st.session_state[key] = _Kept(answer, loss)
 
 
@@ -70,8 +70,12 @@ def draw_preview(visit: Visit, key: str) -> None:
     st.html(markup.block(*_summary(answer)))
     events = [*_events(answer["now"], NOW), *_events(answer["then"], THEN)]
     ends = (answer["first_step"], max(answer["last_step"], answer["first_step"] + 1))
-    chart = preview_chart(kept.loss, kept_of(kept.loss.segments), events, ends, dark=visit.dark)
-    st.vega_lite_chart(chart, width="stretch", key=f"{key} chart")
+    kept_steps = kept_of(kept.loss.segments)
+    curve = loss_chart(kept.loss, kept_steps, ends, dark=visit.dark)
+    st.vega_lite_chart(curve, width="stretch", key=f"{key} loss")
+    strips = event_chart(events, ends, dark=visit.dark)
+    st.vega_lite_chart(strips, width="stretch", key=f"{key} events")
+    st.html(markup.block(_legend()))
     if rows := _rows(answer):
         st.html(markup.block(markup.table(COLUMNS, rows, stacked=True)))
 
@@ -90,6 +94,13 @@ def _summary(answer: PolicyPreview) -> list[Html]:
     every = f"Checkpoints are assumed every {answer['checkpoint_every']:,} steps"
     soft = markup.soft(f"{every}; nobody answers, so later proposals may differ.")
     return [markup.section("What it would have done"), *map(markup.paragraph, [*lines, soft])]
+
+
+def _legend() -> Html:
+    texts = ("bar: an incident, from onset to close", "tick: a command would have been proposed",
+             "dashed: undone by a rollback")  # fmt: skip
+    spans = markup.joined(*map(markup.soft, texts))
+    return Html(f'<div class="sg-legend">{spans.text}</div>')
 
 
 def _told(one: Foreseen) -> str:
@@ -119,7 +130,7 @@ def _rows(answer: PolicyPreview) -> list[Sequence[Content]]:
 
 def _row(whose: str, one: ForeseenIncident) -> Sequence[Content]:
     asked = [
-        f"{words.command(each['verb'], each['arguments'])} at step {each['step']:,}"
+        f"{words.command(each['verb'], each['arguments']).rstrip('.')}, at step {each['step']:,}"
         for each in one["proposals"]
     ]
     return [

@@ -50,6 +50,7 @@ def _draw(visit: Visit, run: RunId) -> None:
     detail = seen.data
     incidents = found.data.items if found.data else []
     st.html(markup.block(_head(detail), markup.facts(_facts(detail)), *_limits(detail)))
+    st.html(markup.block(_beside(run, detail)))
     _curves(visit, run, detail, incidents)
     _tables(visit, run, detail, incidents)
 
@@ -69,6 +70,16 @@ def _head(run: RunDetail) -> Html:
             markup.link(markup.chip(word, f"incident {run['open_incident']} {text}"), address)
         )
     return markup.heading(run["id"], *chips)
+
+
+def _beside(run: RunId, detail: RunDetail) -> Html:
+    """Its tags, and the pages that belong to it."""
+    name = f"{run.project}/{run.name}"
+    return markup.joined(
+        *(markup.chip("calm", tag) for tag in detail["tags"]),
+        markup.link("Policy and detection", f"./policy?run={name}"),
+        markup.link("Compare with another run", f"./compare?run={name}"),
+    )
 
 
 def _facts(run: RunDetail) -> list[tuple[str, Content]]:

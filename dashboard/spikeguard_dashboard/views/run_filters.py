@@ -27,7 +27,6 @@ SORTS: Final[Mapping[str, tuple[str, bool]]] = {  # what people read -> what is 
 STATES: Final = ("live", "silent", "ended")
 ANY: Final = "any"
 _FIRST: Final = next(iter(SORTS))
-_WORDS: Final = ("search", "project", "state", "open_kind", "sort", "archived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +48,36 @@ def asked_runs() -> Asked:
     _from_address()
     with st.container(horizontal=True, vertical_alignment="bottom", key="run-filters"):
         st.text_input(
-            "Search",
-            key="runs search",
-            placeholder="part of PROJECT/NAME",
-            max_chars=100,
+            "Search", key="runs search", placeholder="part of PROJECT/NAME", max_chars=100,
             width=240,
-        )
-        st.text_input("Project", key="runs project", placeholder="every one", width=140)
-        st.selectbox(
-            "State", STATES, key="runs state", index=None, placeholder="any", width=120,
-        )  # fmt: skip
-        st.selectbox(
-            "Open incident", [ANY, *(kind.value for kind in Kind)], key="runs open_kind",
-            index=None, placeholder="no matter", format_func=_kind, width=160,
-        )  # fmt: skip
-        st.multiselect(
-            "Tags, all of them", [], key="runs tags", accept_new_options=True, max_selections=5,
-            placeholder="type a tag", width=200,
         )  # fmt: skip
         st.selectbox("Sort by", list(SORTS), key="runs sort", width=200)
-        st.toggle("Archived", key="runs archived")
+        with st.popover(_filters_word()):
+            _filters()
     return _read()
+
+
+def _filters_word() -> str:
+    """How many are set, since they are folded away."""
+    state = st.session_state
+    names = ("project", "state", "open_kind", "tags", "archived")
+    count = sum(bool(state[f"runs {name}"]) for name in names)
+    return f"Filters ({count})" if count else "Filters"
+
+
+def _filters() -> None:
+    kinds = [ANY, *(kind.value for kind in Kind)]
+    st.text_input("Project", key="runs project", placeholder="every one")
+    st.selectbox("State", STATES, key="runs state", index=None, placeholder="any")
+    st.selectbox(
+        "Open incident", kinds, key="runs open_kind", index=None, placeholder="no matter",
+        format_func=_kind,
+    )  # fmt: skip
+    st.multiselect(
+        "Tags, all of them", [], key="runs tags", accept_new_options=True, max_selections=5,
+        placeholder="type a tag",
+    )  # fmt: skip
+    st.toggle("Archived ones instead", key="runs archived")
 
 
 def _kind(word: str) -> str:

@@ -69,7 +69,7 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
         run["last_step"],
         words.figure(run["last_loss"]),
         words.figure(run["last_grad_norm"]),
-        run["tokens_per_second"],
+        words.big(run["tokens_per_second"]),
         words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
         run["incidents"],
         run["tags"],
@@ -89,12 +89,14 @@ def _config() -> Mapping[str, Any]:
     column = st.column_config
     return {
         "Run": column.LinkColumn(display_text=r"run=(?:default/)?(.+)$", pinned=True),
-        "Needs": column.TextColumn(help="Its open incident, and whether a decision waits"),
+        "Needs": column.TextColumn(
+            width="medium", help="Its open incident, and whether a decision waits"
+        ),
         "State": column.TextColumn(width="small"),
         "Step": column.NumberColumn(format="localized"),
         "Loss": column.TextColumn(help="Newest, nats per token", alignment="right"),
         "Grad norm": column.TextColumn(help="Newest, L2 before clipping", alignment="right"),
-        "Tokens/s": column.NumberColumn(format="compact"),
+        "Tokens/s": column.TextColumn(alignment="right"),
         "Data age": column.TextColumn(help="Since the last message"),
         "Incidents": column.NumberColumn(help="Opened so far"),
         "Tags": column.ListColumn(),

@@ -70,7 +70,8 @@ def _needs_list(runs: Sequence[Run]) -> Html:
         )
     if not waiting:
         return markup.paragraph(markup.soft("No run needs anybody now."))
-    return markup.bullets(_need(run) for run in waiting)
+    lines = markup.bullets(_need(run) for run in waiting)
+    return Html(f'<div class="sg-needs">{lines.text}</div>')
 
 
 def _wanting(run: Run) -> bool:
