@@ -6,6 +6,7 @@ Told once, when the attempt begins; nothing here is measured.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -18,6 +19,9 @@ from spikeguard.optim.update_skipper import UpdateSkipper
 from spikeguard.settings import Settings
 from spikeguard.topology.job import Job
 from spikeguard.topology.model_parts import Modules, parameters
+from spikeguard_protocol.identity import MAX_TAGS, TAG_PATTERN, TAGS_FACT
+
+TAGS_VARIABLE = "SPIKEGUARD_TAGS"
 
 
 def facts_of(
@@ -28,7 +32,20 @@ def facts_of(
         **_facts(job, update_skipper, micro, numbers),
         **order_limits.told(settings),
         **_order_keys(settings).told(),
+        **tags_told(os.environ),
     }
+
+
+def tags_told(environment: Mapping[str, str]) -> dict[str, str]:
+    """Tags that the job gives its run; what can be none is left out, and said once."""
+    given = [tag.strip() for tag in environment.get(TAGS_VARIABLE, "").split(",") if tag.strip()]
+    good = [tag for tag in dict.fromkeys(given) if TAG_PATTERN.fullmatch(tag)][:MAX_TAGS]
+    if len(good) < len(given):
+        log.warning(
+            "%s: only %s is told as tags: at most %d, of 1 to 40 letters, digits and ._:=+/-",
+            TAGS_VARIABLE, ", ".join(good) or "nothing", MAX_TAGS,
+        )  # fmt: skip
+    return {TAGS_FACT: ",".join(good)} if good else {}
 
 
 def _order_keys(settings: Settings) -> OrderKeys:

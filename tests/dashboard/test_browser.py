@@ -391,14 +391,14 @@ def test_a_refused_field_says_so_beside_it_and_nothing_that_was_typed_is_lost(
     with opened(ada, f"{address}/notifications") as page:
         page.get_by_text("Write or remove a channel").click()
         page.get_by_label("Name", exact=True).fill("pager")
-        page.get_by_label("Url").fill("ftp://example.test")
-        page.get_by_label("Secret").fill("0123456789abcdef")
+        page.get_by_label("URL").fill("ftp://example.test")
+        page.get_by_role("textbox", name="Secret").fill("0123456789abcdef")
         await_refreshes(page, world, 2)
-        assert page.get_by_label("Url").input_value() == "ftp://example.test"
+        assert page.get_by_label("URL").input_value() == "ftp://example.test"
         page.get_by_role("button", name="Save channel").click()
         page.get_by_text("target.url is an http or https URL. Write https://HOST/PATH").wait_for()
-        assert page.get_by_label("Secret").input_value() == "0123456789abcdef"
-        page.get_by_label("Url").fill("https://example.test/hook")
+        assert page.get_by_role("textbox", name="Secret").input_value() == "0123456789abcdef"
+        page.get_by_label("URL").fill("https://example.test/hook")
         page.get_by_role("button", name="Save channel").click()
         page.get_by_text("The channel was saved").wait_for()
     written = [heard for heard in world.heard if heard.method == "PUT"]

@@ -75,7 +75,7 @@ def _target(form: Form, kind: str, old: Channel | None) -> dict[str, Any]:
     for field in TARGETS[kind]:
         hint = old["target"].get(field, "") if old else ""
         typed = st.text_input(
-            f"{words.plain(field).capitalize()}",
+            "URL" if field == "url" else words.plain(field).capitalize(),
             key=form.key(f"target.{field}"),
             type="password" if field in SECRET else "default",
             placeholder=f"stays {hint}" if hint else "",

@@ -2,7 +2,7 @@
 
 Invariants: filters and page stand outside what is refreshed, so that half-typed text and the place
 in the list survive it; filters stand in the address, so that a list can be shared. While runs are
-chosen their rows keep their places.
+chosen their rows keep their places. An outage is said once, above the table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ def _urgent(visit: Visit) -> None:
     """Runs with an open incident or an order that waits, before everything else."""
     query = {"limit": URGENT, "order": "attention"}
     seen = look("urgent runs", lambda: visit.client.list_runs(visit.token, query, None))
-    staleness(seen)
     if seen.data is not None:
         st.html(markup.block(_heading(seen.data), _needs_list(seen.data.items)))
 
@@ -126,7 +125,8 @@ def _range(asked: Asked, page: RunPage) -> str:
 
 def _recent(visit: Visit) -> None:
     recent = look("incidents", lambda: visit.client.incidents(visit.token, limit=RECENT))
-    staleness(recent)
+    if recent.data is None:
+        staleness(recent)
     if recent.data and recent.data.items:
         heading = markup.section("Latest incidents")
         st.html(markup.block(heading, incident_table(recent.data.items, visit)))

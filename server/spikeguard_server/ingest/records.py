@@ -38,6 +38,7 @@ from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.own_names import within_own_names
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
+from spikeguard_server.ingest.run_tags import tag_as_told
 from spikeguard_server.ingest.spikes import tell
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import find_incident
@@ -78,6 +79,7 @@ def _take(intake: Intake, record: Record, targets: Collection[int]) -> None:
         case AttemptStarted():
             introduce_attempt(connection, run_id, intake.attempt, record)
             note_attempt(intake, record)
+            tag_as_told(intake, record)
         case SegmentStarted():
             _start_segment(intake, record)
         case Samples():

@@ -10,7 +10,8 @@ import pytest
 
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
-from spikeguard_protocol import AttemptEnded, Kind, Role, RunId
+from spikeguard_protocol import AttemptEnded, AttemptStarted, Kind, Role, RunId
+from spikeguard_protocol.identity import MAX_TAGS
 from spikeguard_server.http.bodies.run_export import csv_row
 from spikeguard_server.http.bodies.run_shapes import RUN_EXAMPLE, RunBody
 from tests.server.face.conftest import Job
@@ -125,6 +126,20 @@ def test_tags_are_added_removed_filtered_by_and_recorded(
         assert admin.delete(fleet[4].path, params={"reason": "x"}).status_code == 204
     Job(live, "opt", PROJECT).start()
     assert listed(live, tag="sweep-3") == ["gpt"]  # they went with the run
+
+
+def test_a_job_tells_tags_of_its_run_and_what_is_none_is_left_out(live: Live) -> None:
+    job = Job(live, "told", "fleet-told")
+    told = {"tags": "sweep-9,=cmd,lr=1e-4," + ",".join(f"n{n}" for n in range(40))}
+    job.send(AttemptStarted(None, 1, (), "test", settings=told))
+    ada = Client(live.url, live.tokens[Role.OPERATOR]).signed_in("Ada Lovelace")
+    run = RunId("fleet-told", "told")
+    [found] = ada.runs(project="fleet-told", tag="sweep-9")
+    assert len(found["tags"]) == MAX_TAGS
+    assert {"sweep-9", "lr=1e-4"} < set(found["tags"])
+    [entry] = [one for one in ada.audit(run) if one["action"] == "tagged"]
+    assert (entry["actor"], entry["reason"]) == ("server", "told by attempt 1")
+    ada.tag_run(run, remove=["n1"])  # people have the last word
 
 
 def session(live: Live) -> str:

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from spikeguard_protocol import without_abilities
+from spikeguard_protocol.identity import TAGS_FACT
 from spikeguard_server.domain.detection.baseline import abscissa, median
 from spikeguard_server.domain.diagnosis.forecast import INERTIA, clipped_mean, doubt_of
 from spikeguard_server.domain.events import Trend
@@ -34,6 +35,7 @@ APART: Final = frozenset(
         *("host", "order_keys", "update_skipper", "observe_only", "allowed_verbs"),
         *("lr_factor_least", "lr_steps_most", "skip_batches_most", "rollback_steps_most"),
         *("rollbacks_a_day", "orders_a_day"),
+        TAGS_FACT,
         "lr",  # of the schedule's step at which the attempt began: judged by what it trained with
     }
 )

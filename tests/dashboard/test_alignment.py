@@ -1,0 +1,57 @@
+"""Curves of several runs on one axis."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from spikeguard_client import RunDetail
+from spikeguard_dashboard.alignment import BINS, FEW, binned, by_tokens, not_finite, standing
+from spikeguard_dashboard.history import kept_steps
+from spikeguard_dashboard.series import Series, SeriesPart
+
+A, B = "a" * 16, "b" * 16
+
+
+def segment(attempt: str, number: int, parent: tuple[str, int, int] | None) -> dict[str, Any]:
+    place = (
+        None if parent is None else dict(zip(("attempt", "segment", "step"), parent, strict=True))
+    )
+    return {"attempt": attempt, "number": number, "parent": place, "current": True}
+
+
+def detail(*segments: dict[str, Any], **tokens: int | None) -> RunDetail:
+    sizes = {A: tokens["a"], B: tokens.get("b")}
+    attempts = [{"id": name, "tokens_per_step": size} for name, size in sizes.items()]
+    return cast(RunDetail, {"attempts": attempts, "segments": list(segments)})
+
+
+def test_tokens_are_counted_along_the_line_of_history_through_rollbacks_and_other_batch_sizes() -> (
+    None
+):
+    run = detail(
+        segment(A, 0, None), segment(A, 1, (A, 0, 100)), segment(B, 0, (A, 1, 150)), a=10, b=20
+    )
+    axis = by_tokens(run)
+    assert axis.place((A, 0), 120) == 1200
+    assert axis.place((A, 1), 120) == 1200  # trained again: counted once
+    assert axis.place((B, 0), 160) == 1500 + 10 * 20
+    assert by_tokens(detail(segment(A, 0, None), a=None)).place((A, 0), 1) is None
+
+
+def test_what_was_undone_is_left_out_and_no_extreme_is_lost_in_a_bin() -> None:
+    run = detail(segment(A, 0, None), segment(A, 1, (A, 0, 5000)), a=1)
+    first = [2.0] * 6000
+    first[1233], first[2000], first[5500] = 9.0, math.inf, 99.0  # the last one was undone
+    parts = [
+        SeriesPart(A, 0, True, range(1, 6001), {"loss": first}, [None] * 6000),
+        SeriesPart(A, 1, True, range(5001, 8001), {"loss": [1.0] * 3000}, [None] * 3000),
+    ]
+    series = Series(["loss"], parts, False, None)
+    points = standing(series, "loss", kept_steps(run["segments"]), by_tokens(run))
+    assert len(points) == 8000 > FEW
+    bins = binned(points, (1, 8000))
+    assert len(bins) == BINS
+    assert max(one.high for one in bins) == 9.0
+    assert [one.middle for one in bins if one.high == 9.0] == [2.0]
+    assert not_finite(points) == [2001]
