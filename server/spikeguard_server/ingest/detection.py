@@ -9,10 +9,11 @@ of an older version the run is learned anew from its samples.
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -20,7 +21,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentPoint, Verb
+from spikeguard_protocol import Verb
 from spikeguard_server.detectors import choose, find
 from spikeguard_server.domain.detection.detectors.plugged import DetectorChoice
 from spikeguard_server.domain.detection.sample import SampleColumns
@@ -28,7 +29,14 @@ from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_server.domain.policy.settings import PolicyError
 from spikeguard_server.errors import Unready
-from spikeguard_server.ingest.detector_rebuild import line_to, place_of, relearn
+from spikeguard_server.ingest.detector_rebuild import (
+    MOST_ROWS,
+    MOST_S,
+    MOST_SEGMENTS,
+    OutOfTime,
+    RebuildBudgets,
+    Rebuilder,
+)
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -37,12 +45,14 @@ from spikeguard_server.store.detectors import (
     nearest_snapshot,
     save_state,
 )
-from spikeguard_server.store.incidents import attempts_by_number
-from spikeguard_server.store.runs import SegmentRow, segments_of
+from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
 FOREVER = 2**53
+FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
+SNAPSHOT_ROWS = 100
+MOST_SNAPSHOTS = 16  # of one message
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
 
 
@@ -65,6 +75,7 @@ class Monitors:
 
     def __init__(self, size: int = 2000, packed: int = 10_000) -> None:
         self._size, self._most = size, packed
+        self.rebuilds = RebuildBudgets()
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
         self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
         self._lock = Lock()
@@ -113,6 +124,8 @@ class Detection:
     _led: bool = True  # only samples led here from the bytes in the row
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
+    snapshots: int = 0  # that this message kept
+    _rows: int = 0  # judged since the last of them
     relearned: list[Event] | None = None  # what was said where the run had to be learned anew
 
     @classmethod
@@ -126,10 +139,8 @@ class Detection:
     @classmethod
     def anew(cls, connection: sql.Connection, run_id: UUID, row: StateRow) -> Detection:
         """The run of `row` learned anew: what an older release knew can't be read."""
-        ids = attempts_by_number(connection, run_id).ids
-        numbers = {attempt: number for number, attempt in ids.items()}
-        line = line_to(row.place, segments_of(connection, run_id), numbers)
-        monitor, events = relearn(connection, run_id, line)
+        line = line_to(connection, run_id, row.place, MOST_SEGMENTS)
+        monitor, events = Rebuilder(connection, run_id, math.inf).relearn(line)
         found = cls.of(run_id, monitor, row)
         found.relearned = events
         found._moved()
@@ -164,12 +175,17 @@ class Detection:
             events += self.monitor.observe(part)
             self.place = Place(self.place.attempt, self.place.segment, step)
             self.changed, self._bytes, self.failures = True, None, 0
+            self._rows += len(part)
             if step % every == 0 or step in targets:
                 self.keep(connection, at_target=step in targets)
         return events
 
     def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
-        """Keep a snapshot of where the monitor stands."""
+        """Keep a snapshot of where the monitor stands; not where a message asks for many."""
+        near = self._rows < SNAPSHOT_ROWS
+        if self.snapshots >= (FREE_SNAPSHOTS if near else MOST_SNAPSHOTS):
+            return
+        self.snapshots, self._rows = self.snapshots + 1, 0
         state = self._state()
         self._mark = (self.place.step, state)
         keep_snapshot(connection, self.run_id, self.place, state, at_target=at_target)
@@ -256,9 +272,10 @@ def detection_of(
     """The monitor that `row` tells of, from the bytes in it or from what was `kept`."""
     if row is None:
         return Detection(run_id, Monitor())
-    if kept is not None and row.anchor <= kept.version <= row.version:
+    near = kept is not None and row.place.step - kept.step <= TAIL_STEPS
+    if kept is not None and near and row.anchor <= kept.version <= row.version:
         monitor, step = kept.monitor, kept.step
-    elif row.state is None:  # kept from a future that the database never had, or has lost
+    elif row.state is None:  # kept from a future that the database never had, or from long ago
         return load_detection(connection, run_id, None)
     else:
         try:
@@ -323,38 +340,44 @@ def _lacks(error: PolicyError) -> Unready:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the monitor knew at a place; `shortened`: why that is less than all."""
+
+    monitor: Monitor
+    shortened: str | None = None
+
+
 def past_monitor(
-    connection: sql.Connection,
-    run_id: UUID,
-    point: SegmentPoint,
-    segments: Sequence[SegmentRow],
-    number_of: Mapping[str, int],
-) -> Monitor | None:
-    """What the monitor knew at `point`: the nearest snapshot and a replay of what followed.
+    connection: sql.Connection, run_id: UUID, place: Place, left_s: float = MOST_S
+) -> Past | None:
+    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed.
 
-    None where nothing is known of `point`.
+    None where nothing is known of `place`. Takes `left_s` seconds of a core at most.
     """
-    if point.segment.attempt not in number_of:
+    line = line_to(connection, run_id, place, MOST_SEGMENTS)
+    if not line:
         return None
-    line = line_to(place_of(point, number_of), segments, number_of)
-    for places, place in enumerate(line, 1):
-        found = nearest_snapshot(connection, run_id, place)
-        if found is not None:
-            try:
-                monitor = read_monitor(found[1])
-            except OlderStateVersion:
-                return relearn(connection, run_id, line)[0]
-            return _replay(connection, run_id, monitor, found[0], line[:places])
-    return _replay(connection, run_id, Monitor(), -1, line) if line else None
+    try:
+        return _past(Rebuilder(connection, run_id, left_s), line)
+    except OutOfTime:
+        return Past(Monitor(), "the run has used up its time for reading what is stored")
 
 
-def _replay(
-    connection: sql.Connection, run_id: UUID, monitor: Monitor, step: int, path: Sequence[Place]
-) -> Monitor:
-    """Move `monitor` on from `step` of the path's last place to its first place."""
-    for place in reversed(path):
-        monitor.observe(
-            read_samples(connection, run_id, place.attempt, place.segment, step + 1, place.step)
-        )
-        step = place.step
-    return monitor
+def _past(rebuilder: Rebuilder, line: Sequence[Place]) -> Past:
+    rebuilder.check()
+    found = nearest_snapshot(rebuilder.connection, rebuilder.run_id, line)
+    monitor, step, path = Monitor(), -1, line
+    if found is not None:
+        number, step, state = found
+        path = line[: number + 1]
+        try:
+            monitor = read_monitor(state)
+        except OlderStateVersion:
+            return Past(rebuilder.relearn(line)[0])
+    if rebuilder.replay(monitor, step, path) is not None:
+        return Past(monitor)
+    return Past(
+        rebuilder.relearn(line)[0],
+        f"more than {MOST_ROWS:,} rows lie behind the nearest snapshot: learned from the newest",
+    )

@@ -1,72 +1,119 @@
-"""A run learned anew from its stored samples, where an older release wrote what the detector knew.
+"""What a run's detector knew at a place of its history, from a snapshot and stored samples.
 
-Law: reads only. What comes out is the monitor that this release would have had after the last
-`RELEARN_STEPS` steps of the line of history, and what it would have said on the way; whoever asks
-decides what of that is told. A baseline is shaped by far fewer rows.
+Law: reads only, and bounded: `MOST_ROWS` rows of `MOST_SEGMENTS` segments and the seconds of a core
+that the caller has left, however long the history is. Where more rows lie behind the snapshot than
+that, or an older release wrote it, the newest rows alone are learned: a baseline is shaped by far
+fewer. What a run and a token may spend on it is a budget, so that asking again costs nobody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock
+from time import thread_time
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentPoint
+from spikeguard_server.domain.detection.sample import Sample
 from spikeguard_server.domain.events import Event
 from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.store.clock import steady_s
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.runs import SegmentRow
-from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.samples import newest_samples
 
-RELEARN_STEPS: Final = 4000  # about a tenth of a second
-
-
-def line_to(
-    place: Place, segments: Sequence[SegmentRow], number_of: Mapping[str, int]
-) -> list[Place]:
-    """The places that history went through to get to `place`, newest first.
-
-    As far back as `segments` are known; `number_of`: the attempts' numbers by their ids.
-    """
-    rows = {(row.attempt, row.segment): row for row in segments}
-    line, seek = list[Place](), place
-    while (row := rows.pop((seek.attempt, seek.segment), None)) is not None:
-        line.append(seek)
-        if row.parent is None or row.parent.segment.attempt not in number_of:
-            break
-        seek = place_of(row.parent, number_of)
-    return line
+MOST_ROWS: Final = 4000  # about a tenth of a second; six seconds where most of them are not finite
+MOST_SEGMENTS: Final = 100
+AT_ONCE: Final = 250  # rows judged before the clock is looked at
 
 
-def place_of(point: SegmentPoint, number_of: Mapping[str, int]) -> Place:
-    """`point` by the numbers of the database; its attempt is one of `number_of`."""
-    return Place(number_of[point.segment.attempt], point.segment.number, point.step)
+class OutOfTime(Exception):
+    """No time is left to learn what the detector knew: it begins without."""
 
 
-def relearn(
-    connection: sql.Connection, run_id: UUID, line: Sequence[Place]
-) -> tuple[Monitor, list[Event]]:
-    """The monitor at the first place of `line`, and what it said on the way there."""
-    monitor, events = Monitor(), list[Event]()
-    for place, first in reversed(_parts(line)):
-        events += monitor.observe(
-            read_samples(connection, run_id, place.attempt, place.segment, first, place.step)
-        )
-    return monitor, events
+@dataclass(slots=True)
+class Rebuilder:
+    """Moves a monitor on by stored samples, `left_s` seconds of a core at most."""
+
+    connection: sql.Connection
+    run_id: UUID
+    left_s: float
+
+    def check(self) -> None:
+        """Raise `OutOfTime` where none is left."""
+        if self.left_s <= 0:
+            raise OutOfTime
+
+    def replay(self, monitor: Monitor, step: int, path: Sequence[Place]) -> list[Event] | None:
+        """Move `monitor` on from `step` of the path's last place to its first place, and return
+        what it says; None, and `monitor` as it was, where more than `MOST_ROWS` lie between."""
+        found, events = self._newest(path, step, MOST_ROWS + 1), list[Event]()
+        if sum(len(part) for part in found) > MOST_ROWS:
+            return None
+        for part in reversed(found):
+            events += self._observe(monitor, part)
+        return events
+
+    def relearn(self, line: Sequence[Place]) -> tuple[Monitor, list[Event]]:
+        """The monitor that saw the newest `MOST_ROWS` rows of `line` alone, and what it said."""
+        monitor, events = Monitor(), list[Event]()
+        for part in reversed(self._newest(line, -1, MOST_ROWS)):
+            events += self._observe(monitor, part)
+        return monitor, events
+
+    def _newest(self, path: Sequence[Place], step: int, most: int) -> list[Sequence[Sample]]:
+        """The newest `most` rows of `path` behind `step` of its last place; newest place first."""
+        found, left = list[Sequence[Sample]](), most
+        for place, parent in pairwise([*path, None]):
+            assert place is not None
+            after = step if parent is None else parent.step
+            found.append(newest_samples(self.connection, self.run_id, place, after + 1, left))
+            left -= len(found[-1])
+            if left <= 0:
+                break
+        return found
+
+    def _observe(self, monitor: Monitor, samples: Sequence[Sample]) -> list[Event]:
+        events = list[Event]()
+        for begin in range(0, len(samples), AT_ONCE):
+            self.check()
+            began_s = thread_time()
+            events += monitor.observe(samples[begin : begin + AT_ONCE])
+            self.left_s -= thread_time() - began_s
+        return events
 
 
-def _parts(line: Sequence[Place]) -> list[tuple[Place, int]]:
-    """(place, first step to read there) of the last `RELEARN_STEPS` steps, newest first."""
-    found, left = list[tuple[Place, int]](), RELEARN_STEPS
-    for place, parent in pairwise([*line, None]):
-        assert place is not None
-        begins = 0 if parent is None else parent.step + 1
-        first = max(begins, place.step - left + 1)
-        found.append((place, first))
-        left -= place.step - first + 1
-        if left <= 0:
-            break
-    return found
+MOST_S: Final = 5.0  # that a run may spend at once
+OF_TOKEN_S: Final = 20.0  # and all runs of one token: a cluster that comes back starts many at once
+REFILL: Final = 0.02  # seconds of a core a second
+_MOST_KEYS: Final = 4000
+
+
+class RebuildBudgets:
+    """The seconds of a core that runs and tokens have left for learning what is stored."""
+
+    def __init__(self) -> None:
+        self._spent: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # s, and when
+        self._lock = Lock()
+
+    def left(self, run_id: UUID, token: Hashable) -> float:
+        """What this run of this token may spend now."""
+        with self._lock:
+            return min(MOST_S - self._debt(run_id), OF_TOKEN_S - self._debt(token))
+
+    def charge(self, run_id: UUID, token: Hashable, seconds: float) -> None:
+        """It spent `seconds`."""
+        with self._lock:
+            for key in (run_id, token):
+                self._spent[key] = self._debt(key) + seconds, steady_s()
+                self._spent.move_to_end(key)
+            while len(self._spent) > _MOST_KEYS:
+                self._spent.popitem(last=False)
+
+    def _debt(self, key: Hashable) -> float:
+        spent, at_s = self._spent.get(key, (0.0, 0.0))
+        return max(0.0, spent - REFILL * (steady_s() - at_s))

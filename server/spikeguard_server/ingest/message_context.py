@@ -16,6 +16,7 @@ from spikeguard_server.domain.lifecycle.incident import Incident
 from spikeguard_server.domain.policy.settings import Policy
 from spikeguard_server.domain.policy.situation import Target
 from spikeguard_server.ingest.detection import Detection
+from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
@@ -66,6 +67,9 @@ class Intake:
     tail: Tail | None = None  # the newest stored step of a segment, where that is known
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
+    rebuilds: RebuildBudgets = field(default_factory=RebuildBudgets)
+    bearer: bytes | None = None  # hash of the token's secret
+    shortened: bool = False  # whether the audit says that less than all was read again
     _incident: Incident | None = None
 
     @property
@@ -85,6 +89,16 @@ class Intake:
         """Raise `TooCostly` where this thread has computed for too long."""
         if self.failure is None and thread_time() - self.began_s > MOST_CPU_S:
             raise TooCostly(f"to judge it took more than {MOST_CPU_S:g} s of a core")
+
+    @property
+    def rebuild_s(self) -> float:
+        """Seconds of a core that this run and its token may spend on what is stored already."""
+        spent = thread_time() - self.began_s
+        return min(self.rebuilds.left(self.run_id, self.bearer), MOST_CPU_S - spent)
+
+    def rebuilt(self, seconds: float) -> None:
+        """So much was spent on it."""
+        self.rebuilds.charge(self.run_id, self.bearer, seconds)
 
     @cached_property
     def attempts(self) -> Attempts:

@@ -20,6 +20,7 @@ from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import acknowledge
 from spikeguard_server.ingest.detection import Monitors, choice_of
+from spikeguard_server.ingest.detector_rebuild import RebuildBudgets
 from spikeguard_server.ingest.detector_recovery import detection_after, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
 from spikeguard_server.ingest.post_incident import keep_aftermath
@@ -31,6 +32,7 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.clock import steady_s, watch_of
 from spikeguard_server.store.deleted_runs import Former, former_run
+from spikeguard_server.store.detectors import thin_snapshots
 from spikeguard_server.store.message_opening import Bearer, Opening, open_message
 from spikeguard_server.store.new_runs import check_quota, note_new_run
 from spikeguard_server.store.runs import (
@@ -98,9 +100,7 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
     with engine.begin() as connection:
         intake = _open(connection, received)
         reach = reached(intake.attempt.last_sequence, message)
-        if reach is None:
-            raise SequenceGap(intake.attempt.last_sequence + 1, message.sequence)
-        if reach > intake.attempt.last_sequence:
+        if reach is not None and reach > intake.attempt.last_sequence:
             _store(intake, message, reach)
         ack = acknowledge(intake)
         _save(intake)
@@ -118,6 +118,8 @@ def _ends(intake: Intake, message: Message) -> bool:
 def _save(intake: Intake) -> None:
     """Goes out with the COMMIT, and with samples that nothing else was asked after."""
     intake.detection.save(intake.connection)
+    if intake.detection.snapshots:
+        thin_snapshots(intake.connection, intake.run_id, intake.settings.detector_snapshots_kept)
     save_run(intake.connection, intake.run)
     save_attempt(intake.connection, intake.run_id, intake.attempt)
 
@@ -136,8 +138,11 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     if received.bearer is not None:
         _check(opening.bearer, message)
     now, run, attempt = received.now or opening.now, opening.run, opening.attempt
-    if attempt is None and reached(0, message) is None:
-        raise SequenceGap(1, message.sequence)
+    last = attempt.last_sequence if attempt is not None else 0
+    if reached(last, message) is None:
+        if kept is not None and monitors is not None:
+            monitors.keep(key, kept)  # or whoever leaves holes had it read anew each time
+        raise SequenceGap(last + 1, message.sequence)
     former = former_run(connection, key) if run is None else None
     if run is None:
         run = _begin_run(connection, received, opening, former)
@@ -146,16 +151,21 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         detection.use(choice_of(opening.detection))
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
         detection.version = max(detection.version, former.detector_version)
+    rebuilds = monitors.rebuilds if monitors is not None else RebuildBudgets()
     if attempt is not None:
         intake = Intake(
             connection, received.settings, now, run, attempt, detection,
             commands=opening.commands, others=opening.others, tail=_tail(run, attempt, opening),
+            rebuilds=rebuilds, bearer=received.bearer,
         )  # fmt: skip
         take_over(intake)
         intake.failure = received.failure
         return intake
     attempt, before = _register(connection, run, message, now), run.current_attempt
-    intake = Intake(connection, received.settings, now, run, attempt, detection)
+    intake = Intake(
+        connection, received.settings, now, run, attempt, detection,
+        rebuilds=rebuilds, bearer=received.bearer,
+    )  # fmt: skip
     take_over(intake)
     intake.failure = received.failure
     run_lifecycle.began(intake)

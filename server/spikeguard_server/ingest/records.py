@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from time import thread_time
 
 from spikeguard_protocol import (
     AttemptEnded,
@@ -40,16 +41,18 @@ from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.run_tags import tag_as_told
 from spikeguard_server.ingest.spikes import tell
+from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import (
     ENDED,
+    attempt_number,
     extend_segment,
     introduce_attempt,
     lost_segment,
+    newest_segment,
     open_segment,
-    segments_of,
 )
 from spikeguard_server.store.samples import (
     append_samples,
@@ -115,42 +118,59 @@ def _start_segment(intake: Intake, started: SegmentStarted) -> None:
 def return_to_newest_segment(intake: Intake) -> None:
     """Go on from what is stored of this attempt, which was not followed for a while."""
     run, number = intake.run, intake.attempt.number
-    mine = [row for row in segments_of(intake.connection, run.run_id) if row.attempt == number]
-    if not mine:
+    newest = newest_segment(intake.connection, run.run_id, number)
+    if newest is None:
         run.current_segment = None
         return
-    newest = max(mine, key=lambda row: row.segment)
     begun_at = newest.parent.step if newest.parent else 0
     step = begun_at if newest.last_step is None else newest.last_step
     run.current_segment, run.position = newest.segment, newest.position
-    here = SegmentPoint(intake.attempts.segment(number, newest.segment), step)
+    here = Place(number, newest.segment, step)
     past = _past(intake, here) if intake.failure is None else None
     if past is not None:
         intake.detection.rewind(past)
-    intake.detection.enter(Place(number, newest.segment, step))
+    intake.detection.enter(here)
     intake.detection.keep(intake.connection)
 
 
-def _past(intake: Intake, point: SegmentPoint) -> Monitor | None:
-    """What the monitor knew at `point`."""
-    return past_monitor(
-        intake.connection, intake.run_id, point,
-        segments_of(intake.connection, intake.run_id),
-        {id: number for number, id in intake.attempts.ids.items()},
-    )  # fmt: skip
+def _past(intake: Intake, here: Place) -> Monitor | None:
+    """What the monitor knew there, as far as the run's and the token's time for it reaches."""
+    began_s = thread_time()
+    past = past_monitor(intake.connection, intake.run_id, here, intake.rebuild_s)
+    intake.rebuilt(thread_time() - began_s)
+    if past is not None and past.shortened is not None and not intake.shortened:
+        intake.shortened = True
+        append(
+            intake.connection, intake.run_id, actor=SERVER, action="detection.shortened",
+            subject=str(intake.run.id), reason=past.shortened,
+        )  # fmt: skip
+    return None if past is None else past.monitor
 
 
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
     """Take the monitor back to what it knew where the segment begins."""
     past: Monitor | None = None
-    if intake.failure is not None:
+    if intake.failure is not None or intake.detection.version == 0:
         return
     if started.parent is not None:
-        past = _past(intake, started.parent)
+        here = _place(intake, started.parent)
+        past = None if here is None else _past(intake, here)
     elif started.reason is SegmentReason.START:
         past = Monitor()
-    if past is not None and intake.detection.version > 0:
+    if past is not None:
         intake.detection.rewind(past)
+
+
+def _place(intake: Intake, point: SegmentPoint) -> Place | None:
+    """`point` by the numbers of the database; None where the run has no such attempt."""
+    attempt = point.segment.attempt
+    number = intake.attempt.number
+    if attempt != intake.attempt.id:
+        known = attempt_number(intake.connection, intake.run_id, attempt)
+        if known is None:
+            return None
+        number = known
+    return Place(number, point.segment.number, point.step)
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:

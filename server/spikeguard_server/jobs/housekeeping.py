@@ -25,7 +25,7 @@ from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.chunks import SegmentKey
 from spikeguard_server.store.clock import watch_of
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
-from spikeguard_server.store.detectors import detectors_on, prune_snapshots, runs_with_snapshots
+from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thin_snapshots
 from spikeguard_server.store.fast.compute_lock import in_turn
 from spikeguard_server.store.new_runs import drop_counted
 from spikeguard_server.store.partitions import (
@@ -137,7 +137,7 @@ def prune(engine: sql.Engine, kept: int) -> None:
 
 def _prune(engine: sql.Engine, run_id: UUID, kept: int) -> None:
     with engine.begin() as connection:
-        prune_snapshots(connection, run_id, kept)
+        thin_snapshots(connection, run_id, kept)
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:

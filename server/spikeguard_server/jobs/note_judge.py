@@ -30,6 +30,7 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import survive
 from spikeguard_server.store import audit
 from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import Attempts, attempts_by_number
 from spikeguard_server.store.notes import (
     DueNote,
@@ -149,6 +150,7 @@ def _leave(connection: sql.Connection, note: Row, due: DueNote) -> None:
         drop_note(connection, due)
 
 
+MOST_S: Final = 1.0  # of a core: the ticker has other runs to look at
 WENT_BACK: Final = "the run went back to before it"
 
 
@@ -162,9 +164,9 @@ def _effect(history: _History, note: Row) -> Effect | str:
     overtaken = later_change(connection, run.run_id, note.number, to) or _command(history, note, to)
     if overtaken is not None:
         return f"nobody can tell: {overtaken} followed before its effect showed"
-    number_of = {id: number for number, id in history.attempts.ids.items()}
-    past = past_monitor(connection, run.run_id, point, history.segments, number_of)
-    trend = None if past is None else past.heading(note.step)
+    here = Place(note.attempt, note.segment, note.step)
+    past = past_monitor(connection, run.run_id, here, MOST_S)
+    trend = None if past is None else past.monitor.heading(note.step)
     before = _values(history, Signal.LOSS, note.step - BEFORE + 1, note.step)
     after = _values(history, Signal.LOSS, note.step + 1, to)
     return effect_of(trend, note.step, before, after)

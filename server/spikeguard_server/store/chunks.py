@@ -161,6 +161,25 @@ def heads(
     return [ChunkHead(*row) for row in connection.execute(query)]
 
 
+def newest_begin(
+    connection: sql.Connection, key: SegmentKey, first: int, last: int, most: int
+) -> int | None:
+    """The first step of the chunk from which on [first, last] has `most` steps, or all it has."""
+    c = chunks.c
+    dense = sql.func.least(c.last_step, last) - c.first_step + 1
+    whole_chunk = sql.case((c.last_step <= last, sql.func.cardinality(c.steps)), else_=0)
+    count = sql.case((c.steps.is_(None), dense), else_=whole_chunk)
+    query = sql.select(c.first_step, count).where(_of(key), c.last_step >= first)
+    query = query.where(c.first_step <= last).order_by(c.first_step.desc()).limit(most + 1)
+    begins, seen = list[int](), 0
+    for begin, steps in connection.execute(query):
+        begins.append(begin)
+        seen += steps
+        if seen >= most:
+            break
+    return begins[-1] if begins else None
+
+
 def in_parts(found: Sequence[ChunkHead]) -> Iterator[Sequence[ChunkHead]]:
     """`found` in parts of `AT_ONCE` steps at most, or of one chunk."""
     begin = count = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -133,19 +133,31 @@ def keep_snapshot(
     later(connection, _KEEP, row)
 
 
+_NEAREST = """
+SELECT line.number - 1, found.step, found.state
+FROM unnest(%(attempts)s::int[], %(segments)s::bigint[], %(steps)s::bigint[])
+    WITH ORDINALITY AS line (attempt, segment, step, number)
+CROSS JOIN LATERAL (
+    SELECT kept.step, kept.state FROM detector_snapshots kept
+    WHERE kept.run_id = %(run_id)s
+    AND kept.attempt = line.attempt AND kept.segment = line.segment AND kept.step <= line.step
+    ORDER BY kept.step DESC LIMIT 1
+) found
+ORDER BY line.number LIMIT 1
+"""
+
+
 def nearest_snapshot(
-    connection: sql.Connection, run_id: UUID, place: Place
-) -> tuple[int, bytes] | None:
-    """The newest snapshot of the segment at or before the step: (its step, its bytes)."""
-    c = tables.detector_snapshots.c
-    row = connection.execute(
-        sql.select(c.step, c.state)
-        .where(c.run_id == run_id, c.attempt == place.attempt, c.segment == place.segment)
-        .where(c.step <= place.step)
-        .order_by(c.step.desc())
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else (row.step, row.state)
+    connection: sql.Connection, run_id: UUID, line: Sequence[Place]
+) -> tuple[int, int, bytes] | None:
+    """The newest snapshot at or before the first place of `line` that has one:
+    (index of the place, its step, its bytes)."""
+    which = {
+        "run_id": run_id, "attempts": [place.attempt for place in line],
+        "segments": [place.segment for place in line], "steps": [place.step for place in line],
+    }  # fmt: skip
+    row = connection.exec_driver_sql(_NEAREST, which).one_or_none()
+    return None if row is None else (row[0], row[1], row[2])
 
 
 def runs_with_snapshots(connection: sql.Connection, beyond: int) -> list[UUID]:
@@ -155,24 +167,32 @@ def runs_with_snapshots(connection: sql.Connection, beyond: int) -> list[UUID]:
     return list(connection.execute(query).scalars())
 
 
-def prune_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> int:
-    """Delete the oldest beyond `kept`, but none at a target or at a segment's beginning."""
-    c = tables.detector_snapshots.c
-    first = (
-        sql.select(sql.func.min(c.step))
-        .where(c.run_id == run_id)
-        .group_by(c.attempt, c.segment)
-        .scalar_subquery()
+# Kept of a run's snapshots, in this order: the newest, those at a target or where a segment begins,
+# the rest. Between two of them samples lead on, so fewer cost time and no knowledge.
+MOST_SNAPSHOT_BYTES: Final = 16 * 2**20
+_THIN = statement(
+    "thin snapshots",
+    """
+    WITH known AS (
+        SELECT attempt, segment, step, octet_length(state) AS size,
+               at_target OR step = min(step) OVER (PARTITION BY attempt, segment) AS wanted,
+               row_number() OVER (ORDER BY attempt DESC, segment DESC, step DESC) AS age
+        FROM detector_snapshots WHERE run_id = %(run_id)s
+    ), ranked AS (
+        SELECT attempt, segment, step, row_number() OVER ranking AS number,
+               sum(size) OVER ranking AS bytes
+        FROM known
+        WINDOW ranking AS (ORDER BY age <= %(kept)s / 4 DESC, wanted DESC, age)
     )
-    surplus = (
-        sql.select(c.attempt, c.segment, c.step)
-        .where(c.run_id == run_id, c.at_target.is_(False), c.step.not_in(first))
-        .order_by(c.attempt.desc(), c.segment.desc(), c.step.desc())
-        .offset(kept)
-    )
-    done = connection.execute(
-        sql.delete(tables.detector_snapshots)
-        .where(c.run_id == run_id)
-        .where(sql.tuple_(c.attempt, c.segment, c.step).in_(surplus))
-    )
-    return done.rowcount
+    DELETE FROM detector_snapshots gone USING ranked
+    WHERE gone.run_id = %(run_id)s AND gone.attempt = ranked.attempt
+    AND gone.segment = ranked.segment AND gone.step = ranked.step
+    AND (ranked.number > %(kept)s OR ranked.bytes > %(bytes)s)
+    """,
+    {"run_id": KEY, "kept": INT, "bytes": INT},
+)
+
+
+def thin_snapshots(connection: sql.Connection, run_id: UUID, kept: int) -> None:
+    """Delete snapshots of the run beyond `kept` and beyond `MOST_SNAPSHOT_BYTES`."""
+    later(connection, _THIN, {"run_id": run_id, "kept": kept, "bytes": MOST_SNAPSHOT_BYTES})

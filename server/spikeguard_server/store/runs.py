@@ -23,6 +23,7 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
+from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.fast.pipeline import (
     BOOL,
     FLOAT,
@@ -331,17 +332,71 @@ def lengthen_segment(
 
 def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
     """The run's tree of history."""
+    query = _SEGMENTS.where(tables.segments.c.run_id == run_id)
+    return [_segment(row) for row in connection.execute(query)]
+
+
+_G = tables.segments.c
+_SEGMENTS = sql.select(
+    _G.attempt, _G.segment, _G.reason, _G.parent_attempt, _G.parent_segment, _G.parent_step,
+    _G.position, _G.first_step, _G.last_step,
+)  # fmt: skip
+
+
+def _segment(r: Any) -> SegmentRow:
+    return SegmentRow(
+        r.attempt, r.segment, r.reason, _point(r), r.position, r.first_step, r.last_step
+    )
+
+
+_LINE = """
+WITH RECURSIVE line AS (
+    SELECT attempt, segment, %(step)s::bigint AS step,
+           parent_attempt, parent_segment, parent_step, 1 AS depth
+    FROM segments
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+    UNION ALL
+    SELECT parent.attempt, parent.segment, line.parent_step,
+           parent.parent_attempt, parent.parent_segment, parent.parent_step, line.depth + 1
+    FROM line
+    JOIN attempts ON attempts.run_id = %(run_id)s AND attempts.id = line.parent_attempt
+    JOIN segments parent ON parent.run_id = %(run_id)s
+        AND parent.attempt = attempts.number AND parent.segment = line.parent_segment
+    WHERE line.depth < %(most)s
+)
+SELECT attempt, segment, step FROM line ORDER BY depth
+"""
+
+
+def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -> list[Place]:
+    """The places that history went through to get to `place`, newest first; `most` at most."""
+    which = {
+        "run_id": run_id, "attempt": place.attempt, "segment": place.segment, "step": place.step,
+        "most": most,
+    }  # fmt: skip
+    line = dict[tuple[int, int], Place]()
+    for row in connection.exec_driver_sql(_LINE, which):
+        found = Place(*row)
+        if (found.attempt, found.segment) in line:  # a segment that names itself as its parent
+            break
+        line[found.attempt, found.segment] = found
+    return list(line.values())
+
+
+def attempt_number(connection: sql.Connection, run_id: UUID, id: str) -> int | None:
+    """The number of an attempt of the run; None where it has none of that id."""
+    c = tables.attempts.c
+    return connection.execute(
+        sql.select(c.number).where(c.run_id == run_id, c.id == id)
+    ).scalar_one_or_none()
+
+
+def newest_segment(connection: sql.Connection, run_id: UUID, attempt: int) -> SegmentRow | None:
+    """The newest segment of an attempt."""
     c = tables.segments.c
-    rows = connection.execute(
-        sql.select(
-            c.attempt, c.segment, c.reason, c.parent_attempt, c.parent_segment, c.parent_step,
-            c.position, c.first_step, c.last_step,
-        ).where(c.run_id == run_id)
-    )  # fmt: skip
-    return [
-        SegmentRow(r.attempt, r.segment, r.reason, _point(r), r.position, r.first_step, r.last_step)
-        for r in rows
-    ]
+    query = _SEGMENTS.where(c.run_id == run_id, c.attempt == attempt)
+    row = connection.execute(query.order_by(c.segment.desc()).limit(1)).one_or_none()
+    return None if row is None else _segment(row)
 
 
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:

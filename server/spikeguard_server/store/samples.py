@@ -25,11 +25,13 @@ from spikeguard_server.store.chunks import (
     heads,
     in_parts,
     insert_chunk,
+    newest_begin,
     read_curves,
     row_of,
     week_of,
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge
+from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.roll_ups import unroll
 from spikeguard_server.store.runs import lengthen_segment
 from spikeguard_server.store.stored_text import storable
@@ -113,6 +115,18 @@ def read_samples(
 ) -> list[Sample]:
     """The stored samples of steps [first, last] of a segment, in order."""
     return read_curves(connection, SegmentKey(run_id, attempt, segment), first, last).samples()
+
+
+def newest_samples(
+    connection: sql.Connection, run_id: UUID, place: Place, first: int, most: int
+) -> list[Sample]:
+    """The newest `most` stored samples of steps from `first` to those of `place`, in order."""
+    key = SegmentKey(run_id, place.attempt, place.segment)
+    begin = newest_begin(connection, key, first, place.step, most)
+    if begin is None:
+        return []
+    curves = read_curves(connection, key, max(first, begin), place.step)
+    return curves.at(slice(max(0, len(curves) - most), None)).samples()
 
 
 def sample_of(row: Any) -> Sample:

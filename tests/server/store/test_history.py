@@ -5,15 +5,26 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import SegmentId, SegmentPoint
+from spikeguard_protocol import SegmentId, SegmentPoint, SegmentReason, SegmentStarted
 from spikeguard_server.domain.monitor.monitor import Monitor
+from spikeguard_server.errors import SequenceGap
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.samples import read_samples
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import FIRST, SECOND, Job, healthy, rows, spiking, value
+from tests.server.store.jobs import (
+    FIRST,
+    SECOND,
+    Job,
+    columns,
+    healthy,
+    rows,
+    saved_at,
+    spiking,
+    value,
+)
 
 DECISIONS = """
 select number, step, kind, confidence, reason, peak_step, peak_loss, excess, settled
@@ -70,12 +81,11 @@ def test_the_detector_at_any_step_is_the_nearest_snapshot_and_a_replay(
     job.train(1, 400)
     with engine.connect() as connection:
         key = run_key(job.message(sequence=1).run_id)
-        point = SegmentPoint(SegmentId(FIRST, 0), step)
-        past = past_monitor(connection, key, point, segments_of(connection, key), {FIRST: 1})
+        past = past_monitor(connection, key, Place(1, 0, step))
         straight = Monitor()
         straight.observe(read_samples(connection, key, 1, 0, 1, step))
     assert past is not None
-    assert past.dump() == straight.dump()
+    assert past.monitor.dump() == straight.dump()
 
 
 def test_the_detector_goes_on_from_where_the_run_was_and_is_not_blind(engine: sql.Engine) -> None:
@@ -107,3 +117,70 @@ def test_a_parent_that_never_reached_the_server_leaves_the_baseline_alone(
     new.start(SegmentPoint(SegmentId("00000000000000ff", 3), 300))
     new.train(301, 330, spiking(320))
     assert value(engine, "select onset_step from incidents") == 320
+
+
+UNJUDGED = SegmentPoint(SegmentId(FIRST, 0), 9000)
+SHORTENED = "select reason from audit where action = 'detection.shortened'"
+
+
+def over_a_long_history(engine: sql.Engine) -> Job:
+    """An attempt of a run in which another one has told of 9,000 steps that nobody judged."""
+    job = Job(engine, attempt=SECOND, age_s=0.0)
+    job.start()
+    past = Job(engine, age_s=10**6)
+    past.start()
+    past.send(columns(range(1, 9001), healthy))
+    return job
+
+
+def test_a_short_message_has_no_long_history_judged_again(engine: sql.Engine) -> None:
+    """The newest rows alone are learned, and the audit says so: 300 bytes cost a tenth of a
+    second, whatever the run has stored."""
+    job = over_a_long_history(engine)
+    job.send(SegmentStarted(1, SegmentReason.ROLLBACK, UNJUDGED, 0))
+    key = run_key(job.message(sequence=1).run_id)
+    newest = Monitor()
+    with engine.connect() as connection:
+        newest.observe(read_samples(connection, key, 1, 0, 5001, 9000))
+        past = past_monitor(connection, key, Place(1, 0, 9000))
+    assert past is not None
+    assert past.monitor.dump() == newest.dump()
+    assert "more than 4,000 rows" in value(engine, SHORTENED)
+
+
+def test_a_run_that_asks_for_its_history_again_and_again_gets_it_no_more(
+    engine: sql.Engine,
+) -> None:
+    job = over_a_long_history(engine)
+    assert job.monitors is not None
+    job.monitors.rebuilds.charge(run_key(job.message(sequence=1).run_id), None, 5.0)
+    job.send(SegmentStarted(1, SegmentReason.ROLLBACK, UNJUDGED, 0))
+    assert "has used up its time" in value(engine, SHORTENED)
+    job.train(1, 20, segment=1)
+    assert value(engine, "select last_step from runs") == 20
+
+
+def test_a_message_that_leaves_a_hole_does_not_have_the_detector_read_anew(
+    engine: sql.Engine,
+) -> None:
+    job = Job(engine)
+    job.start()
+    job.train(1, 50)
+    with pytest.raises(SequenceGap):
+        job.post(job.message(sequence=99))
+    assert job.monitors is not None
+    assert job.monitors.take(run_key(job.message(sequence=1).run_id)) is not None
+
+
+def test_checkpoints_without_end_keep_no_snapshots_without_end(engine: sql.Engine) -> None:
+    """Each would take up to 100 kB of disk: of one message only a few, of a run so many."""
+    job = Job(engine, settings=Settings(detector_snapshots_kept=20))
+    job.start()
+    count = "select count(*) from detector_snapshots"
+    steps = range(1, 951)
+    job.send(columns(steps, healthy), *(saved_at(step) for step in steps))
+    assert value(engine, count) == 12  # the segment's beginning, two, and one a hundred steps
+    for begin in range(1001, 1031):
+        job.send(columns([begin], healthy), saved_at(begin))
+    assert value(engine, count) == 20
+    assert value(engine, "select max(step) from detector_snapshots") == 1030

@@ -11,17 +11,16 @@ from itertools import cycle
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import Ack, Message, SegmentId, SegmentPoint
+from spikeguard_protocol import Ack, Message
 from spikeguard_server.domain.monitor import state
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import (
-    FIRST,
     Curve,
     Job,
     columns,
@@ -172,15 +171,14 @@ def test_a_snapshot_of_the_older_release_is_stood_in_for_by_the_samples(
     with release(OLD):
         job.start()
         job.train(1, 400)
-    key, point = run_key(job.message(sequence=1).run_id), SegmentPoint(SegmentId(FIRST, 0), 250)
+    key, place = run_key(job.message(sequence=1).run_id), Place(1, 0, 250)
     with engine.connect() as connection:
-        segments = segments_of(connection, key)
-        past = past_monitor(connection, key, point, segments, {FIRST: 1})
+        past = past_monitor(connection, key, place)
         assert past is not None
         with release(OLD):
-            before = past_monitor(connection, key, point, segments, {FIRST: 1})
+            before = past_monitor(connection, key, place)
     assert before is not None
-    assert past.dump() == before.dump()
+    assert past.monitor.dump() == before.monitor.dump()
 
 
 def test_a_state_of_a_newer_release_is_refused_and_left_alone(engine: sql.Engine) -> None:
