@@ -130,7 +130,7 @@ class Settings:
     )
     order_key: str = _text("", "signs approvals for jobs that ask for it", secret=True)
     trusted_proxies: str = _text(
-        "", "networks whose `X-Forwarded-For` says where a call came from, beside 127.0.0.1"
+        "", "proxies whose `X-Forwarded-For` says where a call came from: `127.0.0.1, fd00::/64`"
     )
     sign_in_proxies: str = _text(
         "", "addresses and networks of proxies that sign people in: `10.0.0.5, 10.1.0.0/24`"

@@ -5,7 +5,7 @@ Law: the caller owns the transaction. A secret exists in the return value and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -33,7 +33,7 @@ from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.runs import lock_run
-from spikeguard_server.store.tables.core import FLEET
+from spikeguard_server.store.tables.core import FLEET, tokens
 from spikeguard_server.store.tokens import (
     NewToken,
     Token,
@@ -45,6 +45,7 @@ from spikeguard_server.store.tokens import (
     revoke_token,
     spend_token,
     token_named,
+    tokens_where,
 )
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
@@ -178,6 +179,17 @@ def open_proxied_session(
     return start_session(
         connection, role, None, by, lasts_s, OpenedSession(parent, parent, how=", by the proxy")
     )[0]
+
+
+def end_proxied_roles(
+    connection: sql.Connection, person: str, over: Callable[[Role], bool]
+) -> None:
+    """Revoke what hangs on roles of `person` that the reverse proxy gives no longer."""
+    c = tokens.c
+    for token in tokens_where(connection, c.name == BY_PROXY, c.person == person):
+        if not token.session and over(token.role):
+            reason = f"the reverse proxy no longer gives this person the role {token.role}"
+            withdraw_token(connection, token.id, None, SERVER, reason)
 
 
 def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -> str:

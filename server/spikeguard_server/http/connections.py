@@ -37,10 +37,10 @@ from spikeguard_server.errors import (
     ServiceError,
     Unready,
 )
-from spikeguard_server.http.proxies import believed_networks, is_in
+from spikeguard_server.http.proxies import LOCAL, believed_networks, is_in
 from spikeguard_server.http.rate_limits import address_of
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.settings import Settings
+from spikeguard_server.settings import Settings, networks_of
 
 SWEEP_S: Final = 1.0  # between two looks at the deadlines
 TAKE_S: Final = 0.25  # for who reads to take an answer before it counts as unread
@@ -86,7 +86,7 @@ class Connections:
         self.settings = settings
         self.most = most_connections(settings)
         self._closed = metrics.connections_closed
-        self._believed = believed_networks(settings)
+        self._exempt = (*networks_of(LOCAL), *believed_networks(settings))
         self._by_address: Counter[str] = Counter()
         self._open: set[BoundedHttp] = set()
         self._resting: OrderedDict[BoundedHttp, None] = OrderedDict()  # the longest first
@@ -142,7 +142,7 @@ class Connections:
 
     def _refusal(self, address: str) -> ServiceError | None:
         most = self.settings.max_connections_per_address
-        if self._by_address[address] >= most and not is_in(address, self._believed):
+        if self._by_address[address] >= most and not is_in(address, self._exempt):
             self.count(ConnectionClosed.ADDRESS)
             return Busy(
                 f"Your address holds {most} connections to this server",

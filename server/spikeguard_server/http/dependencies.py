@@ -25,16 +25,18 @@ from fastapi.concurrency import run_in_threadpool
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.paths import SPEAKS_FOR
+from spikeguard_server.access.grants import end_proxied_roles
 from spikeguard_server.access.oidc.attempt import AT_ONCE
 from spikeguard_server.domain.audit.changes import MAX_REASON
 from spikeguard_server.errors import NotSignedIn, ReadsOnly
 from spikeguard_server.http.concurrency import UNCOUNTED, Calls
 from spikeguard_server.http.known_tokens import KnownTokens
+from spikeguard_server.http.proxies import SignedIn, signed_in
 from spikeguard_server.http.quotas import SharedQuota
 from spikeguard_server.http.rate_limits import FREE, address_of
 from spikeguard_server.http.request_limits import careful_headers
 from spikeguard_server.http.single_flight import Looks
-from spikeguard_server.identity.actors import Actor
+from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import TABLE, AccessRule, Caller, hash_secret, judge
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
@@ -216,12 +218,30 @@ def _turn_of_stranger(
 def _judged(request: Request, services: Services, rule: AccessRule, secret: str | None) -> Caller:
     """Who calls; raise `NotSignedIn`, `Forbidden` or `NoPerson` for who may not."""
     caller = sign_in(services, secret)
+    if caller.known_by is KnownBy.PROXY:
+        _check_proxied(request, services, caller)
     judge(caller, rule, named_only=services.named_only)
     if project := request.path_params.get("project"):
         caller.check_project(project)
         if caller.run is not None and (name := request.path_params.get("name")):
             caller.check_run(RunId(project, name))
     return caller
+
+
+def _check_proxied(request: Request, services: Services, caller: Caller) -> None:
+    """End a session of a role that the proxy which vouched for it gives no longer, with what was
+    made in it; raise `NotSignedIn`, whereupon a browser gets one of the role that it gives."""
+    known = signed_in(services.settings, request)
+    if known is None or known.person != caller.person or not known.outranked_by(caller.role):
+        return
+    end_outranked(services, known)
+    raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
+
+
+def end_outranked(services: Services, known: SignedIn) -> None:
+    """Revoke what hangs on a role of a person that is more than the proxy gives now."""
+    with services.engine.begin() as connection:
+        end_proxied_roles(connection, known.person, known.outranked_by)
 
 
 def origin_of(request: Request) -> str:

@@ -24,7 +24,7 @@ from spikeguard_server.settings import Settings, networks_of, sign_in_roles
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 PEER: Final = "spikeguard.peer"
-LOCAL: Final = "127.0.0.1"  # a proxy on this machine may say whom it speaks for
+LOCAL: Final = "127.0.0.1"
 _RANK: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
@@ -42,8 +42,9 @@ class Peer:
 
 
 def believed_networks(settings: Settings) -> Networks:
-    """The proxies whose word on a caller's address counts."""
-    return networks_of(f"{LOCAL},{settings.trusted_proxies},{settings.sign_in_proxies}")
+    """The proxies whose word on a caller's address counts; this machine's only where it is named:
+    any of its users can call from there."""
+    return networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,23 @@ class SignedIn:
     """Whom the proxy knows."""
 
     person: str
-    role: Role
+    role: Role | None  # None: in none of the groups that are let in
+
+    def outranked_by(self, role: Role) -> bool:
+        """Whether `role` is more than the proxy gives now."""
+        return self.role is None or _RANK.index(role) > _RANK.index(self.role)
+
+
+def not_let_in() -> Forbidden:
+    """The refusal of a person of none of the groups."""
+    return Forbidden(
+        "You are signed in, and in none of the groups that are let in here",
+        "Ask an admin: SPIKEGUARD_SIGN_IN_ROLES names the groups",
+    )
 
 
 def signed_in(settings: Settings, request: Request) -> SignedIn | None:
-    """Who was signed in by the proxy; None where nobody was, or by nobody that counts.
-
-    Raise `Forbidden` for a person of none of the groups that are let in.
-    """
+    """Who was signed in by the proxy; None where nobody was, or by nobody that counts."""
     networks = networks_of(settings.sign_in_proxies)
     if not networks or not is_in(request.scope.get(PEER), networks):
         return None
@@ -85,13 +95,8 @@ def _single(headers: Headers, name: str) -> str | None:
     return values[0].encode("latin-1").decode("utf-8", "replace").strip()
 
 
-def _role(settings: Settings, groups: str) -> Role:
+def _role(settings: Settings, groups: str) -> Role | None:
     roles = sign_in_roles(settings.sign_in_roles)
     mine = {part.strip() for part in groups.split(",")} | {"*"}
     found = [roles[group] for group in mine if group in roles]
-    if not found:
-        raise Forbidden(
-            "You are signed in, and in none of the groups that are let in here",
-            "Ask an admin: SPIKEGUARD_SIGN_IN_ROLES names the groups",
-        )
-    return max(found, key=_RANK.index)
+    return max(found, key=_RANK.index, default=None)

@@ -34,6 +34,9 @@ FREE: Final = ("/healthz", "/readyz")
 COOKIE: Final = b"spikeguard_session="
 _NAME: Final = NAME_PATTERN.pattern  # of bounded length: paths of orders are remembered
 _ORDERS: Final = re.compile(f"/v1/runs/{_NAME}/{_NAME}/orders")
+SITE_BITS: Final = 48  # of IPv6: what one customer is given, with 65,536 networks of 2^64 addresses
+SITE: Final = 2.0  # times the rate: what strangers of one such site may call
+STRANGERS: Final = 5.0  # times the rate: what all strangers together may call
 RUNS: Final = 10.0  # times the rate: what one token may ask for the orders of all its runs
 
 
@@ -64,7 +67,8 @@ class Rates:
             if wait_s := self.take(caller, now, times):
                 raise Busy(
                     f"One token may call {self.per_s:g} times a second, and so may all those of "
-                    "one address together that have not worked here yet",
+                    "one address together that have not worked here yet; all of these together "
+                    f"{STRANGERS:g} times as often",
                     "Wait, then send it again, and call less often",
                     retry_after_s=max(1, math.ceil(wait_s)),
                     limit=self.per_s,
@@ -104,10 +108,26 @@ def callers_of(scope: Scope, known_tokens: KnownTokens) -> Mapping[Hashable, flo
     """
     hashed = hash_secret(_secret(scope))
     if hashed not in known_tokens:
-        return {address_of((scope["client"] or ("",))[0]): 1.0}
+        return _of_stranger((scope["client"] or ("",))[0])
     if _ORDERS.fullmatch(scope["path"]):
         return {(hashed, scope["path"]): 1.0, (hashed, "orders"): RUNS}
     return {hashed: 1.0}
+
+
+def _of_stranger(host: str) -> Mapping[Hashable, float]:
+    """The narrowest first: what is refused there takes nothing from the others."""
+    address = address_of(host)
+    site = _site_of(address)
+    wider = {} if site is None else {site: SITE}
+    return {address: 1.0, **wider, "strangers": STRANGERS}
+
+
+def _site_of(address: str) -> str | None:
+    try:
+        network = IPv6Network(address)
+    except ValueError:
+        return None
+    return str(network.supernet(new_prefix=SITE_BITS))
 
 
 def address_of(host: str) -> str:

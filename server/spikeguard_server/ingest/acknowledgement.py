@@ -7,7 +7,8 @@ database's clock, again and again until a result is stored.
 from __future__ import annotations
 
 from spikeguard_protocol import Ack, CommandState, Order
-from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, CommandEvent, can
+from spikeguard_server.domain.lifecycle.command_life import IN_FLIGHT, CommandEvent
+from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import CommandRow, move, unfinished_commands
@@ -21,10 +22,11 @@ def acknowledge(intake: Intake) -> Ack:
     attentive = intake.current and intake.detection.monitor.attentive
     waiting = intake.commands
     commands = unfinished_commands(intake.connection, intake.run_id) if waiting else []
+    allowed = not_halted(intake, commands)
     may_act = live == 1 and intake.current and intake.attempt.ended_at is None
     return Ack(
         sequence=intake.attempt.last_sequence,
-        orders=tuple(_orders(intake, _allowed(intake, commands))) if may_act else (),
+        orders=tuple(_orders(intake, allowed)) if may_act else (),
         attentive=attentive,
         protected=_protected(intake) if attentive or commands else (),
         live_attempts=live,
@@ -41,19 +43,6 @@ def _live_attempts(intake: Intake) -> int:
     current = next((a for a in known if a.number == intake.run.current_attempt), None)
     live = [a for a in known if is_live(a, current, intake.now, intake.silent_after)]
     return max(1, len(live))
-
-
-def _allowed(intake: Intake, commands: list[CommandRow]) -> list[CommandRow]:
-    """Nothing while the kill switch is on; what was approved and not delivered is taken back."""
-    if not commands or not intake.policy.halted:
-        return commands
-    for command in commands:
-        if can(command.state, CommandEvent.HALT):
-            move(
-                intake.connection, intake.run_id, intake.run.id, command, CommandEvent.HALT,
-                actor=audit.SERVER, reason="the kill switch is on", now=intake.now,
-            )  # fmt: skip
-    return []
 
 
 def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:

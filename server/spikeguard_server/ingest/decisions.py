@@ -37,7 +37,7 @@ from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import CommandRow, find_command, move
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.links import use_link
-from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.policies import halted_since, policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow, attempts_of, lock_run, settings_of
 from spikeguard_server.store.situations import situation_of, targets_with_health
 from spikeguard_server.store.stored_text import storable
@@ -193,6 +193,10 @@ def _approve(decision: _Decision, signing: Signing) -> RevisionChanged | Illegal
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
+    approved_at = command.approved_at
+    if approved_at and halted_since(decision.connection, run.project, approved_at):
+        _end(decision, CommandEvent.HALT, "the kill switch was on after the first approval")
+        return _withdrawn(decision, "the kill switch was on after the first approval")
     if command.incident == RUN_ITSELF:  # a person's, which no policy changes
         return _say_yes(decision, attempt, policy, signing)
     incident = find_incident(decision.connection, run.run_id, command.incident, attempts)

@@ -12,11 +12,12 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import CommandState
-from spikeguard_server.domain.lifecycle.command_life import WHY_LATE, CommandEvent
+from spikeguard_server.domain.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
 from spikeguard_server.ingest.escalation import escalate
+from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up
@@ -86,8 +87,11 @@ def write_down(connection: sql.Connection, run_id: UUID) -> None:
 
 
 def _expire_commands(intake: Intake) -> None:
-    for command in unfinished_commands(intake.connection, intake.run_id):
-        _expire(intake, command)
+    unfinished = unfinished_commands(intake.connection, intake.run_id)
+    allowed = {command.key for command in not_halted(intake, unfinished)}
+    for command in unfinished:
+        if command.key in allowed or not can(command.state, CommandEvent.HALT):
+            _expire(intake, command)
 
 
 def _expire(intake: Intake, command: CommandRow) -> None:

@@ -58,6 +58,7 @@ class CommandRow:
     proposed_at: datetime
     proposed_by: str | None  # whose it is; None: the policy's
     approvals: int  # people who have to say yes
+    first_approved_at: datetime | None
     first_approved_by: str | None  # of two
     first_approved_token: int | None
     first_approved_known_by: str | None
@@ -69,6 +70,15 @@ class CommandRow:
 
     def public_id(self, run: RunId) -> str:
         return str(CommandId(IncidentId(run, self.incident), self.number))
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.incident, self.number
+
+    @property
+    def approved_at(self) -> datetime | None:
+        """When somebody last said yes to it."""
+        return self.decided_at or self.first_approved_at
 
     def valid(self, now: datetime, step: int | None) -> bool:
         """Whether it may still be approved or delivered."""

@@ -18,10 +18,11 @@ from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.notices import escalations
+from spikeguard_server.store.tables.policies import policies
 
 AT_ONCE: Final = 1000  # runs of one list
 _UNFINISHED: Final = "commands.state IN ('proposed', 'approved_once', 'approved', 'delivered')"
-_R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
+_R, _A, _C, _P = tables.runs.c, tables.attempts.c, tables.commands.c, policies.c
 
 
 def runs_due(
@@ -29,7 +30,7 @@ def runs_due(
 ) -> list[UUID]:
     """At most `limit` runs on which time has had an effect that nobody wrote down yet, the projects
     in turn; of each those first whose command waits, then those that were silent the longest."""
-    waiting = sql.union(_expired(settings, now), _unanswered(now)).subquery()
+    waiting = sql.union(_expired(settings, now), _unanswered(now), _halted()).subquery()
     parts = (_silent(settings, now), _over(settings, now), _lost(settings, now))
     due = sql.union(*parts, sql.select(waiting.c.run_id)).subquery()
     waits = _R.run_id.in_(sql.select(waiting.c.run_id))
@@ -61,6 +62,19 @@ def _lost(settings: Settings, now: datetime) -> sql.Select[UUID]:
     since = now - timedelta(seconds=settings.lost_after_s)
     return sql.select(_A.run_id).where(
         _A.ended_at.is_(None), _A.lost.is_(False), _A.last_message_at <= since
+    )
+
+
+def _halted() -> sql.Select[UUID]:
+    """What was approved and not fetched yet in a project whose kill switch is on."""
+    later = policies.alias()
+    newest = ~sql.exists().where(later.c.project == _P.project, later.c.version > _P.version)
+    halted = sql.select(_P.project).where(newest, _P.document["halted"].as_boolean())
+    return (
+        sql.select(_C.run_id)
+        .join(tables.runs, _R.run_id == _C.run_id)
+        .where(sql.text(_UNFINISHED), _C.state.in_(["approved_once", "approved"]))
+        .where(_R.project.in_(halted))
     )
 
 

@@ -7,6 +7,7 @@ that is. The kill switch is the project's: no policy of a run throws or lifts it
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +42,18 @@ def policy_of(connection: sql.Connection, project: str, run_id: UUID | None = No
         return found
     policy = policy_from_mapping(own.document)
     return replace(policy, version=own.version, scope=PolicyScope.RUN, halted=found.halted)
+
+
+def halted_since(connection: sql.Connection, project: str, moment: datetime) -> bool:
+    """Whether the kill switch of `project` is on, or was lifted after `moment`: what was approved
+    before that was approved before the switch was thrown, or while it was."""
+    after = policies.alias()
+    lifted = sql.exists().where(
+        after.c.project == _P.project, after.c.version == _P.version + 1, after.c.at < moment
+    )
+    on = _P.document["halted"].as_boolean()
+    query = sql.select(sql.exists().where(_P.project == project, on, ~lifted))
+    return bool(connection.execute(query).scalar_one())
 
 
 def lock_policy(connection: sql.Connection, project: str) -> None:

@@ -126,6 +126,35 @@ def test_an_admin_ends_every_such_session_at_once(live: Live, url: str) -> None:
             assert calls.get("/v1/me").status_code == 401
 
 
+LEAD = {"X-Forwarded-Email": "lead@example.org", "X-Forwarded-Groups": "ml-leads"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "path", "left"),
+    [
+        ("staff", "/login", ("lead@example.org", Role.VIEWER)),
+        ("staff", "/inbox", None),
+        ("guests", "/login", None),
+    ],
+)
+def test_a_lower_role_ends_the_sessions_and_tokens_of_the_higher_one(
+    live: Live, url: str, groups: str, path: str, left: tuple[str, str] | None
+) -> None:
+    """At the next call that comes through the proxy, in whichever browser."""
+    with browser(url) as phone, browser(url) as desk:
+        phone.get("/login", headers=LEAD)
+        desk.get("/login", headers=LEAD)
+        with live.bearing(desk.cookies["spikeguard_session"]) as calls:
+            made = calls.post("/v1/tokens", json={"role": "agent", "name": "job"})
+        assert made.status_code == 201, made.text
+        phone.get(path, headers={**LEAD, "X-Forwarded-Groups": groups})
+        for secret in (desk.cookies["spikeguard_session"], made.json()["token"]):
+            with live.bearing(secret) as calls:
+                assert calls.get("/v1/me").status_code == 401
+        if left is not None:
+            assert person(phone, live) == left
+
+
 def test_without_a_named_proxy_no_header_counts(live: Live) -> None:
     with browser(live.url) as client:
         assert client.get("/login", headers=ADA).status_code == 200

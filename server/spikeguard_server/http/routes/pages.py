@@ -22,11 +22,12 @@ from spikeguard_server.http.dependencies import (
     COOKIE,
     Services,
     ServicesDep,
+    end_outranked,
     find_by_secret,
     session_secret,
 )
 from spikeguard_server.http.pages import HtmlPage, login_page, sign_in_page, style
-from spikeguard_server.http.proxies import signed_in
+from spikeguard_server.http.proxies import not_let_in, signed_in
 from spikeguard_server.http.routes.sessions import check_on_this_machine, log_in
 from spikeguard_server.identity.permissions import (
     Caller,
@@ -98,8 +99,16 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
         known = signed_in(services.settings, request)
     except ServiceError as refusal:
         return login_form(services, request, next_path=path, refusal=refusal)
+    if known is not None:
+        end_outranked(services, known)
+        if known.role is None:
+            return login_form(services, request, next_path=path, refusal=not_let_in())
     caller = find_by_secret(services, session_secret(request))
-    if known is None or (caller and (caller.person, caller.role) == (known.person, known.role)):
+    if (
+        known is None
+        or known.role is None
+        or (caller and (caller.person, caller.role) == (known.person, known.role))
+    ):
         return login_form(services, request, next_path=path)
     lasts_s = services.settings.session_hours * 3600
     with services.engine.begin() as connection:
