@@ -16,6 +16,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+FORWARDED = "FORWARDED_ALLOW_IPS"  # uvicorn's: the proxies whose X-Forwarded-For counts
 APP = Path(__file__).with_name("web.py")
 
 
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--descriptor", type=int, help="of a socket that listens, instead of --host and --port"
     )
     options = parser.parse_args(arguments)
+    os.environ.setdefault(FORWARDED, "")  # or any user of this machine could claim an address
     if options.descriptor is not None:
         serve_on(socket.socket(fileno=options.descriptor))
         return

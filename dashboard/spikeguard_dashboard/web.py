@@ -6,6 +6,7 @@ Found by `streamlit run`, which serves `app` instead of running this file as a p
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.starlette import App
 
+from spikeguard_client import ApiError
+from spikeguard_dashboard.client import Client
 from spikeguard_dashboard.hosts import HOSTS, is_ours, known_hosts
+from spikeguard_dashboard.settings import SettingError, read_settings
+from spikeguard_dashboard.visitors import Visitors
 from spikeguard_protocol.cookies import plain_cookies
 
 # Streamlit's pages need scripts and styles inline, so a policy can forbid no more than this.
@@ -78,7 +83,28 @@ _NOT_OURS: Final = (
     "This dashboard does not answer to the host name that it was called by.\n"
     f"Name it in {HOSTS}, or call the dashboard as SPIKEGUARD_DASHBOARD_URL says.\n"
 )
+
+
+@cache
+def _client(server: str) -> Client:
+    return Client(server)
+
+
+def _works(secret: str) -> bool:
+    """Whether the server takes a session's secret."""
+    try:
+        _client(read_settings(os.environ).server).me(secret)
+    except (ApiError, SettingError):
+        return False
+    return True
+
+
 app = App(
     Path(__file__).with_name("app.py"),
-    middleware=[Middleware(CarefulHeaders), Middleware(KnownHosts), Middleware(PlainCookies)],
+    middleware=[
+        Middleware(CarefulHeaders),
+        Middleware(KnownHosts),
+        Middleware(PlainCookies),
+        Middleware(Visitors, check=_works),
+    ],
 )

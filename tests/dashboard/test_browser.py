@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from spikeguard_dashboard.visitors import MOST_OF_ADDRESS
 from tests.dashboard import story
 from tests.dashboard.notices import NOTICES
 from tests.dashboard.stand_in import ADA_TOKEN, VIEWER_TOKEN, Heard, World, error, serving
@@ -448,3 +449,23 @@ def test_a_cookie_full_of_backslashes_holds_nobody_up(address: str) -> None:
     cookie = 'a=1; b="' + "\\" * 60_000 + '"; c=2'
     assert answer_to(address, "localhost", f"Cookie: {cookie}", "Connection: close") == 200
     assert time.monotonic() - began < 3.0  # it took 7 s of one core
+
+
+def test_sockets_without_a_sign_in_have_a_number_and_keep_nobody_out_who_has(address: str) -> None:
+    """Whoever reaches the port can open them, and each holds a session of Streamlit's."""
+    port = urlsplit(address).port
+    asked = (
+        f"Origin: http://127.0.0.1:{port}", "Connection: Upgrade", "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )  # fmt: skip
+    lines = ("GET /_stcore/stream HTTP/1.1", f"Host: 127.0.0.1:{port}", *asked)
+    with ExitStack() as held:
+
+        def status(*more: str) -> int:
+            connection = socket.create_connection(("127.0.0.1", port), 60)
+            held.enter_context(connection)
+            connection.sendall("\r\n".join((*lines, *more, "", "")).encode())
+            return int(connection.recv(64).split()[1])
+
+        assert [status() for _ in range(MOST_OF_ADDRESS)] == [101] * MOST_OF_ADDRESS
+        assert status() == 403

@@ -118,7 +118,7 @@ def _of_stranger(host: str) -> Mapping[Hashable, float]:
     """The narrowest first: what is refused there takes nothing from the others."""
     address = address_of(host)
     site = _site_of(address)
-    wider = {} if site is None else {site: SITE}
+    wider: dict[Hashable, float] = {} if site is None else {site: SITE}
     return {address: 1.0, **wider, "strangers": STRANGERS}
 
 
