@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.own_files import read_own
 
 VARIABLES: Mapping[str, str] = {
     "SPIKEGUARD_SERVER": "the server's address; needs a token beside it",
@@ -68,7 +69,7 @@ def load_login(environ: Mapping[str, str] = os.environ) -> Credentials:
     """What `spikeguard login` or `up` kept; raise `CommandFailed` with the remedy otherwise."""
     path = credentials_path(environ)
     try:
-        stored = json.loads(path.read_text())
+        stored = json.loads(read_own(path))
         return Credentials(stored["server"], stored["token"], stored.get("name"), str(path))
     except FileNotFoundError:
         raise CommandFailed(

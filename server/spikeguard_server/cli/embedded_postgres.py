@@ -151,7 +151,7 @@ class EmbeddedServer:
 
 def _prepare(directory: Path) -> _Place:
     directory = directory.expanduser().resolve()
-    account = _account() if os.geteuid() == 0 else None
+    account = account_of_root() if os.geteuid() == 0 else None
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if len(os.fsencode(directory / ".s.PGSQL.5432.lock")) > MAX_SOCKET_PATH:
         raise EmbeddedError(f"{directory} is too long for a socket: choose a shorter directory")
@@ -163,7 +163,7 @@ def _prepare(directory: Path) -> _Place:
     return _Place(directory, _programs(directory, account), account)
 
 
-def _account() -> pwd.struct_passwd:
+def account_of_root() -> pwd.struct_passwd:
     """An account that exists already; none is ever added to the machine."""
     for name in ACCOUNTS:
         try:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from spikeguard_cli.own_files import read_own
+
 
 def write_private(path: Path, text: str) -> None:
     """Write `text` with mode 0600 from the first byte, and replace `path` in one move."""
@@ -24,4 +26,4 @@ def kept_secret(path: Path, make: Callable[[], str]) -> str:
     """
     if not path.exists():
         write_private(path, make() + "\n")
-    return path.read_text().strip()
+    return read_own(path).strip()

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ from spikeguard_server.store.schema import prepare
 HOST = "127.0.0.1"
 LOCK = "up.lock"
 LINK_KEY = "link_key"
+POSTGRES = "postgres"
+UNMAPPED = 65534  # how owners look that a user namespace does not know
 AUDIT_HEADS = "audit-heads"
 SERVER_ROLE = "spikeguard_server"
 
@@ -136,7 +139,42 @@ def _prepare(directory: Path) -> Path:
             "another place with --directory, or one that is not there yet"
         )
     directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    for path in (directory.parent, *directory.parent.parents):
+        _check_above(path)
+    for path in directory.iterdir():  # what was put there while others could write in it
+        _check_inside(path)
     return directory
+
+
+def _check_above(path: Path) -> None:
+    """Whoever can write in a folder above can put another one in place of ours."""
+    found = path.stat()
+    open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+    foreign = found.st_uid not in (os.geteuid(), 0)
+    if foreign and os.geteuid() != 0 and found.st_uid == UNMAPPED:
+        foreign = False  # in a container of this user's: the host's root
+    if open_to_all or foreign:
+        whose = "is open to every user" if open_to_all else f"belongs to user {found.st_uid}"
+        raise CommandFailed(
+            f"{path} {whose}, who could put tokens of theirs into what lies in it: choose another "
+            "place with --directory"
+        )
+
+
+def _check_inside(path: Path) -> None:
+    """Files of `up` are ours; the database's folder is that of the account that it runs as."""
+    found = path.lstat()
+    trusted = {os.geteuid()}
+    if stat.S_ISDIR(found.st_mode) and path.name == POSTGRES and os.geteuid() == 0:
+        trusted.add(postgres.account_of_root().pw_uid)
+    plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+    if plain and found.st_uid in trusted:
+        return
+    what = f"belongs to user {found.st_uid}" if plain else "is no plain file"
+    raise CommandFailed(
+        f"{path} {what}: another user may have put it there. Remove it, or choose another place "
+        "with --directory"
+    )
 
 
 @contextmanager
@@ -203,7 +241,7 @@ def database_directory(directory: Path) -> Path:
 
     Its socket's path may not be long, and as root it runs as an account that must get there.
     """
-    inside = directory / "postgres"
+    inside = directory / POSTGRES
     short = len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= postgres.MAX_SOCKET_PATH
     if short and (os.geteuid() != 0 or all(_open_to_all(path) for path in inside.parents)):
         return inside

@@ -15,6 +15,7 @@ from pathlib import Path
 import sqlalchemy as sql
 
 from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
+from spikeguard_cli.own_files import read_own
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import (
     Grant,
@@ -76,7 +77,7 @@ def account_name() -> str:
 def _token(connection: sql.Connection, file: Path, role: Role, use: str) -> str:
     """The secret of `file`, made where it is missing or no longer works."""
     if file.exists():
-        secret = read_secret(file.read_text())
+        secret = read_secret(read_own(file))
         register_token(connection, Grant(role, name=use), secret, MADE_BY)
         if find_caller(connection, hash_secret(secret)) is not None:
             return secret

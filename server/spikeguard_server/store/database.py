@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.own_files import read_own
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
@@ -41,7 +42,7 @@ def settings_of(directory: Path | None) -> Settings:
         return settings
     state = (directory or default_directory()) / STATE
     try:
-        urls = json.loads(state.read_text())
+        urls = json.loads(read_own(state))
         url, owner = urls["database_url"], urls["owner_database_url"]
     except (OSError, ValueError, KeyError):
         raise CommandFailed(

@@ -23,8 +23,9 @@ import psycopg
 import pytest
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.credentials import Credentials, load_login, save_credentials
 from spikeguard_server.access.approval_links import ApprovalLink, write_link
-from spikeguard_server.cli.up import _kept_link_key
+from spikeguard_server.cli.up import _kept_link_key, _prepare
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
 LIMIT_S = 90.0
@@ -354,6 +355,39 @@ def test_a_folder_of_another_user_is_refused_and_left_as_it_is(tmp_path: Path) -
     assert "belongs to user 65534" in ended.stderr
     assert "--directory" in ended.stderr
     assert [path.name for path in theirs.iterdir()] == ["admin_token"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("planted", ["admin_token", "link_key", "dashboard.log", "up.json"])
+def test_a_file_that_others_put_into_an_open_folder_is_refused(
+    tmp_path: Path, planted: str
+) -> None:
+    """The folder is root's own, and every user may write in it."""
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    file = place / planted
+    if planted == "dashboard.log":
+        file.symlink_to("/etc/hostname")
+    else:
+        file.write_text("k" * 43)
+        os.chown(file, 65534, 65534)
+    with pytest.raises(CommandFailed, match=f"{planted} (belongs to user|is no plain file)"):
+        _prepare(place)
+    place.chmod(0o777)
+    with pytest.raises(CommandFailed, match="is open to every user"):
+        _prepare(place / "inner")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_credentials_that_another_user_wrote_speak_for_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "credentials.json"
+    environment = {"SPIKEGUARD_CREDENTIALS": str(path)}
+    save_credentials(Credentials("http://127.0.0.1:1", "k" * 43, "Ada"), path)
+    assert load_login(environment).name == "Ada"
+    os.chown(path, 65534, 65534)
+    with pytest.raises(CommandFailed, match="belongs to user 65534"):
+        load_login(environment)
 
 
 @pytest.fixture
